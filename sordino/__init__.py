@@ -1,0 +1,22 @@
+"""Sordino: personalized federated learning under adaptive differential privacy.
+
+`run`, `resume`, `compare` and `plan` do what the commands of the same names do.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from sordino.api import compare, load_models, plan, resume, run
+
+__all__ = ["compare", "load_models", "plan", "resume", "run"]
+
+
+def __getattr__(name: str) -> Any:
+    # Imported on first use: torch takes a second, and `sordino --help` should not.
+    if name in __all__:
+        from sordino import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'sordino' has no attribute {name!r}")

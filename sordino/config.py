@@ -1,0 +1,208 @@
+"""What an experiment is: the keys of a TOML file and the options of the command line are the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+
+from sordino.errors import UserError, unknown
+from sordino.method import Method
+from sordino.methods import find
+
+Settings = dict[str, Any]
+
+
+class Experiment(BaseModel):
+    """Everything that decides what a run does. Without any key it is the built-in example."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    data: str = "digits"
+    """A known data set, or a folder with one file per client."""
+    data_dir: Path | None = None
+    """Where data sets lie; by default $SORDINO_DATA, then the cache folder."""
+    label: str | None = None
+    """The label column of own tabular data."""
+    shape: tuple[int, ...] | None = None
+    """The shape of one record of own tabular data that holds images."""
+    partition: str | None = None
+    """How records are dealt: iid, dirichlet:ALPHA, shards:S, labels:P%, natural."""
+    clients: int | None = Field(default=None, ge=1)
+    """How many clients; by default all natural ones, else 100."""
+    test_fraction: float = Field(default=0.2, gt=0, lt=1)
+    """The share of each client's records kept for testing."""
+    test: Literal["own", "official"] = "own"
+    """Test each client on its own records, or all on the published test set."""
+    model: str | None = None
+    """A network by name or dotted name; by default one that suits the data."""
+    method: str = "feddpa"
+    """A method by name, or `package.module:Class`."""
+    variant: Literal["sound", "paper"] = "sound"
+    """`sound`: the epsilon holds. `paper`: as published, with its true epsilon."""
+    rounds: int = Field(default=30, ge=1)
+    """How many rounds."""
+    participation: float = Field(default=1.0, gt=0, le=1)
+    """The share of clients in a round; they take turns."""
+    epsilon: float | None = Field(default=None, gt=0)
+    """The budget for the protected observer; 8 when neither it nor a noise multiplier is given."""
+    delta: float | None = Field(default=None, gt=0, lt=1)
+    """Of the budget; by default min(1e-5, clients^-1.1 / 10)."""
+    noise_multiplier: float | None = Field(default=None, gt=0)
+    """Noise over sensitivity for the protected observer in one round, in place of epsilon."""
+    protect_from: Literal["outsider", "server"] = "outsider"
+    """Who must not learn more than epsilon: those who see sums and models, or the server too."""
+    minimum_cohort: int | None = Field(default=None, ge=1)
+    """The fewest clients with which a round is used; noise is shared out over these. By default all asked."""
+    colluders: int = Field(default=0, ge=0)
+    """How many clients may tell the outsider their noise."""
+    allow_vacuous_delta: bool = False
+    """Admit delta >= 1/clients, with a warning."""
+    seed: int = 0
+    """Of the partition, the initial model, batches and simulated noise."""
+    workers: int | None = Field(default=None, ge=1)
+    """Processes; by default one per core. Results do not depend on it."""
+    engine: Literal["auto", "stacked", "one-by-one"] = "auto"
+    """Whether clients are trained stacked or one by one."""
+    device: str = "cpu"
+    """Where training happens: a torch device. Workers are for the CPU."""
+    evaluate_every: int = Field(default=1, ge=1)
+    """Evaluate each so many rounds, and after the last."""
+    store: Path = Path(".sordino")
+    """The folder for runs."""
+    set: Settings = Field(default_factory=dict)
+    """Hyper-parameters of the method (`method.tau`, `feddpa.tau` or `tau`) and of the model (`model.hidden`)."""
+
+    @field_validator("set", mode="before")
+    @classmethod
+    def _dotted(cls, value: Any) -> Any:
+        return dotted(value) if isinstance(value, Mapping) else value
+
+    @classmethod
+    def make(cls, *sources: Mapping[str, Any]) -> Experiment:
+        """An experiment from several sources, later ones winning; mistakes become one sentence."""
+        values: dict[str, Any] = {}
+        settings: Settings = {}
+        for source in sources:
+            given = {key.replace("-", "_"): value for key, value in source.items() if value is not None}
+            more = given.pop("set", {})
+            if not isinstance(more, Mapping):
+                raise UserError('"set" must be a table of hyper-parameters, for example [set] with tau = 0.3.')
+            settings |= dotted(more)
+            values |= given
+            if "epsilon" in given and "noise_multiplier" not in given:
+                values.pop("noise_multiplier", None)
+            if "noise_multiplier" in given and "epsilon" not in given:
+                values.pop("epsilon", None)
+        own = {key for key in settings if key.replace("-", "_") in cls.model_fields and key != "set"}
+        values |= {key.replace("-", "_"): settings.pop(key) for key in own}
+        try:
+            experiment = cls(**values, set=settings)
+        except ValidationError as error:
+            raise _sentence(error, values) from error
+        if experiment.epsilon is not None and experiment.noise_multiplier is not None:
+            raise UserError("Give either epsilon or noise_multiplier, not both: each decides the other.")
+        experiment.build_method()
+        return experiment
+
+    @classmethod
+    def read(cls, path: Path, *overrides: Mapping[str, Any]) -> Experiment:
+        """An experiment from a TOML file, with overrides."""
+        try:
+            with path.open("rb") as file:
+                values = tomllib.load(file)
+        except FileNotFoundError as error:
+            raise UserError(f"There is no experiment file {path}.") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise UserError(f"The experiment file {path} is not valid TOML: {error}.") from error
+        except OSError as error:
+            raise UserError(f"The experiment file {path} cannot be read: {error.strerror}.") from error
+        return cls.make(values, *overrides)
+
+    def build_method(self) -> Method:
+        """The method with its hyper-parameters."""
+        kind = find(self.method)
+        fields = {field.name: field for field in dataclasses.fields(kind)}
+        chosen: dict[str, Any] = {"variant": self.variant}
+        for key, value in self.set.items():
+            scope, _, name = key.rpartition(".")
+            if scope == "model" or (scope not in ("", "method", self.method) and self._is_method(scope)):
+                continue
+            if scope not in ("", "method", self.method):
+                raise unknown("setting", key, [*(f"method.{f}" for f in fields), *type(self).model_fields])
+            if name not in fields or name == "variant":
+                raise unknown(f"hyper-parameter of {self.method}", name, set(fields) - {"variant"})
+            chosen[name] = _converted(kind, name, value)
+        return kind(**chosen)
+
+    def model_options(self) -> dict[str, Any]:
+        """The options of the network."""
+        return {k.removeprefix("model."): v for k, v in self.set.items() if k.startswith("model.")}
+
+    def process_count(self) -> int:
+        """How many worker processes to use."""
+        if self.device != "cpu":
+            return 1
+        return self.workers or max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+
+    def identity(self, data_fingerprint: str) -> str:
+        """SHA-256 of everything that decides the results: the place and the number of processes do not."""
+        values = self.model_dump(mode="json", exclude={"store", "workers", "data_dir", "data"})
+        text = json.dumps(values | {"data": data_fingerprint}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @staticmethod
+    def _is_method(name: str) -> bool:
+        try:
+            find(name)
+        except UserError:
+            return False
+        return True
+
+
+def dotted(table: Mapping[str, Any], prefix: str = "") -> Settings:
+    """Nested tables as one, by dotted keys."""
+    flat: Settings = {}
+    for key, value in table.items():
+        flat |= dotted(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return flat
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """`key=value` from the command line; the value is read as TOML, or taken as text."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise UserError(f"--set wants key=value, not {text!r}; for example --set method.tau=0.3.")
+    try:
+        return key, tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        return key, value
+
+
+def _converted(kind: type[Method], name: str, value: Any) -> Any:
+    """A hyper-parameter in its declared type."""
+    import typing
+
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(typing.get_type_hints(kind)[name])
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        problem = error.errors()[0]["msg"]
+        raise UserError(f"The hyper-parameter {name} cannot be {value!r}: {problem}.") from error
+
+
+def _sentence(error: ValidationError, values: Mapping[str, Any]) -> UserError:
+    """The first problem that pydantic found, as a sentence."""
+    problem = error.errors()[0]
+    key = str(problem["loc"][0])
+    if problem["type"] == "extra_forbidden":
+        return unknown("key", key, [name for name in Experiment.model_fields if name != "set"])
+    hint = " 1 is strong, 8 is common." if key == "epsilon" else ""
+    return UserError(f"{key} cannot be {values.get(key)!r}: {problem['msg'].lower()}.{hint}")

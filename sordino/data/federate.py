@@ -1,0 +1,159 @@
+"""From records to clients: the deal, each client's test split, and the fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Literal
+
+import numpy as np
+import torch
+
+from sordino.data.dataset import ClientData, Dataset, FederatedData
+from sordino.data.partition import NOBODY, deal, parse, rank_within
+from sordino.errors import UserError, unknown
+
+DEFAULT_CLIENTS = 10
+DEFAULT_PARTITION = "dirichlet:0.5"
+
+
+def federate(  # noqa: PLR0917
+    dataset: Dataset,
+    partition: str | None,
+    clients: int | None,
+    seed: int,
+    test_fraction: float = 0.2,
+    test: Literal["own", "official"] = "own",
+) -> FederatedData:
+    """The clients of a data set, the same for the same arguments.
+
+    The natural partition makes one client of each owner, with the published test split where there is one;
+    every other partition deals the published training split, or all records where none is published.
+    `partition` None is natural for data with owners, else dirichlet:0.5; `clients` None is every owner,
+    else 10. `test` "own" gives each client `test_fraction` of its records as test records; "official" gives
+    every client the whole published test set, and all of its own records for training.
+    """
+    check(dataset, seed, test_fraction, test)
+    chosen = parse(partition or (DEFAULT_PARTITION if dataset.owner is None else "natural"))
+    # Two streams, so that the test fraction has no influence on the deal.
+    deal_rng, split_rng = (np.random.default_rng([seed, stream]) for stream in (0, 1))
+    if chosen.kind == "natural":
+        client, names = natural(dataset, clients)
+        in_test = dataset.test
+    else:
+        count = DEFAULT_CLIENTS if clients is None else clients
+        pool = np.arange(len(dataset.y)) if dataset.test is None else np.flatnonzero(~dataset.test)
+        client = np.full(len(dataset.y), NOBODY, np.int64)
+        client[pool] = deal(chosen, dataset.y.numpy()[pool], dataset.classes, count, deal_rng)
+        names = [f"client-{index}" for index in range(count)]
+        in_test = None
+    if test == "official" and dataset.test is not None:
+        train = np.where(dataset.test, NOBODY, client)
+        return build(dataset, names, train, np.flatnonzero(dataset.test), None)
+    if in_test is None:
+        in_test = split(client, len(names), test_fraction, split_rng)
+    train, tested = np.where(in_test, NOBODY, client), np.where(in_test, client, NOBODY)
+    test_order, test_sizes = order_by_client(tested, len(names))
+    return build(dataset, names, train, test_order, test_sizes)
+
+
+def check(dataset: Dataset, seed: int, test_fraction: float, test: str) -> None:
+    """Refuse arguments that no partition can use."""
+    if seed < 0:
+        raise UserError(f"The seed must be 0 or more, but {seed} was given.")
+    if not 0 < test_fraction < 1:
+        raise UserError(
+            f"The test fraction must lie between 0 and 1, but {test_fraction} was given; 0.2 is usual."
+        )
+    if test not in ("own", "official"):
+        raise unknown("test split", test, ["own", "official"])
+    if test == "official" and dataset.test is None:
+        raise UserError(f'The data set {dataset.name!r} has no official test split; use test = "own".')
+
+
+def natural(dataset: Dataset, clients: int | None) -> tuple[np.ndarray, list[str]]:
+    """The client of each record when clients are owners, and the clients' names.
+
+    With a number of clients, the first so many owners that have both training and test records.
+    """
+    if dataset.owner is None:
+        raise UserError(
+            f"The data set {dataset.name!r} has no natural clients; use the partition iid, "
+            f"{DEFAULT_PARTITION}, shards:2 or labels:20%."
+        )
+    owners = len(dataset.owner_names)
+    if clients is None:
+        return dataset.owner, list(dataset.owner_names)
+    held = np.bincount(dataset.owner, minlength=owners)
+    tested = held // 2 if dataset.test is None else np.bincount(dataset.owner[dataset.test], minlength=owners)
+    usable = np.flatnonzero((tested > 0) & (held > tested))
+    if not 1 <= clients <= len(usable):
+        raise UserError(
+            f"{clients} clients were asked for, but {dataset.name!r} has {len(usable)} owners with both "
+            f"training and test records; ask for 1 to {len(usable)}."
+        )
+    renumbered = np.full(owners, NOBODY, np.int64)
+    renumbered[usable[:clients]] = np.arange(clients)
+    return renumbered[dataset.owner], [dataset.owner_names[owner] for owner in usable[:clients]]
+
+
+def split(client: np.ndarray, clients: int, fraction: float, rng: np.random.Generator) -> np.ndarray:
+    """Which records are test records: that fraction of each client's, at least one of two or more."""
+    dealt = np.flatnonzero(client != NOBODY)
+    sizes = np.bincount(client[dealt], minlength=clients)
+    wanted = np.clip(
+        np.rint(sizes * fraction).astype(np.int64), np.minimum(1, sizes // 2), np.maximum(sizes - 1, 0)
+    )
+    in_test = np.zeros(len(client), bool)
+    in_test[dealt] = rank_within(client[dealt], clients, rng) < wanted[client[dealt]]
+    return in_test
+
+
+def order_by_client(client: np.ndarray, clients: int) -> tuple[np.ndarray, list[int]]:
+    """The dealt records sorted by client, and how many each client has."""
+    dealt = np.flatnonzero(client != NOBODY)
+    order = dealt[np.argsort(client[dealt], kind="stable")]
+    return order, np.bincount(client[dealt], minlength=clients).tolist()
+
+
+def build(
+    dataset: Dataset,
+    names: list[str],
+    train: np.ndarray,
+    test_order: np.ndarray,
+    test_sizes: list[int] | None,
+) -> FederatedData:
+    """Clients as views of shared tensors; `test_sizes` None gives each of them the whole test set."""
+    train_order, train_sizes = order_by_client(train, len(names))
+    if 0 in train_sizes:
+        raise UserError(
+            f"The client {names[train_sizes.index(0)]!r} of {dataset.name!r} has no training data; "
+            "ask for fewer clients, another partition, or give it records."
+        )
+    shared = [tensor[order] for order in (train_order, test_order) for tensor in (dataset.x, dataset.y)]
+    x, y, x_test, y_test = shared
+    tests = (
+        [(x_test, y_test)] * len(names)
+        if test_sizes is None
+        else zip(x_test.split(test_sizes), y_test.split(test_sizes), strict=True)
+    )
+    trains = zip(x.split(train_sizes), y.split(train_sizes), strict=True)
+    outline = [dataset.classes, names, list(x.shape), train_sizes, test_sizes]
+    return FederatedData(
+        name=dataset.name,
+        clients=tuple(
+            ClientData(name, *own_train, *own_test)
+            for name, own_train, own_test in zip(names, trains, tests, strict=True)
+        ),
+        classes=dataset.classes,
+        shape=tuple(dataset.x.shape[1:]),
+        fingerprint=fingerprint(outline, shared),
+    )
+
+
+def fingerprint(outline: list[object], tensors: list[torch.Tensor]) -> str:
+    """SHA-256 of the outline (classes, names, shape, sizes of each client) and of the tensors' bytes."""
+    digest = hashlib.sha256(json.dumps(outline).encode())
+    for tensor in tensors:
+        digest.update(tensor.contiguous().view(-1).view(torch.uint8).numpy().data if tensor.numel() else b"")
+    return digest.hexdigest()

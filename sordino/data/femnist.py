@@ -1,0 +1,91 @@
+"""FEMNIST: handwritten characters by writer, from LEAF's JSON files or from one .npz of the same records.
+
+Pixels are LEAF's: in [0, 1], with paper at 1 and ink at 0.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sordino.data.dataset import Dataset
+from sordino.data.formats import corrupt, read_npz
+from sordino.data.images import check_labels
+
+CLASSES = 62
+ARCHIVE = "femnist.npz"
+
+
+def read_femnist(folder: Path) -> Dataset:
+    """FEMNIST with one owner per writer and the published test split of each."""
+    if (folder / ARCHIVE).exists():
+        return read_archive(folder / ARCHIVE)
+    return read_leaf(folder)
+
+
+def read_archive(path: Path) -> Dataset:
+    """FEMNIST from an .npz of X (n, 28, 28) uint8, y, writer, is_test and writer_ids."""
+    arrays = read_npz(path)
+    for name in ("X", "y", "writer", "is_test", "writer_ids"):
+        if name not in arrays:
+            raise corrupt(path, f"the array {name} is not in it")
+    images, labels, writer = arrays["X"], arrays["y"].astype(np.int64), arrays["writer"].astype(np.int64)
+    records = len(labels)
+    if images.shape != (records, 28, 28) or len(writer) != records or len(arrays["is_test"]) != records:
+        raise corrupt(path, f"its arrays do not all describe {records} images of 28x28")
+    names = tuple(str(name) for name in arrays["writer_ids"])
+    if records and not 0 <= writer.min() <= writer.max() < len(names):
+        raise corrupt(path, f"a writer lies outside 0..{len(names) - 1}")
+    check_labels(path, labels, CLASSES)
+    x = torch.from_numpy(images.astype(np.float32)[:, None]).div_(255)
+    test = arrays["is_test"].astype(bool)
+    return Dataset("femnist", x, torch.from_numpy(labels), CLASSES, writer, names, test)
+
+
+def leaf_files(folder: Path) -> list[tuple[Path, bool]]:
+    """LEAF's JSON files, each with whether it belongs to the test split."""
+    return [
+        (path, split == "test")
+        for split in ("train", "test")
+        for path in sorted((folder / split).glob("*.json"))
+    ]
+
+
+def read_leaf(folder: Path) -> Dataset:
+    """FEMNIST from LEAF's train/*.json and test/*.json; writers are numbered in order of first appearance."""
+    writers: dict[str, int] = {}
+    images, labels, owner, test = [], [], [], []
+    for path, in_test in leaf_files(folder):
+        for name, pixels, classes in leaf_users(path):
+            index = writers.setdefault(name, len(writers))
+            images.append(pixels)
+            labels.append(classes)
+            owner.append(np.full(len(classes), index, np.int64))
+            test.append(np.full(len(classes), in_test))
+    x = torch.from_numpy(np.concatenate(images).reshape(-1, 1, 28, 28))
+    y = torch.from_numpy(np.concatenate(labels))
+    return Dataset("femnist", x, y, CLASSES, np.concatenate(owner), tuple(writers), np.concatenate(test))
+
+
+def leaf_users(path: Path) -> list[tuple[str, np.ndarray, np.ndarray]]:
+    """Each writer of one LEAF file: name, images (n, 784) and labels (n,)."""
+    try:
+        contents = json.loads(path.read_bytes())
+        users = [
+            (
+                str(name),
+                np.asarray(contents["user_data"][name]["x"], np.float32).reshape(-1, 28 * 28),
+                np.asarray(contents["user_data"][name]["y"], np.int64).reshape(-1),
+            )
+            for name in contents["users"]
+        ]
+    except (ValueError, KeyError, TypeError) as error:
+        raise corrupt(path, f"it is not a LEAF file of users with 28x28 images ({error})") from error
+    for name, x, y in users:
+        if len(x) != len(y):
+            raise corrupt(path, f"writer {name} has {len(x)} images and {len(y)} labels")
+        check_labels(path, y, CLASSES)
+    return users

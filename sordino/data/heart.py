@@ -1,0 +1,94 @@
+"""Fed-Heart-Disease: four hospitals, prepared as in FLamby (Ogier du Terrail et al., NeurIPS 2022).
+
+Of the 14 published columns slope, ca and thal are dropped, then every row with a missing value: 740 rows
+stay. The label is 1 for any disease. Chest pain and resting ECG are one-hot coded without their first value,
+which gives 13 features. Each hospital is split .66/.34 with seed 43 and standardised by the mean and
+deviation of its own training rows: no number crosses from one hospital to another, but this is not private.
+"""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sordino.data.dataset import Dataset
+from sordino.data.formats import corrupt, read_bytes
+
+CENTRES = ("cleveland", "hungarian", "switzerland", "va")
+COLUMNS = 14
+DROPPED = (10, 11, 12)
+ONE_HOT = {2: (2.0, 3.0, 4.0), 6: (1.0, 2.0)}
+"""Column -> the values that become features; the first value of each, 1 and 0, is the one left out."""
+MISSING = "?"
+
+
+def centre_file(centre: str) -> str:
+    """Name of the published file of one hospital."""
+    return f"processed.{centre}.data"
+
+
+def read_heart_disease(folder: Path) -> Dataset:
+    """The four hospitals, one owner each, with FLamby's test split."""
+    features, labels, owner, test = [], [], [], []
+    for index, centre in enumerate(CENTRES):
+        path = folder / centre_file(centre)
+        rows = read_rows(path)
+        y = (rows[:, -1] > 0).astype(np.int64)
+        in_test = split(path, y)
+        features.append(standardise(encode(rows[:, :-1]), ~in_test))
+        labels.append(y)
+        owner.append(np.full(len(y), index, np.int64))
+        test.append(in_test)
+    x = torch.from_numpy(np.concatenate(features).astype(np.float32))
+    y_all = torch.from_numpy(np.concatenate(labels))
+    return Dataset("heart-disease", x, y_all, 2, np.concatenate(owner), CENTRES, np.concatenate(test))
+
+
+def read_rows(path: Path) -> np.ndarray:
+    """The complete rows of one file, without the dropped columns; the last column is the label."""
+    rows = []
+    try:
+        for line, row in enumerate(csv.reader(read_bytes(path).decode("ascii").splitlines()), start=1):
+            if len(row) != COLUMNS:
+                raise corrupt(path, f"line {line} has {len(row)} values, not {COLUMNS}")
+            kept = [value for column, value in enumerate(row) if column not in DROPPED]
+            if MISSING not in kept:
+                rows.append([float(value) for value in kept])
+    except ValueError as error:
+        raise corrupt(path, f"it is not a table of numbers ({error})") from error
+    if len(rows) < 2:
+        raise corrupt(path, "it has fewer than two complete rows")
+    return np.array(rows)
+
+
+def encode(columns: np.ndarray) -> np.ndarray:
+    """Numeric columns first, then the one-hot columns in the order of `ONE_HOT`."""
+    plain = [column for column in range(columns.shape[1]) if column not in ONE_HOT]
+    coded = [columns[:, [column]] == np.array(values) for column, values in ONE_HOT.items()]
+    return np.concatenate([columns[:, plain], *coded], axis=1)
+
+
+def split(path: Path, labels: np.ndarray) -> np.ndarray:
+    """Which rows are test rows; stratified when both classes have more than two rows."""
+    from sklearn.model_selection import train_test_split
+
+    counts = np.bincount(labels, minlength=2)
+    try:
+        _, test = train_test_split(
+            np.arange(len(labels)),
+            train_size=0.66,
+            test_size=1.0 - 0.66,
+            random_state=43,
+            stratify=labels if counts.min() > 2 else None,
+        )
+    except ValueError as error:
+        raise corrupt(path, f"its {len(labels)} complete rows cannot be split ({error})") from error
+    return np.isin(np.arange(len(labels)), test)
+
+
+def standardise(features: np.ndarray, train: np.ndarray) -> np.ndarray:
+    """z-scores by the training rows; the small term keeps a constant feature at 0."""
+    return (features - features[train].mean(0)) / (features[train].std(0, ddof=1) + 1e-9)

@@ -1,0 +1,184 @@
+"""The image data sets: MNIST, Fashion-MNIST, EMNIST, CIFAR-10, CIFAR-100, SVHN and digits.
+
+Pixels are scaled to [0, 1] and then normalised by published constants, which depend on no client's records:
+MNIST and EMNIST by MNIST's mean and deviation, Fashion-MNIST by its own, CIFAR and SVHN by .5 and .5,
+digits by the mean and deviation of the whole public set.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sordino.data.dataset import Dataset
+from sordino.data.formats import corrupt, read_bytes, read_cifar, read_idx, read_mat, read_tar
+
+
+@dataclass(frozen=True)
+class Pixels:
+    """How stored pixels become inputs: (value / highest - mean) / deviation."""
+
+    mean: float
+    deviation: float
+    highest: float = 255.0
+
+
+MNIST_PIXELS = Pixels(0.1307, 0.3081)
+FASHION_PIXELS = Pixels(0.2860, 0.3530)
+COLOUR_PIXELS = Pixels(0.5, 0.5)
+DIGITS_PIXELS = Pixels(0.3053, 0.3760, highest=16.0)
+
+Part = tuple[np.ndarray, np.ndarray]
+"""Images (n, channels, height, width) and labels (n,)."""
+
+
+def normalise(images: np.ndarray, pixels: Pixels) -> torch.Tensor:
+    """Stored pixels as float32 inputs."""
+    x = torch.from_numpy(images.astype(np.float32))
+    return x.div_(pixels.highest).sub_(pixels.mean).div_(pixels.deviation)
+
+
+def assemble(name: str, classes: int, pixels: Pixels, train: Part, test: Part) -> Dataset:
+    """The data set whose published test split is `test`."""
+    images = np.concatenate([train[0], test[0]])
+    labels = np.concatenate([train[1], test[1]]).astype(np.int64)
+    in_test = np.arange(len(labels)) >= len(train[1])
+    return Dataset(name, normalise(images, pixels), torch.from_numpy(labels), classes, None, (), in_test)
+
+
+def check_labels(path: Path, labels: np.ndarray, classes: int) -> None:
+    """Refuse a file with a label outside 0..classes-1."""
+    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+        raise corrupt(path, f"a label lies outside 0..{classes - 1}")
+
+
+def idx_names(prefix: str, split: str) -> tuple[str, str]:
+    """Names of the image file and the label file of one split."""
+    return f"{prefix}{split}-images-idx3-ubyte", f"{prefix}{split}-labels-idx1-ubyte"
+
+
+def gz_or_not(folder: Path, name: str) -> Path:
+    """The file of that name, compressed or not; the uncompressed name when there is neither."""
+    packed = folder / f"{name}.gz"
+    return packed if packed.exists() and not (folder / name).exists() else folder / name
+
+
+def read_idx_part(folder: Path, names: tuple[str, str], classes: int) -> Part:
+    """One split of an idx data set of 28x28 images."""
+    image_path, label_path = (gz_or_not(folder, name) for name in names)
+    images, labels = read_idx(image_path, 3), read_idx(label_path, 1)
+    if images.shape[1:] != (28, 28):
+        raise corrupt(image_path, f"its images have shape {images.shape[1:]}, not (28, 28)")
+    if len(images) != len(labels):
+        raise corrupt(label_path, f"it holds {len(labels)} labels for {len(images)} images")
+    check_labels(label_path, labels, classes)
+    return images[:, None], labels
+
+
+def read_mnist(folder: Path) -> Dataset:
+    """MNIST, from its four idx files."""
+    train, test = (read_idx_part(folder, idx_names("", split), 10) for split in ("train", "t10k"))
+    return assemble("mnist", 10, MNIST_PIXELS, train, test)
+
+
+def read_fashion_mnist(folder: Path) -> Dataset:
+    """Fashion-MNIST, from its four idx files."""
+    train, test = (read_idx_part(folder, idx_names("", split), 10) for split in ("train", "t10k"))
+    return assemble("fashion-mnist", 10, FASHION_PIXELS, train, test)
+
+
+def read_emnist(folder: Path) -> Dataset:
+    """EMNIST Balanced, from its four idx files."""
+    parts = []
+    for split in ("train", "test"):
+        images, labels = read_idx_part(folder, idx_names("emnist-balanced-", split), 47)
+        # EMNIST is published with rows and columns exchanged with respect to MNIST.
+        parts.append((images.transpose(0, 1, 3, 2), labels))
+    return assemble("emnist", 47, MNIST_PIXELS, parts[0], parts[1])
+
+
+@dataclass(frozen=True)
+class CifarLayout:
+    """Where one CIFAR data set keeps its binary batches."""
+
+    name: str
+    classes: int
+    label_bytes: int
+    archive: str
+    folder: str
+    train: tuple[str, ...]
+    test: str
+
+    @property
+    def batches(self) -> tuple[str, ...]:
+        """Every batch file, training ones first."""
+        return (*self.train, self.test)
+
+
+CIFAR10 = CifarLayout(
+    name="cifar10",
+    classes=10,
+    label_bytes=1,
+    archive="cifar-10-binary.tar.gz",
+    folder="cifar-10-batches-bin",
+    train=tuple(f"data_batch_{number}.bin" for number in range(1, 6)),
+    test="test_batch.bin",
+)
+CIFAR100 = CifarLayout(
+    name="cifar100",
+    classes=100,
+    label_bytes=2,
+    archive="cifar-100-binary.tar.gz",
+    folder="cifar-100-binary",
+    train=("train.bin",),
+    test="test.bin",
+)
+
+
+def unpacked(folder: Path, layout: CifarLayout) -> Path:
+    """The folder of the unpacked batches: the folder itself, or the one the archive unpacks to."""
+    inner = folder / layout.folder
+    return inner if inner.is_dir() else folder
+
+
+def read_cifar_folder(folder: Path, layout: CifarLayout) -> Dataset:
+    """CIFAR-10 or CIFAR-100, from loose binary batches or from inside the published archive."""
+    place = unpacked(folder, layout)
+    if all((place / name).exists() for name in layout.batches):
+        contents = {name: read_bytes(place / name) for name in layout.batches}
+    else:
+        place = folder / layout.archive
+        contents = read_tar(place, layout.batches)
+    parts = {}
+    for name in layout.batches:
+        parts[name] = read_cifar(place / name, contents[name], layout.label_bytes)
+        check_labels(place / name, parts[name][1], layout.classes)
+    train = (
+        np.concatenate([parts[name][0] for name in layout.train]),
+        np.concatenate([parts[name][1] for name in layout.train]),
+    )
+    return assemble(layout.name, layout.classes, COLOUR_PIXELS, train, parts[layout.test])
+
+
+def read_svhn(folder: Path) -> Dataset:
+    """SVHN cropped digits, from train_32x32.mat and test_32x32.mat."""
+    parts = []
+    for split in ("train", "test"):
+        path = folder / f"{split}_32x32.mat"
+        images, labels = read_mat(path)
+        labels = np.where(labels == 10, 0, labels)  # the digit 0 is published as label 10
+        check_labels(path, labels, 10)
+        parts.append((images, labels))
+    return assemble("svhn", 10, COLOUR_PIXELS, parts[0], parts[1])
+
+
+def read_digits() -> Dataset:
+    """The 1,797 handwritten digits inside scikit-learn. No test split is published."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    x = normalise(bunch.images[:, None], DIGITS_PIXELS)
+    return Dataset("digits", x, torch.from_numpy(bunch.target.astype(np.int64)), 10, None, (), None)

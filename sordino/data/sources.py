@@ -1,0 +1,256 @@
+"""The known data sets: what each is, where it is looked for, and how it is read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from sordino.data import femnist, heart, images
+from sordino.data.dataset import Dataset
+from sordino.data.own import read_own
+from sordino.errors import UserError, unknown
+
+DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
+"""Where Debian's package dataset-fashion-mnist puts its files."""
+
+
+def nothing_missing(folder: Path) -> list[str]:
+    """Missing files of a data set that needs none."""
+    return []
+
+
+def idx_missing(names: tuple[str, ...], folder: Path) -> list[str]:
+    """The idx files that are there neither compressed nor uncompressed."""
+    return [name for name in names if not images.gz_or_not(folder, name).exists()]
+
+
+def files_missing(names: tuple[str, ...], folder: Path) -> list[str]:
+    """The files that are not in the folder."""
+    return [name for name in names if not (folder / name).exists()]
+
+
+def cifar_missing(layout: images.CifarLayout, folder: Path) -> list[str]:
+    """The batches that are not there, unless the published archive is."""
+    if (folder / layout.archive).exists():
+        return []
+    return files_missing(layout.batches, images.unpacked(folder, layout))
+
+
+def femnist_missing(folder: Path) -> list[str]:
+    """What is missing of both layouts of FEMNIST."""
+    splits = {in_test for _, in_test in femnist.leaf_files(folder)}
+    if (folder / femnist.ARCHIVE).exists() or len(splits) == 2:
+        return []
+    return [f"{femnist.ARCHIVE}, or LEAF's train/*.json and test/*.json"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """One known data set."""
+
+    title: str
+    records: int
+    classes: int
+    shape: tuple[int, ...]
+    home: str
+    """Address of the official home."""
+    licence: str
+    missing: Callable[[Path], list[str]]
+    """Names of the files that a folder lacks; empty when the data set is there."""
+    read: Callable[[Path], Dataset]
+    system: tuple[Path, ...] = ()
+    """Folders of system packages that may hold it."""
+
+
+MNIST_FILES = (*images.idx_names("", "train"), *images.idx_names("", "t10k"))
+EMNIST_FILES = (*images.idx_names("emnist-balanced-", "train"), *images.idx_names("emnist-balanced-", "test"))
+
+SOURCES: dict[str, Source] = {
+    "digits": Source(
+        title="Handwritten digits 8x8 (inside scikit-learn)",
+        records=1797,
+        classes=10,
+        shape=(1, 8, 8),
+        home="https://archive.ics.uci.edu/dataset/80",
+        licence="CC BY 4.0 (UCI, Alpaydin and Kaynak)",
+        missing=nothing_missing,
+        read=lambda folder: images.read_digits(),
+    ),
+    "mnist": Source(
+        title="MNIST handwritten digits",
+        records=70_000,
+        classes=10,
+        shape=(1, 28, 28),
+        home="http://yann.lecun.com/exdb/mnist/",
+        licence="CC BY-SA 3.0 (LeCun, Cortes, Burges)",
+        missing=partial(idx_missing, MNIST_FILES),
+        read=images.read_mnist,
+    ),
+    "fashion-mnist": Source(
+        title="Fashion-MNIST clothing",
+        records=70_000,
+        classes=10,
+        shape=(1, 28, 28),
+        home="https://github.com/zalandoresearch/fashion-mnist",
+        licence="MIT (Zalando)",
+        missing=partial(idx_missing, MNIST_FILES),
+        read=images.read_fashion_mnist,
+        system=(DEBIAN_FASHION_MNIST,),
+    ),
+    "emnist": Source(
+        title="EMNIST Balanced letters and digits",
+        records=131_600,
+        classes=47,
+        shape=(1, 28, 28),
+        home="https://www.nist.gov/itl/products-and-services/emnist-dataset",
+        licence="public domain (NIST)",
+        missing=partial(idx_missing, EMNIST_FILES),
+        read=images.read_emnist,
+    ),
+    "cifar10": Source(
+        title="CIFAR-10 photographs",
+        records=60_000,
+        classes=10,
+        shape=(3, 32, 32),
+        home="https://www.cs.toronto.edu/~kriz/cifar.html",
+        licence="none stated (Krizhevsky 2009)",
+        missing=partial(cifar_missing, images.CIFAR10),
+        read=partial(images.read_cifar_folder, layout=images.CIFAR10),
+    ),
+    "cifar100": Source(
+        title="CIFAR-100 photographs, fine labels",
+        records=60_000,
+        classes=100,
+        shape=(3, 32, 32),
+        home="https://www.cs.toronto.edu/~kriz/cifar.html",
+        licence="none stated (Krizhevsky 2009)",
+        missing=partial(cifar_missing, images.CIFAR100),
+        read=partial(images.read_cifar_folder, layout=images.CIFAR100),
+    ),
+    "svhn": Source(
+        title="Street View house numbers, cropped",
+        records=99_289,
+        classes=10,
+        shape=(3, 32, 32),
+        home="http://ufldl.stanford.edu/housenumbers/",
+        licence="non-commercial use (Netzer et al. 2011)",
+        missing=partial(files_missing, ("train_32x32.mat", "test_32x32.mat")),
+        read=images.read_svhn,
+    ),
+    "femnist": Source(
+        title="FEMNIST characters by writer (LEAF)",
+        records=805_263,
+        classes=femnist.CLASSES,
+        shape=(1, 28, 28),
+        home="https://github.com/TalwalkarLab/leaf",
+        licence="public domain images (NIST), split by LEAF",
+        missing=femnist_missing,
+        read=femnist.read_femnist,
+    ),
+    "heart-disease": Source(
+        title="Heart disease in four hospitals (as in FLamby)",
+        records=740,
+        classes=2,
+        shape=(13,),
+        home="https://archive.ics.uci.edu/dataset/45",
+        licence="CC BY 4.0 (UCI, Janosi et al. 1988)",
+        missing=partial(files_missing, tuple(heart.centre_file(centre) for centre in heart.CENTRES)),
+        read=heart.read_heart_disease,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the catalogue."""
+
+    name: str
+    title: str
+    records: int
+    """Records of the published data set; the copy that is there may be a part of it."""
+    classes: int
+    shape: tuple[int, ...]
+    present: bool
+    found_at: Path | None
+    """The folder it was found in; None when it is absent or built in."""
+    looked_in: list[Path]
+    home: str
+    licence: str
+
+
+def data_folder(data_dir: Path | None) -> Path:
+    """The folder of data sets: the one given, else $SORDINO_DATA, else ~/.cache/sordino."""
+    if data_dir is not None:
+        return Path(data_dir).expanduser()
+    named = os.environ.get("SORDINO_DATA")
+    return Path(named).expanduser() if named else Path.home() / ".cache" / "sordino"
+
+
+def source(name: str) -> Source:
+    """The known data set of that name."""
+    if name not in SOURCES:
+        raise unknown("data set", name, SOURCES)
+    return SOURCES[name]
+
+
+def places(name: str, data_dir: Path | None) -> list[Path]:
+    """The folders a data set is looked for in, in order; none for one that is built in."""
+    known = source(name)
+    if known.missing is nothing_missing:
+        return []
+    return [data_folder(data_dir) / name, *known.system]
+
+
+def catalogue(data_dir: Path | None = None) -> list[Entry]:
+    """Every known data set, and whether it is here."""
+    entries = []
+    for name, known in SOURCES.items():
+        looked_in = places(name, data_dir)
+        found_at = next((folder for folder in looked_in if not known.missing(folder)), None)
+        entries.append(
+            Entry(
+                name=name,
+                title=known.title,
+                records=known.records,
+                classes=known.classes,
+                shape=known.shape,
+                present=found_at is not None or not looked_in,
+                found_at=found_at,
+                looked_in=looked_in,
+                home=known.home,
+                licence=known.licence,
+            )
+        )
+    return entries
+
+
+def load(
+    data: str, data_dir: Path | None = None, label: str | None = None, shape: tuple[int, ...] | None = None
+) -> Dataset:
+    """The data set of a known name, or the records of a folder with one file per client.
+
+    `label` (the label column) and `shape` (of one record) are for a folder of the user's own files only.
+    """
+    if data not in SOURCES and (os.sep in data or "/" in data or Path(data).expanduser().is_dir()):
+        return read_own(Path(data).expanduser(), label, shape)
+    known = source(data)
+    if label is not None or shape is not None:
+        given = "label" if label is not None else "shape"
+        raise UserError(
+            f"{given!r} was given for the known data set {data!r}, which has its own; "
+            "leave it out, or name a folder of your own files."
+        )
+    looked_in = places(data, data_dir)
+    for folder in looked_in:
+        if not known.missing(folder):
+            return known.read(folder)
+    if not looked_in:
+        return known.read(Path())
+    raise UserError(
+        f"The data set {data!r} is not here: looked in {' and '.join(str(folder) for folder in looked_in)} "
+        f"(missing: {', '.join(known.missing(looked_in[0]))}); download it with `sordino data get {data}`, "
+        "or point --data-dir at the folder that holds it."
+    )

@@ -1,0 +1,212 @@
+"""From an experiment to its results: data, network, noise and a federation put together."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sordino import models
+from sordino.config import Experiment
+from sordino.data import FederatedData, federate, load
+from sordino.errors import UserError
+from sordino.method import Method
+from sordino.parameters import flatten
+from sordino.privacy.gate import Gate, Noise
+from sordino.privacy.noise import Seeded
+from sordino.privacy.plan import check_delta, cohort_size, default_delta, multiplier_for
+from sordino.simulator.engine import Engine, choose_mode
+from sordino.simulator.federation import RoundReport, Simulator, mean, none
+from sordino.simulator.memory import Memory
+from sordino.simulator.workers import Workers
+from sordino.store import Store, saving
+from sordino.training import Learner
+
+DEFAULT_EPSILON = 8.0
+DEFAULT_CLIENTS = 100
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An experiment ready to start: nothing has been trained, charged or written."""
+
+    experiment: Experiment
+    method: Method
+    data: FederatedData
+    learner: Learner
+    initial: Tensor
+    noise: Noise
+    delta: float
+    cohort: int
+    identity: str
+    notes: list[str]
+    """What the user should know before the run."""
+
+
+def prepare(experiment: Experiment) -> Prepared:
+    """Load the data, build the network and derive the noise."""
+    dataset = load(experiment.data, experiment.data_dir, experiment.label, experiment.shape)
+    clients = experiment.clients
+    if clients is None and dataset.owner is None:
+        clients = DEFAULT_CLIENTS
+    data = federate(
+        dataset, experiment.partition, clients, experiment.seed, experiment.test_fraction, experiment.test
+    )
+    name = experiment.model or models.default(data.shape, data.classes)
+    experiment = experiment.model_copy(update={"model": name})
+    torch.manual_seed(Seeded(experiment.seed).key("initial model") >> 32)
+    module = models.build(name, data.shape, data.classes, **experiment.model_options())
+    if experiment.engine == "auto":
+        experiment = experiment.model_copy(update={"engine": choose_mode(module)})
+    method = experiment.build_method()
+    noise, delta, notes = _noise(experiment, method, data)
+    return Prepared(
+        experiment=experiment,
+        method=method,
+        data=data,
+        learner=Learner(module),
+        initial=flatten(module),
+        noise=noise,
+        delta=delta,
+        cohort=cohort_size(len(data.clients), experiment.participation),
+        identity=experiment.identity(data.fingerprint),
+        notes=notes,
+    )
+
+
+def _noise(experiment: Experiment, method: Method, data: FederatedData) -> tuple[Noise, float, list[str]]:
+    """How much noise the budget asks for, at which delta, and what to tell the user about it."""
+    clients = len(data.clients)
+    delta = experiment.delta or default_delta(clients)
+    cohort = cohort_size(clients, experiment.participation)
+    minimum = experiment.minimum_cohort or cohort
+    if minimum > cohort:
+        raise UserError(f"minimum_cohort is {minimum}, but a round has {cohort} clients.")
+    if experiment.colluders >= minimum:
+        raise UserError(f"With {experiment.colluders} colluders among {minimum} clients no honest noise is left.")
+    if not method.is_private():
+        return Noise(1.0, "server", minimum), delta, []
+    published = method.variant == "paper"
+    notes = check_delta(delta, clients, experiment.allow_vacuous_delta or published)
+    multiplier = experiment.noise_multiplier
+    if multiplier is None:
+        epsilon = experiment.epsilon or DEFAULT_EPSILON
+        if published:
+            records = sum(len(client.y) for client in data.clients)
+            multiplier = method.published_multiplier(epsilon, delta, experiment.rounds, records)
+            if multiplier is not None:
+                notes.append(
+                    f"The published accounting asks for a noise multiplier of {multiplier:.3f} at epsilon "
+                    f"{epsilon:g}; the true epsilon is computed from what really leaves."
+                )
+        if multiplier is None:
+            turns = math.ceil(experiment.rounds * cohort / clients)
+            multiplier = multiplier_for(epsilon, delta, turns)
+    noise = Noise(multiplier, experiment.protect_from, minimum, experiment.colluders)
+    return noise, delta, notes + ([method.caveats[method.variant]] if method.variant in method.caveats else [])
+
+
+Watch = Callable[[RoundReport], None]
+
+
+def start(prepared: Prepared, store: Store | None = None, watch: Watch | None = None) -> dict[str, Any]:
+    """Make a new run of a prepared experiment and return its summary."""
+    experiment = prepared.experiment
+    store = store or Store(experiment.store)
+    run = store.create(
+        f"{experiment.method.rpartition(':')[2]}-{prepared.data.name}",
+        experiment.method,
+        experiment.model_dump(mode="json", exclude={"store"}),
+        prepared.identity,
+        experiment.rounds,
+    )
+    return carry_on(prepared, store, run, watch)
+
+
+def resume(run: str, store: Store, watch: Watch | None = None, workers: int | None = None) -> dict[str, Any]:
+    """Take up a run where it was stopped; one that is done returns its summary again."""
+    row = store.get(run)
+    if row.summary is not None:
+        return row.summary
+    changes = {"store": str(store.folder), "workers": workers or row.configuration.get("workers")}
+    return carry_on(prepare(Experiment.make(row.configuration | changes)), store, run, watch)
+
+
+def carry_on(prepared: Prepared, store: Store, run: str, watch: Watch | None = None) -> dict[str, Any]:
+    """Work on a run until it is done."""
+    experiment, method = prepared.experiment, prepared.method
+    with store.lock(run), single_threaded(), saving(store.folder):
+        blank = method.memory(prepared.initial)
+        memory = Memory(store.path(run) / "memory.bin", blank, len(prepared.data.clients))
+        gate = Gate(prepared.noise, Seeded(experiment.seed))
+        mode = "stacked" if experiment.engine == "stacked" else "one-by-one"
+        engine = Engine(method, prepared.learner, prepared.data, gate, memory, mode, experiment.device)  # type: ignore[arg-type]
+        workers = Workers(engine, min(experiment.process_count(), prepared.cohort))
+        try:
+            federation = Simulator(
+                store=store,
+                run=run,
+                experiment=prepared.identity,
+                rounds=experiment.rounds,
+                cohort=prepared.cohort,
+                delta=prepared.delta,
+                workers=workers,
+                evaluate_every=experiment.evaluate_every,
+                watch=watch,
+            )
+            method.run(federation, prepared.initial)
+            return federation.finish(
+                lambda personal, shared: summary(run, prepared, federation, personal, shared)
+            )
+        finally:
+            workers.close()
+            memory.close()
+
+
+def summary(
+    run: str, prepared: Prepared, federation: Simulator, personal: np.ndarray, shared: np.ndarray | None
+) -> dict[str, Any]:
+    """The result of a run. Accuracies are means over all clients, each on its own test records."""
+    assert federation.last is not None
+    epsilon = federation.ledger.epsilon(prepared.delta)
+    return {
+        "run": run,
+        "method": prepared.experiment.method,
+        "variant": prepared.method.variant,
+        "rounds": prepared.experiment.rounds,
+        "accuracy": {
+            "personal": none(mean(personal)),
+            "personal_worst": none(float(np.nanmin(personal))),
+            "start": none(federation.last.start),
+            "global": None if shared is None else none(mean(shared)),
+        },
+        "epsilon": {view: none(value) for view, value in epsilon.items()},
+        "attack_accuracy": federation.ledger.attack_accuracy(),
+        "delta": prepared.delta,
+        "unit": prepared.method.unit,
+        "protect_from": prepared.experiment.protect_from,
+        "noise_multiplier": prepared.noise.multiplier if prepared.method.is_private() else None,
+        "not_covered": federation.ledger.reasons(),
+        "clients": len(prepared.data.clients),
+        "parameters": prepared.learner.layout.size,
+        "seed": prepared.experiment.seed,
+        "notes": prepared.notes,
+        "seconds": round(federation.seconds, 3),
+    }
+
+
+@contextlib.contextmanager
+def single_threaded() -> Iterator[None]:
+    """One thread for torch: workers are processes, and results do not depend on the machine's cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,134 @@
+"""What a method is, and what it may ask of a federation. Read this first.
+
+A method is a frozen dataclass of hyper-parameters with a server side and a client side. The server side,
+`run`, is a script in the order of the paper's algorithm. The client side is one or more *steps*: pure
+functions `step(message, me, data)` of what the server sent, what the client remembered (`me`, with
+`me["participations"]`, how often it has taken part) and the client's data. What a step sends is
+declared beside it with `@sends` and leaves through the gate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol
+
+from torch import Tensor
+
+from sordino.privacy.release import Releases
+from sordino.training import Descent, Optimizer, Records
+
+Variant = Literal["sound", "paper"]
+Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a step hands over at the end of its work at one client."""
+
+    send: dict[str, Tensor] = field(default_factory=dict)
+    """What shall leave the client: it passes the gate first."""
+    keep: dict[str, Tensor] = field(default_factory=dict)
+    """What the client remembers: private, it never leaves. `model` is what the client predicts with."""
+    start: Tensor | None = None
+    """The model with which the client began the round, for the accuracy at round start."""
+
+
+class Replies(Protocol):
+    """What came back from the clients that were asked, bounded and noised."""
+
+    def mean(self, release: str) -> Tensor:
+        """The average over the cohort, whose size is public."""
+
+    def __getitem__(self, release: str) -> Tensor:
+        """One row per client: what the server, but no outsider, sees."""
+
+
+class State:
+    """What the server keeps between rounds, by name: tensors and numbers. Restored when a run resumes."""
+
+    def __init__(self, **values: Any) -> None:
+        self.__dict__.update(values)
+
+    model: Tensor
+    """The global model, by convention of all methods."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"The server's state has no {name!r}; name it in fed.state(...).")
+
+
+class Federation(Protocol):
+    """Clients that can be asked, in a simulation or on real machines."""
+
+    def state(self, **initial: Any) -> State:
+        """What the server keeps: `initial` at the first round, what was kept when a run resumes."""
+
+    def rounds(self, state: State) -> Iterable[int]:
+        """The rounds still to do. Evaluates, logs and checkpoints between them."""
+
+    def sample(self) -> Sequence[int]:
+        """The clients whose turn it is in this round."""
+
+    def ask(self, who: Sequence[int], step: Callable[..., Result], message: Message) -> Replies:
+        """Run `step` at the clients `who` with `message`, charge what it sends, and bring it back."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A federated learning method: subclass it as a frozen dataclass of hyper-parameters."""
+
+    title: ClassVar[str]
+    """One line: what it does."""
+    paper: ClassVar[str]
+    """The citation."""
+    unit: ClassVar[Literal["client", "record"]] = "client"
+    """What its epsilon protects."""
+    caveats: ClassVar[dict[Variant, str]] = {}
+    """What a reader must know of a variant's epsilon, in a sentence."""
+
+    variant: Variant = "sound"
+    """`sound`: the epsilon holds as stated. `paper`: the mechanism as published, its true epsilon printed."""
+
+    epochs: int = 1
+    """Passes over the local records in each round."""
+    batch: int = 16
+    """Records in a local step. FedDPA, FedGLP-ADP: 16; ACDP-pFSD: 64; AdaDP-CFL: 20."""
+    optimizer: Optimizer = "adam"
+    """The local optimizer, started anew in each round."""
+    rate: float = 1e-3
+    """The local learning rate. FedDPA, FedGLP-ADP: Adam with 1e-3."""
+    momentum: float = 0.0
+    """Of SGD."""
+
+    def run(self, fed: Federation, model: Tensor) -> None:
+        """The server's script, from the initial `model` to the last round."""
+        raise NotImplementedError
+
+    def memory(self, model: Tensor) -> dict[str, Tensor]:
+        """What a client remembers before it has taken part: the names, shapes and first values of `keep`."""
+        return {"model": model}
+
+    def descent(self, data: Records) -> Descent:
+        """Local training with this method's hyper-parameters."""
+        return Descent(data, self.optimizer, self.rate, self.batch, self.momentum)
+
+    def steps(self) -> dict[str, Releases]:
+        """The client's steps by name, each with what it sends under these hyper-parameters."""
+        found = {}
+        for name in dir(type(self)):
+            declare = getattr(getattr(type(self), name), "releases", None)
+            if declare is not None:
+                found[name] = declare(self)
+        return found
+
+    def is_private(self) -> bool:
+        """Whether anything that leaves carries noise."""
+        return any(release.private for releases in self.steps().values() for release in releases.values())
+
+    def published_multiplier(self, epsilon: float, delta: float, rounds: int, records: int) -> float | None:
+        """The noise multiplier that the paper's own accounting gives for a budget, wrong or right.
+
+        None where the paper accounts as Sordino does. `records` is the number of training records of all
+        clients. Used by the `paper` variant only.
+        """
+        return None

@@ -1,0 +1,36 @@
+"""Methods, one file each, found by name through the entry points `sordino.methods`."""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import entry_points
+
+from sordino.errors import UserError, unknown
+from sordino.method import Method
+
+
+def names() -> list[str]:
+    """The names of all installed methods."""
+    return [point.name for point in entry_points(group="sordino.methods")]
+
+
+def find(name: str) -> type[Method]:
+    """The method called `name`: an installed one, or a class by its dotted name `package.module:Class`."""
+    if ":" in name:
+        return _dotted(name)
+    for point in entry_points(group="sordino.methods"):
+        if point.name == name:
+            found: type[Method] = point.load()
+            return found
+    raise unknown("method", name, names())
+
+
+def _dotted(name: str) -> type[Method]:
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"The method {name!r} cannot be imported: {error}.") from error
+    if not (isinstance(found, type) and issubclass(found, Method)):
+        raise UserError(f"{name!r} is not a method: it must be a subclass of sordino.method.Method.")
+    return found

@@ -1,0 +1,83 @@
+"""Networks by name: those of the papers, and a user's own by dotted name.
+
+Every network maps a batch of inputs to raw logits of shape (batch, classes). Where a paper's network ends
+in log-softmax and is trained with the negative log-likelihood, ours ends one layer earlier and is trained
+with cross-entropy: the same function of the same parameters.
+
+Initial weights are drawn from torch's global generator: who seeds it decides the weights.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from typing import Any
+
+from torch import nn
+
+from sordino.errors import UserError, unknown
+from sordino.models.checks import check
+from sordino.models.networks import NETWORKS, Network
+from sordino.models.own import is_dotted, load
+
+__all__ = ["build", "check", "default", "names"]
+
+
+def build(name: str, shape: tuple[int, ...], classes: int, **options: Any) -> nn.Module:
+    """The network `name` for inputs of `shape` and `classes` classes; outputs logits (batch, classes).
+
+    `shape` is that of one input, (channels, height, width) for images. A name with a dot or a colon is a
+    user's own class or function (`package.module:Class`), called with those of `shape`, `classes` and the
+    options that it accepts.
+    """
+    shape = tuple(shape)
+    if not shape or min(shape) < 1:
+        raise UserError(f"A network needs an input shape of positive sizes, not {shape}.")
+    if classes < 2:
+        raise UserError(f"A network needs at least 2 classes to tell apart, not {classes}.")
+    if is_dotted(name):
+        return load(name, shape, classes, options)
+    if name not in NETWORKS:
+        raise unknown("model", name, NETWORKS)
+    network = NETWORKS[name]
+    _check_options(name, network, options)
+    _check_shape(name, network, shape)
+    return network.make(shape, classes, **options)
+
+
+def names() -> dict[str, str]:
+    """Every built-in network: its name and one line on where it comes from and how large it is."""
+    return {name: network.description for name, network in NETWORKS.items()}
+
+
+def default(shape: tuple[int, ...], classes: int) -> str:
+    """The network a user gets without asking for one: small, since noise grows with the number of parameters.
+
+    `logistic` for at most 64 features, `lenet` for images of 28x28 and more, `mlp` for the rest, whatever
+    the number of classes.
+    """
+    if math.prod(shape) <= 64:
+        return "logistic"
+    if len(shape) == 3 and min(shape[1:]) >= 28:
+        return "lenet"
+    return "mlp"
+
+
+def _check_options(name: str, network: Network, options: dict[str, Any]) -> None:
+    known = [p.name for p in inspect.signature(network.make).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    for option in options:
+        if not known:
+            raise UserError(f"The model {name!r} has no options; leave {option!r} out.")
+        if option not in known:
+            raise unknown(f"option of the model {name!r} called", option, known)
+
+
+def _check_shape(name: str, network: Network, shape: tuple[int, ...]) -> None:
+    least = network.least_side
+    if least is None:
+        return
+    if len(shape) != 3 or min(shape[1:]) < least:
+        raise UserError(
+            f"The model {name!r} needs images of shape (channels, height, width) with height and width of at "
+            f"least {least}, not {shape}; for other inputs use 'mlp' or 'logistic'."
+        )

@@ -1,0 +1,233 @@
+"""The networks of the papers, layer by layer. None has BatchNorm; where a paper norms, it is GroupNorm.
+
+A function here takes the shape of one input and the number of classes; its keyword-only arguments are the
+options a user may set. Convolutional networks take any number of channels and any image that is large
+enough; the size of the first linear layer follows from the image.
+
+All work under `torch.func.functional_call` and `vmap`; those with dropout then need
+`vmap(..., randomness="different")`, or `dropout=False`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from sordino.errors import UserError
+from sordino.models.layers import append, features, sequence
+from sordino.models.resnets import resnet9, resnet18, resnet34
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Network:
+    """How to make a network, and what a user should know before choosing it."""
+
+    make: Callable[..., nn.Module]
+    about: str
+    """What it is, and whose."""
+    shape: Shape
+    """The input of its paper, or a usual one."""
+    classes: int
+    parameters: int
+    """How many parameters it has for `shape` and `classes`, options left alone."""
+    least_side: int | None = None
+    """The smallest image side it can take; None: inputs of any shape."""
+
+    @property
+    def description(self) -> str:
+        size = "x".join(map(str, self.shape))
+        return f"{self.about}; {self.parameters:,} parameters for {size} inputs and {self.classes} classes"
+
+
+def logistic(shape: Shape, classes: int) -> nn.Module:
+    return sequence(flatten=nn.Flatten(), fc=nn.Linear(math.prod(shape), classes))
+
+
+def mlp(shape: Shape, classes: int, *, hidden: int | str | Sequence[int] = (64,)) -> nn.Module:
+    """`hidden` are the widths of the hidden layers: 64, [64, 64] or "64,64"."""
+    widths = [math.prod(shape), *_widths(hidden)]
+    net = sequence(flatten=nn.Flatten())
+    for layer, (before, after) in enumerate(itertools.pairwise(widths), start=1):
+        append(net, **{f"fc{layer}": nn.Linear(before, after), f"relu{layer}": nn.ReLU()})
+    return append(net, **{f"fc{len(widths)}": nn.Linear(widths[-1], classes)})
+
+
+def dnn_heart(shape: Shape, classes: int) -> nn.Module:
+    """PAC-DP's 13-10-1 network; its one sigmoid output is here one logit per class."""
+    return mlp(shape, classes, hidden=10)
+
+
+def lenet(shape: Shape, classes: int) -> nn.Module:
+    net = sequence(
+        conv1=nn.Conv2d(shape[0], 6, 5),
+        relu1=nn.ReLU(),
+        pool1=nn.MaxPool2d(2),
+        conv2=nn.Conv2d(6, 16, 5),
+        relu2=nn.ReLU(),
+        pool2=nn.MaxPool2d(2),
+        flatten=nn.Flatten(),
+    )
+    return append(
+        net,
+        fc1=nn.Linear(features(net, shape), 120),
+        relu3=nn.ReLU(),
+        fc2=nn.Linear(120, 84),
+        relu4=nn.ReLU(),
+        fc3=nn.Linear(84, classes),
+    )
+
+
+def cnn(shape: Shape, classes: int, *, dropout: bool = True) -> nn.Module:
+    """FedDPA's FEMNIST network: a ReLU after the second convolution only, as in its public code."""
+    _check_switch(dropout)
+    net = sequence(
+        conv1=nn.Conv2d(shape[0], 32, 3),
+        conv2=nn.Conv2d(32, 64, 3),
+        relu=nn.ReLU(),
+        pool=nn.MaxPool2d(2),
+        dropout1=nn.Dropout(0.25 * dropout),
+        flatten=nn.Flatten(),
+    )
+    return append(
+        net,
+        fc1=nn.Linear(features(net, shape), 128),
+        dropout2=nn.Dropout(0.5 * dropout),
+        fc2=nn.Linear(128, classes),
+    )
+
+
+def cnn_svhn(shape: Shape, classes: int, *, dropout: bool = True) -> nn.Module:
+    """FedDPA's SVHN network: `cnn` with a ReLU after every layer but the last."""
+    _check_switch(dropout)
+    net = sequence(
+        conv1=nn.Conv2d(shape[0], 32, 3),
+        relu1=nn.ReLU(),
+        conv2=nn.Conv2d(32, 64, 3),
+        relu2=nn.ReLU(),
+        pool=nn.MaxPool2d(2),
+        dropout1=nn.Dropout(0.25 * dropout),
+        flatten=nn.Flatten(),
+    )
+    return append(
+        net,
+        fc1=nn.Linear(features(net, shape), 128),
+        relu3=nn.ReLU(),
+        dropout2=nn.Dropout(0.5 * dropout),
+        fc2=nn.Linear(128, classes),
+    )
+
+
+def cnn_cifar(shape: Shape, classes: int) -> nn.Module:
+    net = sequence(
+        conv1=nn.Conv2d(shape[0], 16, 3, padding=1),
+        relu1=nn.ReLU(),
+        pool1=nn.MaxPool2d(2),
+        conv2=nn.Conv2d(16, 32, 3, padding=1),
+        relu2=nn.ReLU(),
+        pool2=nn.MaxPool2d(2),
+        conv3=nn.Conv2d(32, 32, 3, padding=1),
+        relu3=nn.ReLU(),
+        pool3=nn.MaxPool2d(2),
+        flatten=nn.Flatten(),
+    )
+    return append(
+        net,
+        fc1=nn.Linear(features(net, shape), 512),
+        relu4=nn.ReLU(),
+        fc2=nn.Linear(512, 128),
+        relu5=nn.ReLU(),
+        fc3=nn.Linear(128, classes),
+    )
+
+
+def cnn_emnist(shape: Shape, classes: int, *, dropout: bool = True) -> nn.Module:
+    """ACDP-pFSD's "8-layer" network: eight parameter tensors; dropout of channels, then features, at .5."""
+    _check_switch(dropout)
+    net = sequence(
+        conv1=nn.Conv2d(shape[0], 10, 5),
+        pool1=nn.MaxPool2d(2),
+        relu1=nn.ReLU(),
+        conv2=nn.Conv2d(10, 20, 5),
+        dropout1=nn.Dropout2d(0.5 * dropout),
+        pool2=nn.MaxPool2d(2),
+        relu2=nn.ReLU(),
+        flatten=nn.Flatten(),
+    )
+    return append(
+        net,
+        fc1=nn.Linear(features(net, shape), 50),
+        relu3=nn.ReLU(),
+        dropout2=nn.Dropout(0.5 * dropout),
+        fc2=nn.Linear(50, classes),
+    )
+
+
+def cnn_mnist_pacdp(shape: Shape, classes: int) -> nn.Module:
+    net = sequence(
+        conv1=nn.Conv2d(shape[0], 16, 8, stride=2, padding=3),
+        relu1=nn.ReLU(),
+        pool1=nn.MaxPool2d(2, stride=1),
+        conv2=nn.Conv2d(16, 32, 4, stride=2),
+        relu2=nn.ReLU(),
+        pool2=nn.MaxPool2d(2, stride=1),
+        flatten=nn.Flatten(),
+    )
+    return append(
+        net,
+        fc1=nn.Linear(features(net, shape), 32),
+        relu3=nn.ReLU(),
+        fc2=nn.Linear(32, classes),
+    )
+
+
+def _widths(hidden: int | str | Sequence[int]) -> list[int]:
+    try:
+        if isinstance(hidden, str):
+            widths = [int(width) for width in hidden.split(",")]
+        else:
+            widths = [hidden] if isinstance(hidden, int) else list(hidden)
+    except (TypeError, ValueError):
+        widths = []
+    if not widths or any(type(width) is not int or width < 1 for width in widths):
+        raise UserError(
+            f"The option 'hidden' is one or more positive widths, like 64 or '64,64', not {hidden!r}."
+        )
+    return widths
+
+
+def _check_switch(dropout: bool) -> None:
+    if not isinstance(dropout, bool):
+        raise UserError(
+            f"The option 'dropout' of this model is true (the paper's rates) or false, not {dropout!r}."
+        )
+
+
+NETWORKS: dict[str, Network] = {
+    "logistic": Network(logistic, "Logistic regression", (1, 28, 28), 10, 7_850),
+    "mlp": Network(mlp, "Fully connected with ReLU, hidden=64", (1, 28, 28), 10, 50_890),
+    "dnn-heart": Network(dnn_heart, "PAC-DP's heart-disease network, one hidden layer of 10", (13,), 2, 162),
+    "lenet": Network(lenet, "AdaDP-CFL's CNN (LeNet-5 with ReLU)", (3, 32, 32), 10, 62_006, 16),
+    "cnn": Network(cnn, "FedDPA's FEMNIST CNN, with dropout", (1, 28, 28), 62, 1_206_590, 6),
+    "cnn-svhn": Network(cnn_svhn, "FedDPA's SVHN CNN, with dropout", (3, 32, 32), 10, 1_626_442, 6),
+    "cnn-cifar": Network(cnn_cifar, "FedDPA's CIFAR-10 CNN", (3, 32, 32), 10, 343_946, 8),
+    "cnn-emnist": Network(cnn_emnist, "ACDP-pFSD's EMNIST CNN, with dropout", (1, 28, 28), 47, 23_727, 16),
+    "cnn-mnist-pacdp": Network(
+        cnn_mnist_pacdp,
+        "rPDP-FL's MNIST CNN (SampleConvNet), taken for PAC-DP's",
+        (1, 28, 28),
+        10,
+        26_010,
+        14,
+    ),
+    "resnet9": Network(resnet9, "AdaDP-CFL's ResNet-9, GroupNorm", (3, 32, 32), 10, 6_575_370, 8),
+    "resnet18": Network(
+        resnet18, "ACDP-pFSD's and PAC-DP's ResNet-18, GroupNorm", (3, 32, 32), 10, 11_173_962, 1
+    ),
+    "resnet34": Network(resnet34, "PAC-DP's ResNet-34, GroupNorm", (3, 32, 32), 100, 21_328_292, 1),
+}

@@ -1,0 +1,47 @@
+"""A model is one flat vector; a `Layout` names its parts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names and shapes of a network's parameter tensors, in the order in which they lie in the flat vector."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Layout:
+        """The layout of a network's trainable parameters."""
+        named = [(name, tuple(p.shape)) for name, p in module.named_parameters() if p.requires_grad]
+        return cls(tuple(name for name, _ in named), tuple(shape for _, shape in named))
+
+    @property
+    def sizes(self) -> list[int]:
+        """The number of entries of each tensor."""
+        return [math.prod(shape) for shape in self.shapes]
+
+    @property
+    def size(self) -> int:
+        """The number of entries of the flat vector."""
+        return sum(self.sizes)
+
+    def tensors(self, flat: Tensor) -> list[Tensor]:
+        """The tensors of a flat vector, as flat slices: views, no copies."""
+        return list(flat.split(self.sizes, dim=-1))
+
+    def named(self, flat: Tensor) -> dict[str, Tensor]:
+        """The tensors of a flat vector by name, each in its shape: views, no copies."""
+        pieces = zip(self.names, self.shapes, self.tensors(flat), strict=True)
+        return {name: piece.reshape(shape) for name, shape, piece in pieces}
+
+
+def flatten(module: nn.Module) -> Tensor:
+    """A network's trainable parameters as one vector, copied."""
+    return torch.cat([p.detach().reshape(-1) for p in module.parameters() if p.requires_grad])

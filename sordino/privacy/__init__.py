@@ -1,0 +1,1 @@
+"""Noise, clipping and accounting: the only place in Sordino where they happen."""

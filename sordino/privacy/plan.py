@@ -1,0 +1,158 @@
+"""Before any budget is spent: noise for a budget, epsilon for every observer, feasibility, advice."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from sordino.errors import UserError
+from sordino.privacy.accountant import attack_accuracy, epsilon_of, mu_of, rdp_epsilon
+from sordino.privacy.gate import ProtectFrom
+from sordino.privacy.ledger import VIEWS, View, honest_shares
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run would cost and could achieve. Unit: one client, zero-out neighbours."""
+
+    epsilon: dict[View, float]
+    attack_accuracy: dict[View, float]
+    noise_multiplier: float
+    """Noise over sensitivity that the protected observer meets in one round."""
+    rdp_epsilon: float
+    """What the accountant of the papers prints for this multiplier: looser than the exact figure."""
+    feasible_parameters: int
+    """How many shared parameters this cohort can train at this budget, roughly: (clients * mu)^2."""
+    delta: float
+    warnings: list[str]
+    advice: list[str]
+
+
+def default_delta(clients: int) -> float:
+    """A delta that means something for this many clients: min(1e-5, N^-1.1 / 10)."""
+    return min(1e-5, clients**-1.1 / 10)
+
+
+def check_delta(delta: float, clients: int, allow_vacuous: bool) -> list[str]:
+    """Refuse a delta that promises nothing; warn of one that promises little."""
+    if not 0 < delta < 1:
+        raise UserError(f"delta is {delta:g}, but must lie between 0 and 1; try {default_delta(clients):.1e}.")
+    if delta >= 1 / clients:
+        if not allow_vacuous:
+            raise UserError(
+                f"delta = {delta:g} is vacuous for {clients} clients: publishing one random client's whole data "
+                f"already satisfies delta = 1/{clients}. Choose a smaller one, for example "
+                f"{default_delta(clients):.1e}, or insist with --allow-vacuous-delta."
+            )
+        return [
+            f"delta = {delta:g} is at least 1/{clients}: publishing one random client's whole data satisfies it, "
+            "so this epsilon promises nothing."
+        ]
+    if delta > 1 / (10 * clients):
+        return [
+            f"delta = {delta:g} is above 1/(10 x {clients}): weak; {default_delta(clients):.1e} is a sound choice."
+        ]
+    return []
+
+
+def multiplier_for(epsilon: float, delta: float, releases: int) -> float:
+    """The noise multiplier of each round at which `releases` rounds cost exactly (epsilon, delta)."""
+    if not epsilon > 0:
+        raise UserError(f"epsilon is {epsilon:g}, but must be above 0; 1 is strong, 8 is common.")
+    return math.sqrt(releases) / mu_of(epsilon, delta)
+
+
+def plan(
+    clients: int,
+    rounds: int,
+    delta: float | None = None,
+    *,
+    epsilon: float | None = None,
+    noise_multiplier: float | None = None,
+    protect_from: ProtectFrom = "outsider",
+    participation: float = 1.0,
+    parameters: int | None = None,
+    allow_vacuous_delta: bool = False,
+) -> Plan:
+    """What `rounds` rounds with `clients` clients cost at a noise multiplier, or the multiplier for a budget.
+
+    Give either `epsilon` (for the observer `protect_from`) or `noise_multiplier`. `participation` is the
+    fraction of clients in each round; clients take turns, so each pays for about that fraction of the rounds.
+    `parameters` is how many parameters would be shared, for the advice.
+    """
+    if clients < 1 or rounds < 1:
+        raise UserError(f"A plan needs at least one client and one round, not {clients} and {rounds}.")
+    if (epsilon is None) == (noise_multiplier is None):
+        raise UserError("Give either an epsilon or a noise multiplier, not both and not neither.")
+    delta = default_delta(clients) if delta is None else delta
+    warnings = check_delta(delta, clients, allow_vacuous_delta)
+    cohort = cohort_size(clients, participation)
+    releases = math.ceil(rounds * cohort / clients)
+    if noise_multiplier is None:
+        assert epsilon is not None
+        noise_multiplier = multiplier_for(epsilon, delta, releases)
+    if not noise_multiplier > 0:
+        raise UserError(f"The noise multiplier is {noise_multiplier:g}, but must be above 0.")
+    protected = math.sqrt(releases) / noise_multiplier
+    shares = {view: honest_shares(view, cohort) for view in VIEWS}
+    mu = {view: protected * math.sqrt(shares[protect_from] / shares[view]) for view in VIEWS}
+    # Aligned signal over noise is mu sqrt(clients x cohort / d) for whoever sees sums, whatever the rounds are.
+    feasible = round(clients * cohort * mu["outsider"] ** 2)
+    return Plan(
+        epsilon={view: epsilon_of(mu[view], delta) for view in VIEWS},
+        attack_accuracy={view: attack_accuracy(mu[view]) for view in VIEWS},
+        noise_multiplier=noise_multiplier,
+        rdp_epsilon=rdp_epsilon(noise_multiplier, releases, delta),
+        feasible_parameters=feasible,
+        delta=delta,
+        warnings=warnings + _warnings(mu, protect_from),
+        advice=_advice(clients, feasible, parameters, protect_from),
+    )
+
+
+def cohort_size(clients: int, participation: float) -> int:
+    """How many clients take part in a round."""
+    if not 0 < participation <= 1:
+        raise UserError(f"participation is {participation:g}, but must be above 0 and at most 1.")
+    return max(1, round(clients * participation))
+
+
+def _warnings(mu: dict[View, float], protect_from: ProtectFrom) -> list[str]:
+    found = []
+    accuracy = attack_accuracy(mu[protect_from])
+    if accuracy > 0.9:
+        found.append(
+            f"The best attack by the protected observer ({protect_from}) tells who took part with "
+            f"{accuracy:.1%} accuracy: this is hardly privacy."
+        )
+    if protect_from == "outsider" and attack_accuracy(mu["server"]) > 0.9:
+        found.append(
+            "The server sees each message with a fraction of the noise: its epsilon above is real unless secure "
+            "aggregation or a trusted server stands in between."
+        )
+    return found
+
+
+def _advice(
+    clients: int, feasible: int, parameters: int | None, protect_from: ProtectFrom
+) -> list[str]:
+    """What to do, in words, when signal would drown in noise (feasibility law: d <= (n mu)^2)."""
+    if parameters is None:
+        return [
+            f"About {feasible:,} shared parameters can be trained at this budget, whatever the number of rounds; "
+            "give --model and --data to compare with a model."
+        ]
+    if parameters <= feasible:
+        return [f"The model shares {parameters:,} parameters; about {feasible:,} are feasible: go ahead."]
+    lack = parameters / max(feasible, 1)
+    # Against outsiders the feasible size grows with the square of the clients, against the server linearly.
+    needed = math.ceil(clients * (math.sqrt(lack) if protect_from == "outsider" else lack))
+    return [
+        f"The model shares {parameters:,} parameters, but only about {feasible:,} can be trained at this budget: "
+        "the sum of updates would drown in noise.",
+        f"More clients: about {needed:,} of them make this model feasible at the same epsilon.",
+        f"Fewer shared parameters: a smaller model, or a shared part of at most {feasible:,} parameters.",
+        "Record level: if each client is an institution with many people's records, protect records instead of "
+        "clients.",
+        "Or train locally: with few clients and this budget, `--method local` is the rival to beat.",
+    ]

@@ -1,0 +1,1 @@
+"""A federation on one machine: the clients of a run, one by one or stacked, in one process or many."""

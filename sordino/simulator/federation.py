@@ -1,0 +1,278 @@
+"""The federation that a method's script talks to, simulated on one machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sordino.errors import UserError
+from sordino.method import Message, Result, State
+from sordino.privacy.ledger import Ledger, Row, View
+from sordino.privacy.noise import Seeded
+from sordino.privacy.release import Releases
+from sordino.simulator import checkpoint as checkpoints
+from sordino.simulator.engine import Answer, Work
+from sordino.simulator.workers import Workers
+from sordino.store import Progress, Store, saving
+
+CHECKPOINT_SECONDS = 5.0
+"""How much work a killed run may have to repeat."""
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """What a round brought, for people who watch."""
+
+    round: int
+    rounds: int
+    personal: float
+    personal_worst: float
+    start: float
+    global_: float
+    clip: float | None
+    cohort: int
+    rejected: int
+    seconds: float
+    epsilon: dict[View, float]
+
+
+class Replies:
+    """What came back: bounded and noised rows, centred on zero."""
+
+    def __init__(self, releases: Releases, answer: Answer) -> None:
+        self._releases, self._values = releases, answer.values
+
+    def __getitem__(self, release: str) -> Tensor:
+        return self._values[release] + self._releases[release].centre()
+
+    def mean(self, release: str) -> Tensor:
+        return self._values[release].mean(dim=0) + self._releases[release].centre()
+
+
+class Simulator:
+    """Clients on this machine. One instance makes one run, from its start or from its last checkpoint."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        run: str,
+        experiment: str,
+        rounds: int,
+        cohort: int,
+        delta: float,
+        workers: Workers,
+        evaluate_every: int = 1,
+        watch: Callable[[RoundReport], None] | None = None,
+    ) -> None:
+        self._store, self._run, self._experiment = store, run, experiment
+        self._total, self._cohort, self._delta = rounds, cohort, delta
+        self._workers, self._engine = workers, workers.engine
+        self._evaluate_every, self._watch = evaluate_every, watch
+        self._folder: Path = store.path(run)
+        self._clients = len(self._engine.data.clients)
+        self._turns = Turns(self._clients, cohort, self._engine.gate.source)
+        self.ledger = Ledger(self._clients)
+        self._saved_rows = 0
+        self._pending = Progress([], [], [])
+        self._round = 0
+        self._restored: dict[str, Any] | None = None
+        self._seconds = 0.0
+        self._asked: list[tuple[Sequence[int], Answer]] = []
+        self._link = bytes(32)
+        self._final = State()
+        self.last: RoundReport | None = None
+        self._resume()
+
+    def state(self, **initial: Any) -> State:
+        return State(**(initial if self._restored is None else self._restored))
+
+    def rounds(self, state: State) -> Iterator[int]:
+        last_checkpoint = time.monotonic()
+        for number in range(self._round, self._total):
+            self._round, self._asked = number, []
+            begin = time.monotonic()
+            yield number
+            self._close(state, time.monotonic() - begin)
+            self._seconds += time.monotonic() - begin
+            if number + 1 < self._total and time.monotonic() - last_checkpoint > CHECKPOINT_SECONDS:
+                self._save(state)
+                last_checkpoint = time.monotonic()
+        self._final = state
+
+    def sample(self) -> Sequence[int]:
+        return self._turns.of(self._round)
+
+    def ask(self, who: Sequence[int], step: Callable[..., Result], message: Message) -> Replies:
+        name = step.__name__
+        releases = self._engine.steps[name]
+        noise = self._engine.gate.noise
+        if any(release.private for release in releases.values()) and len(who) < noise.minimum_cohort:
+            raise UserError(
+                f"Round {self._round + 1} has {len(who)} clients, but the noise is shared out over at least "
+                f"{noise.minimum_cohort}: the round is given up before anything is used."
+            )
+        self.ledger.charge(releases, who, name, self._round, message, noise)
+        targets = self._engine.memory.targets(who)
+        work = Work(name, self._round, message, who, targets, self._evaluates())
+        with saving(self._store.folder):
+            answer = self._workers.work(work)
+        self._engine.memory.advance(who, targets)
+        self._asked.append((who, answer))
+        return Replies(releases, answer)
+
+    def finish(self, summarize: Callable[[np.ndarray, np.ndarray | None], dict[str, Any]]) -> dict[str, Any]:
+        """Evaluate every client once more, and write the summary that `summarize` makes of it."""
+        everyone = range(self._clients)
+        model: Tensor | None = self._final.__dict__.get("model")
+        shared = None if model is None else self._workers.accuracies(everyone, model)
+        personal = self._workers.accuracies(everyone, None)
+        if shared is not None:  # a client that never took part predicts with the global model
+            personal = np.where(np.isnan(personal), shared, personal)
+        summary = summarize(personal, shared)
+        self._save_models(model)
+        self._engine.memory.slots[:] = 0  # the clients' memory goes now, so where it lay means nothing
+        self._save(self._final, summary)
+        self._engine.memory.path.unlink(missing_ok=True)
+        return summary
+
+    @property
+    def seconds(self) -> float:
+        """Time spent in rounds, over all sessions of the run."""
+        return self._seconds
+
+    def _evaluates(self) -> bool:
+        return (self._round + 1) % self._evaluate_every == 0 or self._round + 1 == self._total
+
+    def _close(self, state: State, seconds: float) -> None:
+        """Evaluate and note down the round that has just ended."""
+        personal, start, shared = float("nan"), float("nan"), float("nan")
+        worst = float("nan")
+        who, answer = self._asked[-1]
+        if self._evaluates():
+            columns = answer.accuracies
+            model = state.__dict__.get("model")
+            after = np.full(len(who), np.nan) if model is None else self._workers.accuracies(who, model)
+            personal, start, shared = mean(columns[:, 0]), mean(columns[:, 1]), mean(after)
+            worst = float(np.nanmin(columns[:, 0])) if np.isfinite(columns[:, 0]).any() else float("nan")
+            for client, (own, begun), whole in zip(who, columns, after, strict=True):
+                values = (none(own), none(begun), none(whole))
+                self._pending.clients.append((self._round, int(client), *values))
+        for position in range(self._saved_rows + len(self._pending.ledger), len(self.ledger.rows)):
+            row = self.ledger.rows[position]
+            self._link = row.link(self._link)
+            self._pending.ledger.append((position, row, self._link))
+        rejected = sum(answer.rejected for _, answer in self._asked)
+        clip = state.__dict__.get("clip")
+        epsilon = self.ledger.epsilon(self._delta)
+        self.last = RoundReport(
+            *(self._round, self._total, personal, worst, start, shared, clip, len(who), rejected, seconds),
+            epsilon,
+        )
+        self._pending.rounds.append(
+            (
+                self._round,
+                *(none(value) for value in (personal, worst, start, shared)),
+                *(clip, len(who), rejected, seconds),
+                *(none(value) for value in epsilon.values()),
+            )
+        )
+        if self._watch is not None:
+            self._watch(self.last)
+
+    def _save(self, state: State, summary: dict[str, Any] | None = None) -> None:
+        """Make everything so far durable, in the order that a crash at any point leaves a consistent run."""
+        done = self._round + 1
+        name = f"round-{done:06d}.safetensors"
+        memory = self._engine.memory
+        with saving(self._store.folder):
+            memory.commit()
+            checkpoints.save(
+                checkpoints.Checkpoint(done, self._experiment, state.__dict__, memory.slots, memory.participations),
+                self._folder / name,
+            )
+            self._store.advance(self._run, done, name, self._seconds, self._pending, summary)
+            for old in self._folder.glob("round-*.safetensors"):
+                if old.name != name:
+                    old.unlink()
+        self._saved_rows = len(self.ledger.rows)
+        self._pending = Progress([], [], [])
+
+    def _save_models(self, model: Tensor | None) -> None:
+        """Write the trained models: `global`, and `personal` with one row for each of `clients`."""
+        from safetensors.torch import save_file
+
+        who, personal = self._engine.memory.models()
+        tensors = {"personal": personal, "clients": torch.from_numpy(who)}
+        if model is not None:
+            tensors["global"] = model.contiguous()
+        temporary = self._folder / "models.tmp"
+        with saving(self._store.folder):
+            save_file(tensors, temporary)
+            temporary.replace(self._folder / "models.safetensors")
+
+    def _resume(self) -> None:
+        """Take up the run where its last checkpoint left it."""
+        row = self._store.get(self._run)
+        if row.experiment != self._experiment:
+            raise UserError(
+                f"The run {self._run!r} was started with another experiment or other data than what is found now."
+            )
+        if row.checkpoint is None:
+            return
+        found = checkpoints.load(self._folder / row.checkpoint, self._experiment)
+        self._restored, self._round, self._seconds = found.server, found.round, row.seconds
+        self._engine.memory.restore(found.slots, found.participations)
+        rows: list[Row] = self._store.ledger(self._run)
+        self.ledger = Ledger(self._clients, rows)
+        self._saved_rows, self._link = len(rows), self.ledger.head
+
+
+class Turns:
+    """Whose turn it is: everybody once, in random order, before anybody's second time.
+
+    No client thus takes part more often than ceil(rounds x cohort / clients) times, whatever the seed; the
+    schedule never looks at data.
+    """
+
+    def __init__(self, clients: int, cohort: int, source: Seeded) -> None:
+        self._clients, self._cohort, self._source = clients, cohort, source
+        self._waiting: list[int] = []
+        self._passes = 0
+        self._rounds: list[list[int]] = []
+
+    def of(self, number: int) -> list[int]:
+        """The clients of a round, in ascending order."""
+        while len(self._rounds) <= number:
+            taken = self._waiting[: self._cohort]
+            self._waiting = self._waiting[self._cohort :]
+            if len(taken) < self._cohort:
+                already = set(taken)  # they wait at the end of the new pass, so that nobody is asked twice
+                order = sorted(self._order(), key=already.__contains__)
+                missing = self._cohort - len(taken)
+                taken, self._waiting = taken + order[:missing], order[missing:]
+            self._rounds.append(sorted(taken))
+        return self._rounds[number]
+
+    def _order(self) -> list[int]:
+        self._passes += 1
+        seed = self._source.key("turns", self._passes)
+        order: list[int] = np.random.default_rng(seed).permutation(self._clients).tolist()
+        return order
+
+
+def mean(values: np.ndarray) -> float:
+    """The mean of the finite values; `nan` when there is none."""
+    return float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
+
+
+def none(value: float) -> float | None:
+    """`nan` and infinity as None, for databases and JSON."""
+    return float(value) if np.isfinite(value) else None

@@ -1,0 +1,280 @@
+"""Local training on a flat parameter vector.
+
+`Learner` turns a network into functions of a flat vector. `Records` is what a step sees of its client's
+data. `Descent` is local SGD or Adam. All three work for one client, and for many stacked clients under
+`torch.func.vmap`: steps are written for one client, and `Records.stacked` decides how gradients are taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional
+
+from sordino.parameters import Layout
+
+Optimizer = Literal["sgd", "adam"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some of a client's records."""
+
+    x: Tensor
+    y: Tensor
+    index: Tensor
+    """Which of the client's records these are."""
+    weight: Tensor | None
+    """One for a record, zero for padding; None when all are records."""
+
+
+Loss = Callable[[Tensor, Batch], Tensor]
+"""Logits and their batch to one loss for each record."""
+
+
+def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
+    """The usual loss, for each record."""
+    return functional.cross_entropy(logits, batch.y, reduction="none")
+
+
+def mean_loss(losses: Tensor, batch: Batch) -> Tensor:
+    """The mean over the records of a batch, padding left out."""
+    if batch.weight is None:
+        return losses.mean()
+    return (losses * batch.weight).sum() / batch.weight.sum().clamp(min=1)
+
+
+class Learner:
+    """A network as functions of its flat parameter vector."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.layout = Layout.of(module)
+        self._parameters = [p for p in module.parameters() if p.requires_grad]
+        self._bound: Tensor | None = None
+
+    def bind(self, flat: Tensor) -> None:
+        """Make the network's parameters views of `flat`, so that changing it in place changes the network."""
+        if self._bound is flat:
+            return
+        for parameter, piece in zip(self._parameters, self.layout.named(flat).values(), strict=True):
+            parameter.data = piece
+        self._bound = flat
+
+    def logits(self, flat: Tensor, x: Tensor) -> Tensor:
+        """The network's output, as a differentiable function of `flat`."""
+        return functional_call(self.module, self.layout.named(flat), (x,))
+
+    def gradient(self, flat: Tensor, batch: Batch, loss: Loss) -> Tensor:
+        """The gradient of the batch's mean loss, for one client."""
+        self.bind(flat)
+        total = mean_loss(loss(self.module(batch.x), batch), batch)
+        pieces = torch.autograd.grad(total, self._parameters)
+        return torch.cat([piece.reshape(-1) for piece in pieces])
+
+    def stacked_gradient(self, flat: Tensor, batch: Batch, loss: Loss) -> Tensor:
+        """The same under `vmap` over clients."""
+
+        def total(flat: Tensor) -> Tensor:
+            return mean_loss(loss(self.logits(flat, batch.x), batch), batch)
+
+        return grad(total)(flat)
+
+    def squared_gradients(self, flat: Tensor, batch: Batch) -> Tensor:
+        """The sum over the batch's records of the squared gradient of each record's loss."""
+
+        def one(flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
+            return functional.cross_entropy(self.logits(flat, x.unsqueeze(0)), y.unsqueeze(0))
+
+        squares = vmap(grad(one), in_dims=(None, 0, 0))(flat, batch.x, batch.y).square()
+        if batch.weight is not None:
+            squares = squares * batch.weight.unsqueeze(1)
+        return squares.sum(dim=0)
+
+    def accuracy(self, flat: Tensor, x: Tensor, y: Tensor) -> float:
+        """The share of records that the model `flat` labels rightly; `nan` when there are none."""
+        if len(y) == 0:
+            return float("nan")
+        self.bind(flat)
+        self.module.eval()
+        with torch.no_grad():
+            right = sum(
+                int((self.module(part).argmax(dim=1) == label).sum())
+                for part, label in zip(x.split(1000), y.split(1000), strict=True)
+            )
+        self.module.train()
+        return right / len(y)
+
+
+@dataclass
+class Records:
+    """What a step sees of one client: its training records and the network's functions."""
+
+    x: Tensor
+    y: Tensor
+    learner: Learner
+    seed: int | Tensor
+    """What the order of the batches depends on."""
+    valid: Tensor | None = None
+    """One for a record, zero for padding; None when all are records."""
+    stacked: bool = False
+    """Whether this runs under `vmap` over clients."""
+    _epochs: int = field(default=0, init=False)
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of the flat vector."""
+        return self.learner.layout
+
+    @property
+    def count(self) -> Tensor:
+        """How many training records the client has."""
+        if self.valid is None:
+            return torch.tensor(float(len(self.y)), device=self.x.device)
+        return self.valid.sum()
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        """All records once, in a new order, `size` at a time; the last batch may be smaller."""
+        order = self._order()
+        x, y = self.x[order], self.y[order]
+        valid = None if self.valid is None else self.valid[order]
+        for begin in range(0, len(self.y), size):
+            part = slice(begin, begin + size)
+            yield Batch(x[part], y[part], order[part], None if valid is None else valid[part])
+
+    def gradient(self, flat: Tensor, batch: Batch, loss: Loss = cross_entropy) -> Tensor:
+        """The gradient of the batch's mean loss at `flat`."""
+        take = self.learner.stacked_gradient if self.stacked else self.learner.gradient
+        return take(flat, batch, loss)
+
+    def fisher(self, flat: Tensor, chunk: int = 32) -> Tensor:
+        """The diagonal of the empirical Fisher information: the mean squared gradient of one record's loss."""
+        self.learner.module.eval()
+        total = torch.zeros_like(flat)
+        for begin in range(0, len(self.y), chunk):
+            part = slice(begin, begin + chunk)
+            weight = None if self.valid is None else self.valid[part]
+            batch = Batch(self.x[part], self.y[part], torch.empty(0), weight)
+            total = total + self.learner.squared_gradients(flat, batch)
+        self.learner.module.train()
+        return total / self.count
+
+    def _order(self) -> Tensor:
+        """A permutation that depends on the seed and the epoch; padding comes last."""
+        self._epochs += 1
+        places = torch.arange(len(self.y), device=self.y.device)
+        keys = scrambled(places + self.seed * 1_000_003 + self._epochs * 7_919_000_000_003)
+        if self.valid is not None:
+            keys = torch.where(self.valid > 0, keys, torch.iinfo(torch.int64).max)
+        return keys.argsort(stable=True)
+
+
+def scrambled(numbers: Tensor) -> Tensor:
+    """A well-mixed non-negative 63-bit number for each number: the same for one client and for many stacked.
+
+    The multiply-and-shift rounds of splitmix64; int64 products wrap, and the mask makes shifts logical.
+    """
+    mask = torch.iinfo(torch.int64).max
+    mixed = numbers * -7046029254386353131
+    for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):
+        mixed = (mixed ^ ((mixed & mask) >> shift)) * factor
+    return (mixed ^ ((mixed & mask) >> 31)) & mask
+
+
+@dataclass
+class Descent:
+    """Local gradient descent at one client. It remembers momentum from one epoch to the next."""
+
+    records: Records
+    optimizer: Optimizer
+    rate: float
+    """The learning rate."""
+    batch: int
+    """How many records a step sees."""
+    momentum: float = 0.0
+    """Of SGD; Adam has (0.9, 0.999)."""
+    memory: tuple[Tensor, ...] | None = field(default=None, init=False)
+
+    def epoch(
+        self,
+        flat: Tensor,
+        loss: Loss = cross_entropy,
+        mask: Tensor | None = None,
+        pull: Callable[[Tensor], Tensor] | None = None,
+    ) -> Tensor:
+        """The model after one pass over the records from `flat`, which is left as it is.
+
+        `mask` (0/1) names the entries that may move; `pull` is the gradient of a penalty on the model.
+        """
+        flat = flat.clone()
+        for batch in self.records.batches(self.batch):
+            gradient = self.records.gradient(flat, batch, loss)
+            if pull is not None:
+                gradient = gradient + pull(flat)
+            if mask is not None:
+                gradient = gradient * mask
+            flat = self._step(flat, gradient, batch)
+        return flat
+
+    def _step(self, flat: Tensor, gradient: Tensor, batch: Batch) -> Tensor:
+        if self.memory is None:
+            self.memory = self._blank(gradient)
+        if not self.records.stacked:
+            return self._in_place(flat, gradient)
+        moved, memory = self._stacked(flat, gradient)
+        if batch.weight is not None:  # a client whose records are used up stands still
+            active = batch.weight.sum() > 0
+            moved = torch.where(active, moved, flat)
+            memory = tuple(torch.where(active, new, old) for new, old in zip(memory, self.memory, strict=True))
+        self.memory = memory
+        return moved
+
+    def _blank(self, gradient: Tensor) -> tuple[Tensor, ...]:
+        if self.optimizer == "adam":
+            return torch.zeros_like(gradient), torch.zeros_like(gradient), torch.zeros_like(gradient.sum())
+        return (torch.zeros_like(gradient),) if self.momentum else ()
+
+    def _in_place(self, flat: Tensor, gradient: Tensor) -> Tensor:
+        """One step for one client: fused, without temporaries."""
+        memory = self.memory or ()
+        if self.optimizer == "adam":
+            first, second, count = memory
+            torch._fused_adam_(
+                [flat],
+                [gradient],
+                [first],
+                [second],
+                [],
+                [count.add_(1)],
+                lr=self.rate,
+                beta1=0.9,
+                beta2=0.999,
+                weight_decay=0.0,
+                eps=1e-8,
+                amsgrad=False,
+                maximize=False,
+            )
+            return flat
+        if memory:
+            gradient = memory[0].mul_(self.momentum).add_(gradient)
+        return flat.add_(gradient, alpha=-self.rate)
+
+    def _stacked(self, flat: Tensor, gradient: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The same step without changing anything in place, for `vmap`."""
+        memory = self.memory or ()
+        if self.optimizer == "adam":
+            first, second, count = memory
+            first = 0.9 * first + 0.1 * gradient
+            second = 0.999 * second + 0.001 * gradient.square()
+            count = count + 1
+            scale = (second / (1 - 0.999**count)).sqrt() + 1e-8
+            return flat - self.rate * (first / (1 - 0.9**count)) / scale, (first, second, count)
+        if memory:
+            gradient = self.momentum * memory[0] + gradient
+            return flat - self.rate * gradient, (gradient,)
+        return flat - self.rate * gradient, ()

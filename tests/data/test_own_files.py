@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from sordino.data import federate, load
+from sordino.errors import UserError
+
+
+def write(folder: Path, **files: str) -> Path:
+    for stem, text in files.items():
+        (folder / f"{stem}.csv").write_text(text)
+    return folder
+
+
+def write_parquet(path: Path, columns: dict[str, list[object]]) -> None:
+    parquet.write_table(pyarrow.table(columns), path)
+
+
+def test_csv_files_are_clients(tmp_path: Path) -> None:
+    write(tmp_path, berlin="a,label,b\n1,yes,2\n3,no,4\n", athens="b,a,label\n6,5,no\n8,7,maybe\n")
+    (tmp_path / "README.md").write_text("not a client")
+    (tmp_path / ".hidden.csv").write_text("not a client")
+    data = load(str(tmp_path))
+    assert data.name == tmp_path.name
+    assert data.owner_names == ("athens", "berlin")
+    assert data.owner is not None
+    assert data.owner.tolist() == [0, 0, 1, 1]
+    # Columns in the order of the first file (athens): b, a. Labels sorted: maybe, no, yes.
+    assert data.x.tolist() == [[6, 5], [8, 7], [2, 1], [4, 3]]
+    assert data.y.tolist() == [1, 0, 2, 1]
+    assert data.classes == 3
+    assert [client.name for client in federate(data, None, None, 0).clients] == ["athens", "berlin"]
+
+
+def test_whole_number_labels_are_sorted_by_value_in_every_kind_of_file(tmp_path: Path) -> None:
+    write(tmp_path, one="label,a\n10,0\n9,0\n")
+    write_parquet(tmp_path / "three.parquet", {"a": [1, 2], "label": [9.0, 100.0]})
+    np.savez(tmp_path / "two.npz", x=np.zeros((2, 1)), y=np.array([-1, 10]))
+    data = load(str(tmp_path))
+    assert data.owner_names == ("one", "three", "two")
+    assert data.y.tolist() == [2, 1, 1, 3, 0, 2]  # -1, 9, 10, 100
+
+
+def test_parquet_files_and_a_named_label_column(tmp_path: Path) -> None:
+    write_parquet(tmp_path / "a.parquet", {"x1": [1, 2], "sick": ["n", "y"], "x2": [0.5, 0.25]})
+    data = load(str(tmp_path), label="sick")
+    assert data.x.tolist() == [[1, 0.5], [2, 0.25]]
+    assert data.y.tolist() == [0, 1]
+
+
+def test_arrays_keep_their_shape_and_their_test_split(tmp_path: Path) -> None:
+    x = np.arange(24, dtype=np.float64).reshape(2, 3, 4)
+    np.savez(tmp_path / "a.npz", x=x, y=[0, 1], x_test=x[:1] + 100, y_test=[2])
+    np.savez(tmp_path / "b.npz", x=x, y=[1, 1], x_test=x[:0], y_test=np.array([], int))
+    data = load(str(tmp_path))
+    assert data.x.shape == (5, 3, 4)
+    assert data.test is not None
+    assert data.test.tolist() == [False, False, True, False, False]
+    clients = federate(data, None, None, 0).clients
+    assert clients[0].x_test[0, 0, 0] == 100
+    assert [len(client.y_test) for client in clients] == [1, 0]
+
+
+def test_rows_become_images(tmp_path: Path) -> None:
+    write(tmp_path, a="label,p,q,r,s\n0,1,2,3,4\n")
+    assert load(str(tmp_path), shape=(1, 2, 2)).x.tolist() == [[[[1, 2], [3, 4]]]]
+    with pytest.raises(UserError, match=r"have 4 features, which do not fill the shape \(1, 3, 3\)"):
+        load(str(tmp_path), shape=(1, 3, 3))
+
+
+def test_features_are_as_given(tmp_path: Path) -> None:
+    write(tmp_path, a="label,v\n0,1000\n1,-1e-3\n")
+    assert load(str(tmp_path)).x.flatten().tolist() == pytest.approx([1000, -1e-3])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("labels,a,b\n0,1,2\n", r"a.csv has no column 'label' for the label; its columns are: labels, "),
+        ("label,a\n0,1\n1,tall\n", r"The column 'a' of .*a.csv is not numeric .*'tall'"),
+        ("label,a\n0,1\n1,\n", r"The column 'a' of .*a.csv has a missing value \(NaN\)"),
+        ("label,a\n0,1\n1,nan\n", r"The column 'a' of .*a.csv has a missing value \(NaN\)"),
+        ("label,a\n0,inf\n", r"The column 'a' of .*a.csv has an infinite value"),
+        ("label,a\n0,1e300\n", r"The column 'a' of .*a.csv has an infinite value"),
+        ("label,a\n,1\n", r"a.csv has a missing value in its label column 'label'"),
+        ("label,a\nnan,1\n", r"a.csv has a missing value in its label column 'label'"),
+        ("label,a\n0,1,2\n", r"a.csv is damaged: line 2 has 3 values for 2 columns"),
+        ('label,a\n0,"1\n', r"a.csv is damaged: it is not a CSV text"),
+        ("label,a,a\n0,1,2\n", r"a.csv has two columns 'a'"),
+        ("label\n0\n", r"a.csv has no column besides the label 'label'"),
+        ("", r"a.csv is empty; its first line must name the columns"),
+    ],
+)
+def test_a_wrong_csv_is_one_sentence_with_the_file(tmp_path: Path, text: str, message: str) -> None:
+    write(tmp_path, a=text)
+    with pytest.raises(UserError, match=message):
+        load(str(tmp_path))
+
+
+def test_a_wrong_parquet_file_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.parquet"
+    path.write_bytes(b"PAR1 nonsense")
+    with pytest.raises(UserError, match=r"a.parquet is damaged: it is not a readable Parquet file"):
+        load(str(tmp_path))
+    write_parquet(path, {"label": [0, 1], "height": [1.0, None]})
+    with pytest.raises(UserError, match=r"The column 'height' of .*a.parquet has a missing value"):
+        load(str(tmp_path))
+    write_parquet(path, {"label": [0], "city": ["Rome"]})
+    with pytest.raises(UserError, match=r"The column 'city' of .*a.parquet is not numeric"):
+        load(str(tmp_path))
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(UserError, match=r"needs pyarrow; install it with: pip install \"sordino\[data\]\""):
+        load(str(tmp_path))
+
+
+ONE = np.ones((2, 3))
+WRONG_ARRAYS = {
+    "no y": ({"x": ONE}, "has no array 'y'; its arrays are: x"),
+    "half a test": ({"x": ONE, "y": [0, 1], "x_test": ONE}, "only one of x_test and y_test"),
+    "lengths": ({"x": ONE, "y": [0]}, r"x of shape \(2, 3\) and 1 labels in y"),
+    "flat": ({"x": np.ones(2), "y": [0, 1]}, r"x of shape \(2,\) and 2 labels"),
+    "other test shape": (
+        {"x": ONE, "y": [0, 1], "x_test": np.ones((1, 4)), "y_test": [0]},
+        "another shape in x_test than in x",
+    ),
+    "nan": ({"x": ONE * np.nan, "y": [0, 1]}, r"The column 'x' of .*a.npz has a missing value"),
+    "objects": ({"x": np.array([[None], [None]]), "y": [0, 1]}, "is damaged: it is not a readable .npz file"),
+}
+
+
+@pytest.mark.parametrize("kind", WRONG_ARRAYS)
+def test_wrong_arrays_are_one_sentence(tmp_path: Path, kind: str) -> None:
+    arrays, message = WRONG_ARRAYS[kind]
+    np.savez(tmp_path / "a.npz", **arrays)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=message):
+        load(str(tmp_path))
+
+
+def test_files_must_agree(tmp_path: Path) -> None:
+    write(tmp_path, a="label,p\n0,1\n", b="label,q\n0,1\n")
+    with pytest.raises(
+        UserError, match=r"a.csv and .*b.csv do not have the same columns: 'p' is in one of them"
+    ):
+        load(str(tmp_path))
+    (tmp_path / "b.csv").unlink()
+    np.savez(tmp_path / "b.npz", x=np.ones((1, 2)), y=[0])
+    with pytest.raises(UserError, match=r"b.npz have shape \(2,\), those of .*a.csv \(1,\)"):
+        load(str(tmp_path))
+    np.savez(tmp_path / "b.npz", x=np.ones((1, 1)), y=[0], x_test=np.ones((1, 1)), y_test=[0])
+    with pytest.raises(UserError, match=r"a.csv has no x_test and y_test, but others have"):
+        load(str(tmp_path))
+    write(tmp_path, b="label,p\n0,1\n")
+    with pytest.raises(UserError, match=r"named after the client 'b': b.csv and b.npz; keep one"):
+        load(str(tmp_path))
+
+
+def test_no_folder_and_no_files(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"There is no folder .*nowhere; name a folder with one CSV"):
+        load(str(tmp_path / "nowhere"))
+    with pytest.raises(UserError, match=r"holds no .csv, .parquet, .npz file; put one file per client"):
+        load(str(tmp_path))
+
+
+def test_an_empty_client_is_named_when_clients_are_made(tmp_path: Path) -> None:
+    write(tmp_path, a="label,p\n0,1\n", b="label,p\n")
+    with pytest.raises(UserError, match="The client 'b' .* has no training data"):
+        federate(load(str(tmp_path)), None, None, 0)
+
+
+def test_a_folder_is_found_by_its_bare_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hospitals").mkdir()
+    write(tmp_path / "hospitals", a="label,p\n0,1\n")
+    monkeypatch.chdir(tmp_path)
+    assert load("hospitals").owner_names == ("a",)
