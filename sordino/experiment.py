@@ -49,15 +49,20 @@ class Prepared:
     """What the user should know before the run."""
 
 
-def prepare(experiment: Experiment) -> Prepared:
-    """Load the data, build the network and derive the noise."""
+def deal(experiment: Experiment) -> FederatedData:
+    """Load an experiment's data and deal them to clients."""
     dataset = load(experiment.data, experiment.data_dir, experiment.label, experiment.shape)
     clients = experiment.clients
     if clients is None and dataset.owner is None:
         clients = DEFAULT_CLIENTS
-    data = federate(
+    return federate(
         dataset, experiment.partition, clients, experiment.seed, experiment.test_fraction, experiment.test
     )
+
+
+def prepare(experiment: Experiment) -> Prepared:
+    """Load the data, build the network and derive the noise."""
+    data = deal(experiment)
     name = experiment.model or models.default(data.shape, data.classes)
     experiment = experiment.model_copy(update={"model": name})
     torch.manual_seed(Seeded(experiment.seed).key("initial model") >> 32)
@@ -109,7 +114,11 @@ def _noise(experiment: Experiment, method: Method, data: FederatedData) -> tuple
             turns = math.ceil(experiment.rounds * cohort / clients)
             multiplier = multiplier_for(epsilon, delta, turns)
     noise = Noise(multiplier, experiment.protect_from, minimum, experiment.colluders)
-    return noise, delta, notes + ([method.caveats[method.variant]] if method.variant in method.caveats else [])
+    return (
+        noise,
+        delta,
+        notes + ([method.caveats[method.variant]] if method.variant in method.caveats else []),
+    )
 
 
 Watch = Callable[[RoundReport], None]
@@ -161,9 +170,7 @@ def carry_on(prepared: Prepared, store: Store, run: str, watch: Watch | None = N
                 watch=watch,
             )
             method.run(federation, prepared.initial)
-            return federation.finish(
-                lambda personal, shared: summary(run, prepared, federation, personal, shared)
-            )
+            return federation.finish(lambda personal, shared: summary(run, prepared, federation, personal, shared))
         finally:
             workers.close()
             memory.close()

@@ -53,6 +53,9 @@ class State:
     model: Tensor
     """The global model, by convention of all methods."""
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        self.__dict__[name] = value
+
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(f"The server's state has no {name!r}; name it in fed.state(...).")
 
@@ -89,14 +92,14 @@ class Method:
     variant: Variant = "sound"
     """`sound`: the epsilon holds as stated. `paper`: the mechanism as published, its true epsilon printed."""
 
-    epochs: int = 1
-    """Passes over the local records in each round."""
+    epochs: int = 5
+    """Passes over the local records in each round. FedDPA: 2 to 4; ACDP-pFSD, AdaDP-CFL, PAC-DP: 5; FedGLP-ADP: 1."""
     batch: int = 16
     """Records in a local step. FedDPA, FedGLP-ADP: 16; ACDP-pFSD: 64; AdaDP-CFL: 20."""
-    optimizer: Optimizer = "adam"
-    """The local optimizer, started anew in each round."""
-    rate: float = 1e-3
-    """The local learning rate. FedDPA, FedGLP-ADP: Adam with 1e-3."""
+    optimizer: Optimizer = "sgd"
+    """The local optimizer, started anew in each round. FedDPA, FedGLP-ADP: `adam`."""
+    rate: float = 0.1
+    """The local learning rate. FedDPA, FedGLP-ADP: 1e-3 with Adam."""
     momentum: float = 0.0
     """Of SGD."""
 

@@ -176,7 +176,8 @@ class Store:
         """The ledger rows of a run, in order; a broken chain raises."""
         columns = "round, step, release, owners, sensitivity, deviation, colluders, reason, link"
         query = f"select {columns} from ledger where run = ? order by position"
-        rows, previous = [], bytes(32)
+        rows: list[Row] = []
+        previous = bytes(32)
         for *fields, link in self._database.execute(query, (run,)):
             row = Row(*fields)
             previous = row.link(previous)

@@ -115,9 +115,7 @@ def problem(file: RemoteFile, path: Path) -> str | None:
             return f"its {algorithm.upper()} is {found}, not {expected}"
     try:
         members = {name for name, _ in file.inside}
-        contents = (
-            {"": read_bytes(path)} if members == {""} else read_tar(path, tuple(members)) if members else {}
-        )
+        contents = {"": read_bytes(path)} if members == {""} else read_tar(path, tuple(members)) if members else {}
     except UserError as error:
         return str(error).rstrip(".")
     for name, expected in file.inside:

@@ -17,7 +17,7 @@ DEFAULT_CLIENTS = 10
 DEFAULT_PARTITION = "dirichlet:0.5"
 
 
-def federate(  # noqa: PLR0917
+def federate(
     dataset: Dataset,
     partition: str | None,
     clients: int | None,
@@ -62,9 +62,7 @@ def check(dataset: Dataset, seed: int, test_fraction: float, test: str) -> None:
     if seed < 0:
         raise UserError(f"The seed must be 0 or more, but {seed} was given.")
     if not 0 < test_fraction < 1:
-        raise UserError(
-            f"The test fraction must lie between 0 and 1, but {test_fraction} was given; 0.2 is usual."
-        )
+        raise UserError(f"The test fraction must lie between 0 and 1, but {test_fraction} was given; 0.2 is usual.")
     if test not in ("own", "official"):
         raise unknown("test split", test, ["own", "official"])
     if test == "official" and dataset.test is None:
@@ -101,9 +99,7 @@ def split(client: np.ndarray, clients: int, fraction: float, rng: np.random.Gene
     """Which records are test records: that fraction of each client's, at least one of two or more."""
     dealt = np.flatnonzero(client != NOBODY)
     sizes = np.bincount(client[dealt], minlength=clients)
-    wanted = np.clip(
-        np.rint(sizes * fraction).astype(np.int64), np.minimum(1, sizes // 2), np.maximum(sizes - 1, 0)
-    )
+    wanted = np.clip(np.rint(sizes * fraction).astype(np.int64), np.minimum(1, sizes // 2), np.maximum(sizes - 1, 0))
     in_test = np.zeros(len(client), bool)
     in_test[dealt] = rank_within(client[dealt], clients, rng) < wanted[client[dealt]]
     return in_test

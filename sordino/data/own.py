@@ -66,9 +66,7 @@ def read_own(folder: Path, label: str | None, shape: tuple[int, ...] | None) -> 
 def client_paths(folder: Path) -> list[Path]:
     """The client files of a folder, in order of name. Hidden files and other kinds are not client files."""
     if not folder.is_dir():
-        raise UserError(
-            f"There is no folder {folder}; name a folder with one CSV, Parquet or NPZ file per client."
-        )
+        raise UserError(f"There is no folder {folder}; name a folder with one CSV, Parquet or NPZ file per client.")
     paths = sorted(
         path for path in folder.iterdir() if path.suffix.lower() in KINDS and not path.name.startswith(".")
     )
@@ -105,9 +103,7 @@ def read_file(path: Path, label: str, order: tuple[str, ...] | None) -> ClientFi
     if order is not None and set(order) == set(names):
         names = order
     x = np.stack([table.numbers(name) for name in names], axis=1)
-    return ClientFile(
-        path, names, x, [label_text(value, table, label) for value in table.columns[label]], None
-    )
+    return ClientFile(path, names, x, [label_text(value, table, label) for value in table.columns[label]], None)
 
 
 def label_text(value: object, table: Table, label: str) -> str:
@@ -118,9 +114,7 @@ def label_text(value: object, table: Table, label: str) -> str:
     except ValueError:
         number = math.inf
     if not text or math.isnan(number):
-        raise UserError(
-            f"The file {table.path} has a missing value in its label column {label!r}; fill or drop it."
-        )
+        raise UserError(f"The file {table.path} has a missing value in its label column {label!r}; fill or drop it.")
     return str(int(number)) if number.is_integer() else text
 
 
@@ -168,9 +162,7 @@ def check_agreement(first: ClientFile, file: ClientFile) -> None:
         )
     if (first.test is None) != (file.test is None):
         without = first if first.test is None else file
-        raise UserError(
-            f"The file {without.path} has no x_test and y_test, but others have; give all or none."
-        )
+        raise UserError(f"The file {without.path} has no x_test and y_test, but others have; give all or none.")
 
 
 def number_labels(labels: list[str]) -> tuple[np.ndarray, int]:

@@ -36,9 +36,7 @@ def parse(text: str) -> Partition:
     kind, separator, written = text.partition(":")
     if kind in WITHOUT_NUMBER:
         if separator:
-            raise UserError(
-                f"The partition {kind!r} takes no number, but {text!r} was given; write {kind!r}."
-            )
+            raise UserError(f"The partition {kind!r} takes no number, but {text!r} was given; write {kind!r}.")
         return Partition(kind, math.nan)
     if kind not in WITH_NUMBER:
         raise unknown("partition", kind, [*WITHOUT_NUMBER, *WITH_NUMBER])
@@ -75,9 +73,7 @@ def deal(
     return DEALS[partition.kind](labels, classes, clients, partition.number, rng)
 
 
-def deal_iid(
-    labels: np.ndarray, classes: int, clients: int, number: float, rng: np.random.Generator
-) -> np.ndarray:
+def deal_iid(labels: np.ndarray, classes: int, clients: int, number: float, rng: np.random.Generator) -> np.ndarray:
     """Every record to a client at random, sizes equal to within one record."""
     return rng.permutation(np.arange(len(labels)) % clients)
 
@@ -93,9 +89,7 @@ def deal_dirichlet(
     fair_share = len(labels) // clients
     # Two records are what a client needs to have one for training and one for testing.
     enough = max(min(2, fair_share), min(ENOUGH, fair_share // 2))
-    by_class = np.split(
-        np.argsort(labels, kind="stable"), np.cumsum(np.bincount(labels, minlength=classes))[:-1]
-    )
+    by_class = np.split(np.argsort(labels, kind="stable"), np.cumsum(np.bincount(labels, minlength=classes))[:-1])
     for _ in range(RETRIES):
         dealt = draw_dirichlet(by_class, len(labels), clients, alpha, rng)
         if np.bincount(dealt, minlength=clients).min() >= enough:
@@ -110,6 +104,8 @@ def draw_dirichlet(
     dealt = np.empty(records, np.int64)
     sizes = np.zeros(clients, np.int64)
     for members in by_class:
+        if not len(members):
+            continue  # after the last record every client may be full, with nobody left to draw
         shares = rng.dirichlet(np.full(clients, alpha)) * (sizes < records / clients)
         if not shares.sum() > 0:
             # A tiny alpha puts all weight on one client; when that one is full, another takes its place.
@@ -132,9 +128,7 @@ def level(dealt: np.ndarray, clients: int, enough: int, rng: np.random.Generator
     low, high = enough, int(sizes.max())
     while low < high:
         middle = (low + high + 1) // 2
-        low, high = (
-            (middle, high) if np.maximum(sizes - middle, 0).sum() >= wanted.sum() else (low, middle - 1)
-        )
+        low, high = (middle, high) if np.maximum(sizes - middle, 0).sum() >= wanted.sum() else (low, middle - 1)
     given = np.maximum(sizes - low, 0)
     spare = int(given.sum() - wanted.sum())
     given[np.flatnonzero(given)[:spare]] -= 1

@@ -22,9 +22,7 @@ def draw(data: FederatedData, path: Path) -> None:
         from matplotlib.figure import Figure
         from matplotlib.ticker import MaxNLocator
     except ImportError as error:
-        raise UserError(
-            'Drawing needs matplotlib; install it with: pip install "sordino[report]".'
-        ) from error
+        raise UserError('Drawing needs matplotlib; install it with: pip install "sordino[report]".') from error
 
     counts = label_counts(data)[:MOST_CLIENTS]
     sizes = counts.sum(1)
@@ -43,9 +41,7 @@ def draw(data: FederatedData, path: Path) -> None:
     bars.set_title(f"{data.name}: labels of the {part}")
 
     # A square-root scale keeps a share of a few percent apart from none at all.
-    picture = shares.imshow(
-        counts.T / sizes, norm=PowerNorm(0.5, 0, 1), aspect="auto", origin="lower", cmap="Blues"
-    )
+    picture = shares.imshow(counts.T / sizes, norm=PowerNorm(0.5, 0, 1), aspect="auto", origin="lower", cmap="Blues")
     figure.colorbar(picture, ax=shares, label="share of the client's records")
     shares.set_ylabel("class")
     shares.yaxis.set_major_locator(MaxNLocator(10, integer=True))

@@ -71,9 +71,7 @@ EMNIST_MEMBERS = tuple(
 REMOTES: dict[str, Remote] = {
     # The home of MNIST refuses most downloads; this is the mirror that PyTorch keeps.
     "mnist": Remote("https://ossci-datasets.s3.amazonaws.com/mnist/", idx_files(MNIST)),
-    "fashion-mnist": Remote(
-        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", idx_files(FASHION_MNIST)
-    ),
+    "fashion-mnist": Remote("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", idx_files(FASHION_MNIST)),
     "emnist": Remote(
         "https://biometrics.nist.gov/cs_links/EMNIST/",
         (RemoteFile("gzip.zip", digest="md5:58c8d27c78d21e728a6bc7b3cc06412e", extract=EMNIST_MEMBERS),),
@@ -95,10 +93,7 @@ REMOTES: dict[str, Remote] = {
     ),
     "heart-disease": Remote(
         "https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease/",
-        tuple(
-            RemoteFile(heart.centre_file(centre), digest=f"sha256:{digest}")
-            for centre, digest in HEART.items()
-        ),
+        tuple(RemoteFile(heart.centre_file(centre), digest=f"sha256:{digest}") for centre, digest in HEART.items()),
     ),
 }
 

@@ -40,16 +40,12 @@ class Table:
         with np.errstate(over="ignore"):
             narrow = numbers.astype(np.float32)
         if np.isinf(narrow).any():
-            raise UserError(
-                f"The column {name!r} of {self.path} has an infinite value; replace it or drop its row."
-            )
+            raise UserError(f"The column {name!r} of {self.path} has an infinite value; replace it or drop its row.")
         return narrow
 
     def missing(self, name: str) -> UserError:
         """The error for a missing value."""
-        return UserError(
-            f"The column {name!r} of {self.path} has a missing value (NaN); fill it or drop its row."
-        )
+        return UserError(f"The column {name!r} of {self.path} has a missing value (NaN); fill it or drop its row.")
 
 
 def read_csv(path: Path) -> Table:

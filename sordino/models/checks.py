@@ -39,9 +39,7 @@ def check(module: nn.Module) -> None:
             )
     for path, parameter in module.named_parameters():
         if is_lazy(parameter):
-            raise UserError(
-                f"{_place(path)} has no size yet; write its layer with sizes instead of a Lazy one."
-            )
+            raise UserError(f"{_place(path)} has no size yet; write its layer with sizes instead of a Lazy one.")
     if not any(parameter.requires_grad and parameter.numel() for parameter in module.parameters()):
         raise UserError(
             f"{_place('')} ({type(module).__name__}) has no trainable parameters; assign its layers to "

@@ -195,17 +195,13 @@ def _widths(hidden: int | str | Sequence[int]) -> list[int]:
     except (TypeError, ValueError):
         widths = []
     if not widths or any(type(width) is not int or width < 1 for width in widths):
-        raise UserError(
-            f"The option 'hidden' is one or more positive widths, like 64 or '64,64', not {hidden!r}."
-        )
+        raise UserError(f"The option 'hidden' is one or more positive widths, like 64 or '64,64', not {hidden!r}.")
     return widths
 
 
 def _check_switch(dropout: bool) -> None:
     if not isinstance(dropout, bool):
-        raise UserError(
-            f"The option 'dropout' of this model is true (the paper's rates) or false, not {dropout!r}."
-        )
+        raise UserError(f"The option 'dropout' of this model is true (the paper's rates) or false, not {dropout!r}.")
 
 
 NETWORKS: dict[str, Network] = {
@@ -226,8 +222,6 @@ NETWORKS: dict[str, Network] = {
         14,
     ),
     "resnet9": Network(resnet9, "AdaDP-CFL's ResNet-9, GroupNorm", (3, 32, 32), 10, 6_575_370, 8),
-    "resnet18": Network(
-        resnet18, "ACDP-pFSD's and PAC-DP's ResNet-18, GroupNorm", (3, 32, 32), 10, 11_173_962, 1
-    ),
+    "resnet18": Network(resnet18, "ACDP-pFSD's and PAC-DP's ResNet-18, GroupNorm", (3, 32, 32), 10, 11_173_962, 1),
     "resnet34": Network(resnet34, "PAC-DP's ResNet-34, GroupNorm", (3, 32, 32), 100, 21_328_292, 1),
 }

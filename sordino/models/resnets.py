@@ -83,9 +83,7 @@ def _basic_block(before: int, channels: int, stride: int) -> nn.Module:
     )
     shortcut: nn.Module = nn.Identity()
     if stride != 1 or before != channels:
-        shortcut = sequence(
-            conv=nn.Conv2d(before, channels, 1, stride=stride, bias=False), norm=norm(channels)
-        )
+        shortcut = sequence(conv=nn.Conv2d(before, channels, 1, stride=stride, bias=False), norm=norm(channels))
     return Residual(body, shortcut, after=nn.ReLU())
 
 

@@ -77,6 +77,4 @@ def rdp_multiplier(epsilon: float, releases: int, delta: float, rate: float = 1.
     low, high = 0.05, 1.0
     while rdp_epsilon(high, releases, delta, rate) > epsilon:
         high *= 2
-    return float(
-        brentq(lambda z: rdp_epsilon(z, releases, delta, rate) - epsilon, low, high, xtol=1e-4, rtol=1e-5)
-    )
+    return float(brentq(lambda z: rdp_epsilon(z, releases, delta, rate) - epsilon, low, high, xtol=1e-4, rtol=1e-5))

@@ -21,7 +21,7 @@ from sordino.privacy.release import Public, Release, Releases
 ProtectFrom = Literal["outsider", "server"]
 
 
-class UndeclaredRelease(Exception):
+class UndeclaredReleaseError(Exception):
     """A step tried to send something that is not declared beside it, or left out what is."""
 
 
@@ -97,10 +97,10 @@ def check_declared(releases: Releases, wanted: Mapping[str, Tensor], step: str) 
     """Raise unless a step sends exactly what is declared beside it."""
     undeclared = sorted(set(wanted) - set(releases))
     if undeclared:
-        raise UndeclaredRelease(
+        raise UndeclaredReleaseError(
             f"{step} tried to send {', '.join(undeclared)}, which @sends does not declare: "
             "declare it beside the step, or keep it at the client."
         )
     missing = sorted(set(releases) - set(wanted))
     if missing:
-        raise UndeclaredRelease(f"{step} declares {', '.join(missing)} but did not send it.")
+        raise UndeclaredReleaseError(f"{step} declares {', '.join(missing)} but did not send it.")

@@ -54,9 +54,7 @@ class Row:
         """What the release adds to mu^2 of each sender, for the observer `view`."""
         if self.deviation == 0:
             return math.inf
-        return (self.sensitivity / self.deviation) ** 2 / honest_shares(
-            view, len(self.owners) // 4, self.colluders
-        )
+        return (self.sensitivity / self.deviation) ** 2 / honest_shares(view, len(self.owners) // 4, self.colluders)
 
     def link(self, previous: bytes) -> bytes:
         """The SHA-256 that binds this row to all rows before it."""

@@ -22,7 +22,7 @@ class Seeded:
 
     def key(self, *purpose: object) -> int:
         """A 63-bit number that only this seed and this `purpose` have."""
-        text = repr((self.seed, *purpose)).encode()
+        text = "/".join(str(part) for part in (self.seed, *purpose)).encode()
         return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
 
     def generator(self, *purpose: object) -> torch.Generator:

@@ -133,9 +133,7 @@ def _warnings(mu: dict[View, float], protect_from: ProtectFrom) -> list[str]:
     return found
 
 
-def _advice(
-    clients: int, feasible: int, parameters: int | None, protect_from: ProtectFrom
-) -> list[str]:
+def _advice(clients: int, feasible: int, parameters: int | None, protect_from: ProtectFrom) -> list[str]:
     """What to do, in words, when signal would drown in noise (feasibility law: d <= (n mu)^2)."""
     if parameters is None:
         return [

@@ -82,7 +82,7 @@ class Engine:
         stacks = -(-len(by_size) // STACK)
         if len(by_size) > 1:
             stacks += stacks % 2  # an even number keeps two workers equally busy
-        return [list(part) for part in np.array_split(np.array(by_size), stacks)]
+        return [part.tolist() for part in np.array_split(np.array(by_size), stacks)]
 
     def work(self, work: Work) -> Answer:
         """Run a step at clients and pass what it sends through the gate."""
@@ -92,9 +92,7 @@ class Engine:
             for name, value in work.message.items()
         }
         sent, accuracies = run(work, message)
-        passed = self.gate.passes(
-            self.steps[work.step], sent, work.clients, work.step, work.round, work.message
-        )
+        passed = self.gate.passes(self.steps[work.step], sent, work.clients, work.step, work.round, work.message)
         return Answer({k: v.cpu() for k, v in passed.values.items()}, accuracies, passed.rejected)
 
     def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:

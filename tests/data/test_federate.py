@@ -119,7 +119,7 @@ def test_the_test_fraction_does_not_change_the_deal() -> None:
 def test_mistakes_are_one_sentence() -> None:
     dataset = records([0] * 10, 1)
     with pytest.raises(
-        UserError, match="'numbers' has no natural clients; use the partition iid, dirichlet:0.5"
+        UserError, match=r"'numbers' has no natural clients; use the partition iid, dirichlet:0.5"
     ):
         federate(dataset, "natural", None, 0)
     with pytest.raises(UserError, match="'numbers' has no official test split; use test = \"own\""):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.model_selection import train_test_split
 
 from sordino.data import federate, load
 from sordino.errors import UserError
@@ -19,7 +20,7 @@ def row(age: float, pain: int, ecg: int, label: int, chol: str = "200") -> str:
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "heart-disease").mkdir()
     for shift, centre in enumerate(CENTRES):
-        rows = [row(40 + shift + k, 1 + k % 4, k % 3, k % 5 if shift != 2 else 1) for k in range(20)]
+        rows = [row(40 + shift + k, 1 + k % 4, k % 3, k % 5 if shift != 2 else int(k > 0)) for k in range(20)]
         rows.insert(3, row(99, 1, 0, 0, chol="?"))
         (tmp_path / "heart-disease" / f"processed.{centre}.data").write_text("\n".join(rows) + "\n")
     return tmp_path
@@ -33,7 +34,7 @@ def test_preparation(folder: Path) -> None:
     assert data.test is not None
     assert np.bincount(data.owner).tolist() == [20] * 4  # the row with a missing value is gone
     assert data.y[data.owner == 0].tolist() == [int(k % 5 > 0) for k in range(20)]
-    assert set(data.y[data.owner == 2].tolist()) == {1}
+    assert data.y[data.owner == 2].tolist() == [0] + [1] * 19
     for centre in range(4):
         rows = data.owner == centre
         assert (data.test & rows).sum() == 7  # ceil(.34 * 20)
@@ -44,9 +45,20 @@ def test_preparation(folder: Path) -> None:
         assert train.std(0)[varying].numpy() == pytest.approx(1, abs=1e-5)
 
 
+def test_the_split_is_flambys(folder: Path) -> None:
+    data = load("heart-disease", folder)
+    assert data.test is not None
+    labels = [int(k % 5 > 0) for k in range(20)]
+    # Switzerland has one healthy patient, too few to stratify by.
+    for centre, stratify in ((0, labels), (2, None)):
+        rows = np.arange(20)
+        _, test = train_test_split(rows, train_size=0.66, test_size=0.34, random_state=43, stratify=stratify)
+        assert np.flatnonzero(data.test[data.owner == centre]).tolist() == sorted(test)
+
+
 def test_one_hot_columns_leave_out_the_first_value(folder: Path) -> None:
     data = load("heart-disease", folder)
-    # Row k has chest pain 1 + k % 4 and ECG k % 3: row 0 has the first values, so all its one-hot columns are lowest.
+    # Row k has chest pain 1 + k % 4 and ECG k % 3; row 0 has the first values, so its columns are lowest.
     first_centre = data.x[:20]
     assert (first_centre[0, 8:] == first_centre[:, 8:].min(0).values).all()
     assert first_centre[5, 8] == first_centre[:, 8].max()  # pain 2

@@ -169,7 +169,7 @@ def test_no_folder_and_no_files(tmp_path: Path) -> None:
 
 def test_an_empty_client_is_named_when_clients_are_made(tmp_path: Path) -> None:
     write(tmp_path, a="label,p\n0,1\n", b="label,p\n")
-    with pytest.raises(UserError, match="The client 'b' .* has no training data"):
+    with pytest.raises(UserError, match=r"The client 'b' .* has no training data"):
         federate(load(str(tmp_path)), None, None, 0)
 
 

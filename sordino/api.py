@@ -1,0 +1,93 @@
+"""The Python interface: each function does what the command of the same name does.
+
+    import sordino
+
+    result = sordino.run(data="digits", method="feddpa", clients=100, epsilon=8)
+    print(result["accuracy"]["personal"], result["epsilon"]["outsider"])
+
+Keywords are the keys of an experiment file; `set` holds hyper-parameters: `set={"tau": 0.3}`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from sordino import models
+from sordino.compare import Comparison
+from sordino.compare import compare as compare_methods
+from sordino.config import Experiment
+from sordino.errors import UserError
+from sordino.experiment import Watch, prepare, start
+from sordino.experiment import resume as resume_run
+from sordino.privacy.plan import Plan, plan
+from sordino.store import Store
+
+__all__ = ["Comparison", "Models", "Plan", "compare", "load_models", "plan", "resume", "run"]
+
+
+def run(experiment: str | Path | None = None, *, watch: Watch | None = None, **keys: Any) -> dict[str, Any]:
+    """Run an experiment (a TOML file, keywords, or both) and return its summary.
+
+    `watch` is called with a `RoundReport` after each round.
+    """
+    return start(prepare(_experiment(experiment, keys)), watch=watch)
+
+
+def resume(run: str, store: str | Path = ".sordino", *, watch: Watch | None = None) -> dict[str, Any]:
+    """Take up a stopped run and return its summary: the same as if it had never been stopped."""
+    return resume_run(run, Store(Path(store)), watch)
+
+
+def compare(
+    experiment: str | Path | None = None, *, methods: Sequence[str], seeds: int = 3, **keys: Any
+) -> Comparison:
+    """Run several methods with several seeds at equal epsilon."""
+    return compare_methods(_experiment(experiment, keys), methods, seeds)
+
+
+@dataclass(frozen=True)
+class Models:
+    """The trained networks of a run."""
+
+    shared: nn.Module | None
+    """The global model; None where the method has none."""
+    personal: dict[int, nn.Module]
+    """The network of each client that took part, by client number."""
+
+
+def load_models(run: str, store: str | Path = ".sordino") -> Models:
+    """The trained networks of a finished run."""
+    from safetensors.torch import load_file
+
+    from sordino.training import Learner
+
+    found = Store(Path(store))
+    row = found.get(run)
+    if row.summary is None:
+        raise UserError(f"The run {run!r} is not finished: resume it first with `sordino resume {run}`.")
+    prepared = prepare(Experiment.make(row.configuration))
+    tensors = load_file(found.path(run) / "models.safetensors")
+
+    def network(flat: torch.Tensor) -> nn.Module:
+        module = models.build(
+            str(prepared.experiment.model),
+            prepared.data.shape,
+            prepared.data.classes,
+            **prepared.experiment.model_options(),
+        )
+        Learner(module).bind(flat)
+        return module.eval()
+
+    personal = zip(tensors["clients"].tolist(), tensors["personal"], strict=True)
+    shared = network(tensors["global"]) if "global" in tensors else None
+    return Models(shared, {client: network(flat) for client, flat in personal})
+
+
+def _experiment(file: str | Path | None, keys: dict[str, Any]) -> Experiment:
+    return Experiment.make(keys) if file is None else Experiment.read(Path(file), keys)

@@ -1,0 +1,144 @@
+"""Several methods on the same data, at the same true epsilon, over several seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sordino.config import Experiment
+from sordino.errors import UserError
+from sordino.experiment import Watch, prepare, resume, start
+from sordino.privacy.ledger import VIEWS
+from sordino.store import Store
+
+FIGURES = ("personal", "personal_worst", "start", "global")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What came of a comparison."""
+
+    rows: list[dict[str, Any]]
+    """One for each method, in the order asked for."""
+    verdict: list[str]
+    """What the rows say, in sentences."""
+
+
+def compare(
+    experiment: Experiment,
+    methods: Sequence[str],
+    seeds: int = 3,
+    watch: Callable[[str, int], Watch | None] | None = None,
+) -> Comparison:
+    """Run each method with each of `seeds` seeds and put the results side by side.
+
+    Runs that the store already holds are taken from there; stopped ones are resumed. `watch` gives, for a
+    method and a seed, what is told of each round.
+    """
+    if not methods:
+        raise UserError("Name at least one method to compare, for example --methods local,dp-fedavg,feddpa.")
+    if seeds < 1:
+        raise UserError(f"A comparison needs at least one seed, not {seeds}.")
+    experiments = {name: _for_method(experiment, name) for name in dict.fromkeys(methods)}
+    store = Store(experiment.store)
+    results: dict[str, list[dict[str, Any]]] = {name: [] for name in experiments}
+    for seed in range(experiment.seed, experiment.seed + seeds):
+        for name, chosen in experiments.items():
+            seeded = chosen.model_copy(update={"seed": seed})
+            results[name].append(_result(seeded, store, watch(name, seed) if watch else None))
+    rows = [_row(name, found, store) for name, found in results.items()]
+    store.close()
+    return Comparison(rows, _verdict(rows, experiment.protect_from))
+
+
+def _for_method(experiment: Experiment, name: str) -> Experiment:
+    """The experiment with another method; settings that only other methods know are left out."""
+    import dataclasses
+
+    from sordino.methods import find
+
+    fields = {field.name for field in dataclasses.fields(find(name))}
+    kept = {
+        key: value
+        for key, value in experiment.set.items()
+        if key.rpartition(".")[0] not in ("", "method") or key.rpartition(".")[2] in fields
+    }
+    values = experiment.model_dump() | {"method": name, "set": kept}
+    return Experiment.make(values)
+
+
+def _result(experiment: Experiment, store: Store, watch: Watch | None) -> dict[str, Any]:
+    prepared = prepare(experiment)
+    for row in store.all():
+        if row.experiment == prepared.identity and row.state != "running":
+            return resume(row.run, store, watch, experiment.workers)
+    return start(prepared, store, watch)
+
+
+def _row(name: str, results: list[dict[str, Any]], store: Store) -> dict[str, Any]:
+    accuracy = {figure: _spread([result["accuracy"][figure] for result in results]) for figure in FIGURES}
+    first = results[0]
+    return {
+        "method": name,
+        "variant": first["variant"],
+        "seeds": len(results),
+        "accuracy": accuracy,
+        "epsilon": {view: _highest([result["epsilon"][view] for result in results]) for view in VIEWS},
+        "delta": first["delta"],
+        "not_covered": first["not_covered"],
+        "notes": first["notes"],
+        "seconds": float(np.mean([result["seconds"] for result in results])),
+        "runs": [result["run"] for result in results],
+        "curves": [store.curve(result["run"]) for result in results],
+    }
+
+
+def _spread(values: Sequence[float | None]) -> dict[str, float] | None:
+    """Mean and standard deviation over seeds; None where the figure does not exist."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    return {"mean": float(np.mean(known)), "spread": float(np.std(known, ddof=1)) if len(known) > 1 else 0.0}
+
+
+def _highest(values: Sequence[float | None]) -> float | None:
+    """The largest epsilon over seeds; None (infinite) if any is."""
+    known = [value for value in values if value is not None]
+    return max(known) if len(known) == len(values) else None
+
+
+def _verdict(rows: list[dict[str, Any]], protect_from: str) -> list[str]:
+    """Which method is best, by how much, whether that is more than chance, and at which epsilon."""
+    private = [row for row in rows if row["epsilon"][protect_from]]
+    free = [row for row in rows if row["epsilon"][protect_from] == 0]
+    sentences = []
+    if private:
+        figures = [row["epsilon"][protect_from] for row in private]
+        if max(figures) > 1.01 * min(figures):
+            sentences.append(
+                "The private methods are NOT at equal epsilon: "
+                + ", ".join(f"{row['method']} {row['epsilon'][protect_from]:.2f}" for row in private)
+                + "."
+            )
+    contenders = sorted(private + free, key=lambda row: -row["accuracy"]["personal"]["mean"])
+    if len(contenders) > 1:
+        best, second = contenders[0], contenders[1]
+        one, two = best["accuracy"]["personal"], second["accuracy"]["personal"]
+        gap = one["mean"] - two["mean"]
+        noise = max(one["spread"], two["spread"])
+        clear = "more than the spread over seeds" if gap > noise else "within the spread over seeds: no clear winner"
+        sentences.append(
+            f"{best['method']} has the best personal accuracy, {one['mean']:.1%}, {gap:.1%} above "
+            f"{second['method']}: {clear}."
+        )
+    for alone in free:
+        worse = [r for r in private if r["accuracy"]["personal"]["mean"] < alone["accuracy"]["personal"]["mean"]]
+        for row in worse:
+            sentences.append(
+                f"{row['method']} does not pay here: {alone['method']} training gives "
+                f"{alone['accuracy']['personal']['mean']:.1%} without spending any privacy."
+            )
+    return sentences

@@ -1,0 +1,31 @@
+"""A plan for an experiment: the budget's arithmetic, with the size of its model where that is known."""
+
+from __future__ import annotations
+
+from sordino.config import Experiment
+from sordino.privacy.plan import Plan, plan
+
+
+def plan_of(experiment: Experiment, parameters: int | None, with_model: bool) -> Plan:
+    """What an experiment would cost; `with_model` counts the parameters of its network on its data."""
+    clients = experiment.clients or 100
+    if with_model and parameters is None:
+        from sordino.experiment import prepare
+
+        # Only the data and the network are looked at, so the method and its noise do not matter here.
+        prepared = prepare(experiment.model_copy(update={"method": "local", "set": {}}))
+        parameters, clients = prepared.learner.layout.size, len(prepared.data.clients)
+    epsilon = experiment.epsilon
+    if epsilon is None and experiment.noise_multiplier is None:
+        epsilon = 8.0
+    return plan(
+        clients,
+        experiment.rounds,
+        experiment.delta,
+        epsilon=epsilon,
+        noise_multiplier=experiment.noise_multiplier,
+        protect_from=experiment.protect_from,
+        participation=experiment.participation,
+        parameters=parameters,
+        allow_vacuous_delta=experiment.allow_vacuous_delta,
+    )

@@ -1,0 +1,108 @@
+"""Results as tables and sentences for the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+OBSERVERS = {
+    "outsider": "sees sums and published models",
+    "peer": "another client: also knows its own noise",
+    "server": "sees every message",
+}
+
+
+def epsilon_text(value: float | None) -> str:
+    """An epsilon for people, rounded up so that it is never understated."""
+    if value is None or math.isinf(value):
+        return "∞"
+    if value >= 1000:
+        return f"{math.ceil(value):,}"
+    # Rounded at the tenth decimal first: a calibrated 8 may come as 8.000000000000002.
+    return f"{math.ceil(round(value * 100, 8)) / 100:.2f}"
+
+
+def percent(value: float | None) -> str:
+    """An accuracy for people."""
+    return "–" if value is None else f"{value:.1%}"
+
+
+def views_table(epsilon: Mapping[str, float | None], accuracy: Mapping[str, float]) -> Table:
+    """Epsilon for each observer, with what the best attack achieves."""
+    table = Table("observer", "what it sees", "epsilon", "best attack", box=None, padding=(0, 2, 0, 0))
+    table.columns[2].justify = table.columns[3].justify = "right"
+    for view, sees in OBSERVERS.items():
+        table.add_row(view, sees, epsilon_text(epsilon[view]), percent(accuracy[view]))
+    return table
+
+
+def run_report(summary: Mapping[str, Any], store: str) -> RenderableType:
+    """The result of one run."""
+    accuracy = summary["accuracy"]
+    table = Table("accuracy (mean over clients)", "", box=None, padding=(0, 2, 0, 0))
+    table.add_row("personal models, after training", percent(accuracy["personal"]))
+    table.add_row("  worst client", percent(accuracy["personal_worst"]))
+    table.add_row("models at round start", percent(accuracy["start"]))
+    table.add_row("global model", percent(accuracy["global"]))
+    head = (
+        f"{summary['run']}: {summary['method']} ({summary['variant']}), {summary['rounds']} rounds, "
+        f"{summary['clients']} clients, {summary['parameters']:,} parameters, {summary['seconds']:.1f} s"
+    )
+    unit = f"one {summary['unit']}, replaced by a null contribution"
+    parts: list[RenderableType] = [
+        Text(head, style="bold"),
+        "",
+        table,
+        "",
+        views_table(summary["epsilon"], summary["attack_accuracy"]),
+        Text(f"at delta = {summary['delta']:.3g}; protects {unit}; planned for: {summary['protect_from']}"),
+    ]
+    parts += [Text(f"Not covered: {reason}.", style="red") for reason in summary["not_covered"]]
+    parts += [Text(f"Note: {note}", style="yellow") for note in summary["notes"]]
+    parts.append(
+        Text(
+            "Accuracies are measured by the simulation on the clients' raw test records: no client would send them.",
+            style="dim",
+        )
+    )
+    parts.append(Text(f"Models: {store}/runs/{summary['run']}/models.safetensors", style="dim"))
+    return Group(*parts)
+
+
+def comparison_table(rows: list[dict[str, Any]]) -> Table:
+    """Methods side by side."""
+    seeds = rows[0]["seeds"]
+    table = Table(title=f"mean ± spread over {seeds} seed{'s' if seeds > 1 else ''}", title_justify="left")
+    names = ("method", "personal", "worst client", "round start", "global")
+    for name in (*names, "ε outsider", "ε peer", "ε server", "seconds"):
+        table.add_column(name, justify="left" if name == "method" else "right")
+    for row in rows:
+        figures = [row["accuracy"][name] for name in ("personal", "personal_worst", "start", "global")]
+        name = row["method"] if row["variant"] == "sound" else f"{row['method']} ({row['variant']})"
+        table.add_row(
+            name,
+            *("–" if f is None else f"{f['mean']:.1%} ± {f['spread']:.1%}" for f in figures),
+            *(epsilon_text(row["epsilon"][view]) for view in OBSERVERS),
+            f"{row['seconds']:.1f}",
+        )
+    return table
+
+
+def plan_report(plan: Any, protect_from: str) -> RenderableType:
+    """A plan in words."""
+    parts: list[RenderableType] = [
+        Text(f"noise multiplier {plan.noise_multiplier:.4g} for the {protect_from}, each round", style="bold"),
+        "",
+        views_table(plan.epsilon, plan.attack_accuracy),
+        Text(f"at delta = {plan.delta:.3g}; protects one client, replaced by a null contribution"),
+        Text(f"The RDP accountant of the papers would print {epsilon_text(plan.rdp_epsilon)}.", style="dim"),
+        "",
+    ]
+    parts += [Text(f"Warning: {sentence}", style="yellow") for sentence in plan.warnings]
+    parts += [Text(sentence) for sentence in plan.advice]
+    return Group(*parts)
