@@ -20,11 +20,7 @@ def records(labels: list[int], classes: int, test: list[bool] | None = None) -> 
 
 def idx_bytes(array: np.ndarray) -> bytes:
     """An idx file of unsigned bytes."""
-    return (
-        bytes([0, 0, 8, array.ndim])
-        + np.array(array.shape, ">u4").tobytes()
-        + array.astype(np.uint8).tobytes()
-    )
+    return bytes([0, 0, 8, array.ndim]) + np.array(array.shape, ">u4").tobytes() + array.astype(np.uint8).tobytes()
 
 
 def write_idx(folder: Path, prefix: str, test_name: str, compress: bool) -> dict[str, np.ndarray]:
@@ -45,7 +41,5 @@ def write_idx(folder: Path, prefix: str, test_name: str, compress: bool) -> dict
 
 def cifar_batch(labels: list[tuple[int, ...]]) -> bytes:
     """A CIFAR binary batch; record k has red k, green k + 1 and blue k + 2 everywhere."""
-    rows = [
-        bytes(label) + b"".join(bytes([k + c]) * 1024 for c in range(3)) for k, label in enumerate(labels)
-    ]
+    rows = [bytes(label) + b"".join(bytes([k + c]) * 1024 for c in range(3)) for k, label in enumerate(labels)]
     return b"".join(rows)

@@ -46,9 +46,7 @@ def test_a_picture_is_drawn(tmp_path: Path, clients: int) -> None:
     assert (tmp_path / "labels.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_picture_that_cannot_be_drawn_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_picture_that_cannot_be_drawn_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = federate(records([0] * 10, 1), "iid", 2, 0)
     with pytest.raises(UserError, match=r"The picture cannot be written to .*nowhere/labels.png"):
         draw(data, tmp_path / "nowhere" / "labels.png")

@@ -61,9 +61,7 @@ def served_mnist(home: tuple[Path, str], monkeypatch: pytest.MonkeyPatch) -> tup
     return folder, address
 
 
-def test_a_download_is_verified_put_in_place_and_reported(
-    served_mnist: tuple[Path, str], tmp_path: Path
-) -> None:
+def test_a_download_is_verified_put_in_place_and_reported(served_mnist: tuple[Path, str], tmp_path: Path) -> None:
     seen: list[tuple[str, int, int | None]] = []
     folder = get("mnist", tmp_path / "data", lambda *step: seen.append(step), base_url=served_mnist[1])
     assert folder == tmp_path / "data" / "mnist"
@@ -85,13 +83,9 @@ def test_what_is_there_and_right_is_left_alone_what_is_wrong_is_replaced(
 
 
 @pytest.mark.parametrize("contents", [gzip.compress(b"another"), b"<html>Moved</html>"])
-def test_a_wrong_checksum_keeps_nothing(
-    served_mnist: tuple[Path, str], tmp_path: Path, contents: bytes
-) -> None:
+def test_a_wrong_checksum_keeps_nothing(served_mnist: tuple[Path, str], tmp_path: Path, contents: bytes) -> None:
     (served_mnist[0] / "train-images-idx3-ubyte.gz").write_bytes(contents)
-    with pytest.raises(
-        UserError, match=r"train-images-idx3-ubyte.gz was downloaded but is not the published one"
-    ):
+    with pytest.raises(UserError, match=r"train-images-idx3-ubyte.gz was downloaded but is not the published one"):
         get("mnist", tmp_path / "data", base_url=served_mnist[1])
     assert left_over(tmp_path / "data") == []
 
@@ -110,9 +104,7 @@ def test_no_network_and_no_file_are_one_sentence(home: tuple[Path, str], tmp_pat
     assert left_over(tmp_path / "data") == []
 
 
-def test_a_tar_is_checked_inside(
-    home: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_tar_is_checked_inside(home: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     batches = {"train.bin": cifar_batch([(1, 2)]), "test.bin": cifar_batch([(3, 4)])}
     with tarfile.open(home[0] / "cifar-100-binary.tar.gz", "w:gz") as archive:
         for name, contents in batches.items():

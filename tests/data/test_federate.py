@@ -65,9 +65,7 @@ def test_tensors_are_contiguous_views_of_shared_ones() -> None:
 
 def test_defaults() -> None:
     without = records([k % 3 for k in range(90)], 3)
-    assert (
-        federate(without, None, None, 7).fingerprint == federate(without, "dirichlet:0.5", 10, 7).fingerprint
-    )
+    assert federate(without, None, None, 7).fingerprint == federate(without, "dirichlet:0.5", 10, 7).fingerprint
     owned = replace(without, owner=np.arange(90) // 30, owner_names=("a", "b", "c"))
     data = federate(owned, None, None, 7)
     assert [client.name for client in data.clients] == ["a", "b", "c"]
@@ -118,9 +116,7 @@ def test_the_test_fraction_does_not_change_the_deal() -> None:
 
 def test_mistakes_are_one_sentence() -> None:
     dataset = records([0] * 10, 1)
-    with pytest.raises(
-        UserError, match=r"'numbers' has no natural clients; use the partition iid, dirichlet:0.5"
-    ):
+    with pytest.raises(UserError, match=r"'numbers' has no natural clients; use the partition iid, dirichlet:0.5"):
         federate(dataset, "natural", None, 0)
     with pytest.raises(UserError, match="'numbers' has no official test split; use test = \"own\""):
         federate(dataset, "iid", 2, 0, test="official")

@@ -12,9 +12,7 @@ from sordino.errors import UserError
 
 def write_leaf(path: Path, users: dict[str, list[int]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    data = {
-        name: {"x": [[label / 100] * 784 for label in labels], "y": labels} for name, labels in users.items()
-    }
+    data = {name: {"x": [[label / 100] * 784 for label in labels], "y": labels} for name, labels in users.items()}
     path.write_text(json.dumps({"users": list(users), "num_samples": [], "user_data": data}))
 
 
@@ -75,9 +73,7 @@ def test_the_archive_is_scaled_to_one(tmp_path: Path) -> None:
         ({"y": np.array([0, 0, 0, 62])}, r"a label lies outside 0\.\.61"),
     ],
 )
-def test_an_inconsistent_archive_is_refused(
-    tmp_path: Path, changes: dict[str, np.ndarray], message: str
-) -> None:
+def test_an_inconsistent_archive_is_refused(tmp_path: Path, changes: dict[str, np.ndarray], message: str) -> None:
     write_archive(tmp_path, **changes)
     with pytest.raises(UserError, match=rf"femnist.npz is damaged: .*{message}"):
         load("femnist", tmp_path)

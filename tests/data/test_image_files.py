@@ -16,9 +16,7 @@ from sordino.errors import UserError
 
 
 @pytest.mark.parametrize("compress", [True, False])
-@pytest.mark.parametrize(
-    ("name", "mean", "deviation"), [("mnist", 0.1307, 0.3081), ("fashion-mnist", 0.286, 0.353)]
-)
+@pytest.mark.parametrize(("name", "mean", "deviation"), [("mnist", 0.1307, 0.3081), ("fashion-mnist", 0.286, 0.353)])
 def test_idx_files_compressed_or_not(
     tmp_path: Path, name: str, mean: float, deviation: float, compress: bool
 ) -> None:
@@ -134,9 +132,7 @@ def test_a_label_out_of_range_is_refused(tmp_path: Path) -> None:
 def test_broken_cifar_files_are_named(tmp_path: Path) -> None:
     cifar_folder(tmp_path / "cifar10")
     (tmp_path / "cifar10" / "data_batch_3.bin").write_bytes(b"x" * 3072)
-    with pytest.raises(
-        UserError, match=r"data_batch_3.bin is damaged: its 3072 bytes are not whole records of 3073"
-    ):
+    with pytest.raises(UserError, match=r"data_batch_3.bin is damaged: its 3072 bytes are not whole records of 3073"):
         load("cifar10", tmp_path)
     (tmp_path / "cifar100").mkdir()
     (tmp_path / "cifar100" / "cifar-100-binary.tar.gz").write_bytes(gzip.compress(b"no tar")[:-4])

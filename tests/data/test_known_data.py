@@ -34,9 +34,7 @@ def test_a_half_present_data_set_is_not_present(tmp_path: Path) -> None:
         load("mnist", tmp_path)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in sources.SOURCES if name not in ("digits", "fashion-mnist")]
-)
+@pytest.mark.parametrize("name", [name for name in sources.SOURCES if name not in ("digits", "fashion-mnist")])
 def test_a_missing_data_set_says_where_and_what_to_do(tmp_path: Path, name: str) -> None:
     with pytest.raises(UserError) as caught:
         load(name, tmp_path)

@@ -144,9 +144,7 @@ def test_wrong_arrays_are_one_sentence(tmp_path: Path, kind: str) -> None:
 
 def test_files_must_agree(tmp_path: Path) -> None:
     write(tmp_path, a="label,p\n0,1\n", b="label,q\n0,1\n")
-    with pytest.raises(
-        UserError, match=r"a.csv and .*b.csv do not have the same columns: 'p' is in one of them"
-    ):
+    with pytest.raises(UserError, match=r"a.csv and .*b.csv do not have the same columns: 'p' is in one of them"):
         load(str(tmp_path))
     (tmp_path / "b.csv").unlink()
     np.savez(tmp_path / "b.npz", x=np.ones((1, 2)), y=[0])

@@ -47,8 +47,6 @@ FACTS = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [entry.name for entry in catalogue() if entry.present and entry.name in FACTS]
-)
+@pytest.mark.parametrize("name", [entry.name for entry in catalogue() if entry.present and entry.name in FACTS])
 def test_facts_of_the_data_sets_that_are_here(name: str) -> None:
     FACTS[name](load(name))

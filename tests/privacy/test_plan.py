@@ -1,0 +1,86 @@
+"""Plans: calibration, feasibility, refusals."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sordino.errors import UserError
+from sordino.privacy.plan import default_delta, multiplier_for, plan
+
+
+@settings(deadline=None)
+@given(
+    clients=st.integers(2, 10_000),
+    rounds=st.integers(1, 500),
+    epsilon=st.floats(0.1, 50),
+    protect_from=st.sampled_from(["outsider", "server"]),
+    participation=st.floats(0.01, 1),
+)
+def test_the_budget_is_met_for_the_protected_observer(clients, rounds, epsilon, protect_from, participation) -> None:
+    found = plan(clients, rounds, epsilon=epsilon, protect_from=protect_from, participation=participation)
+    assert found.epsilon[protect_from] == pytest.approx(epsilon, rel=1e-6)
+    assert found.epsilon["outsider"] <= found.epsilon["peer"] * (1 + 1e-9)
+    assert found.epsilon["peer"] <= found.epsilon["server"] * (1 + 1e-9)
+
+
+# privacy review, section 3: delta = 1e-5
+@pytest.mark.parametrize(
+    ("epsilon", "clients", "parameters"), [(8, 10, 278), (8, 50, 6939), (8, 1000, 2.8e6), (2, 10, 25), (2, 50, 629)]
+)
+def test_feasibility_law(epsilon: float, clients: int, parameters: float) -> None:
+    found = plan(clients, 77, 1e-5, epsilon=epsilon)
+    assert found.feasible_parameters == pytest.approx(parameters, rel=0.01)
+
+
+def test_feasibility_does_not_depend_on_rounds_or_turns() -> None:
+    # Everybody once in ten rounds of a tenth is one release each: mu is that of one full round.
+    whole = plan(100, 1, 1e-5, epsilon=4)
+    turns = plan(100, 10, 1e-5, epsilon=4, participation=0.1)
+    assert turns.noise_multiplier == pytest.approx(whole.noise_multiplier)
+    assert turns.feasible_parameters == pytest.approx(whole.feasible_parameters / 10, rel=0.01)
+
+
+def test_advice_names_the_clients_that_would_be_enough() -> None:
+    found = plan(10, 20, 1e-5, epsilon=8, parameters=28_000)
+    assert any("More clients: about 101 of them" in sentence for sentence in found.advice)
+    assert plan(101, 20, 1e-5, epsilon=8, parameters=28_000).advice[0].endswith("go ahead.")
+    server = plan(10, 20, 1e-5, epsilon=8, parameters=281, protect_from="server")
+    assert any("about 101 of them" in sentence for sentence in server.advice)
+
+
+def test_vacuous_delta_is_refused_or_warned_of() -> None:
+    with pytest.raises(UserError, match="vacuous"):
+        plan(10, 5, 0.1, epsilon=1)
+    assert "promises nothing" in plan(10, 5, 0.1, epsilon=1, allow_vacuous_delta=True).warnings[0]
+    assert "weak" in plan(10, 5, 0.02, epsilon=1).warnings[0]
+    assert plan(10, 5, 1e-6, epsilon=1).warnings == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"epsilon": 0},
+        {"epsilon": -1},
+        {"noise_multiplier": 0},
+        {},
+        {"epsilon": 1, "noise_multiplier": 1},
+        {"epsilon": 1, "participation": 0},
+        {"epsilon": 1, "delta": 0},
+        {"epsilon": math.nan},
+    ],
+)
+def test_nonsense_is_refused(wrong: dict) -> None:
+    with pytest.raises(UserError):
+        plan(10, 5, **wrong)
+
+
+def test_default_delta_means_something() -> None:
+    for clients in (1, 10, 1000, 10**6):
+        assert default_delta(clients) <= 1 / (10 * clients)
+
+
+def test_multiplier_for_a_budget() -> None:
+    # Table for N = 50, T = 30 at delta = 0.02, exact: epsilon 2 needs 5.52.
+    assert multiplier_for(2, 0.02, 30) == pytest.approx(5.52, abs=0.006)
