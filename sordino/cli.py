@@ -12,6 +12,9 @@ import typer
 from sordino.cli_data import data_commands
 from sordino.errors import UserError
 
+INTERRUPTED = 130
+"""The exit code with which typer ends a command after Ctrl-C."""
+
 app = typer.Typer(
     help="Personalized federated learning under adaptive differential privacy, with epsilons that are true.",
     no_args_is_help=True,
@@ -238,9 +241,10 @@ def main() -> NoReturn:
     except UserError as error:
         typer.echo(f"Error: {error}", err=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo("Stopped. `sordino runs` shows the run; `sordino resume RUN` takes it up.", err=True)
-        sys.exit(130)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:
+            typer.echo("Stopped. `sordino runs` shows the run; `sordino resume RUN` takes it up.", err=True)
+        raise
     sys.exit(0)
 
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 
 from sordino.errors import UserError, unknown
 from sordino.method import Method
-from sordino.methods import find
+from sordino.methods import find, names
 
 Settings = dict[str, Any]
 
@@ -51,11 +51,11 @@ class Experiment(BaseModel):
     """How many rounds."""
     participation: float = Field(default=1.0, gt=0, le=1)
     """The share of clients in a round; they take turns."""
-    epsilon: float | None = Field(default=None, gt=0)
+    epsilon: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """The budget for the protected observer; 8 when neither it nor a noise multiplier is given."""
     delta: float | None = Field(default=None, gt=0, lt=1)
     """Of the budget; by default min(1e-5, clients^-1.1 / 10)."""
-    noise_multiplier: float | None = Field(default=None, gt=0)
+    noise_multiplier: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Noise over sensitivity for the protected observer in one round, in place of epsilon."""
     protect_from: Literal["outsider", "server"] = "outsider"
     """Who must not learn more than epsilon: those who see sums and models, or the server too."""
@@ -128,19 +128,21 @@ class Experiment(BaseModel):
 
     def build_method(self) -> Method:
         """The method with its hyper-parameters."""
-        kind = find(self.method)
-        fields = {field.name: field for field in dataclasses.fields(kind)}
         chosen: dict[str, Any] = {"variant": self.variant}
         for key, value in self.set.items():
             scope, _, name = key.rpartition(".")
-            if scope == "model" or (scope not in ("", "method", self.method) and self._is_method(scope)):
+            if scope == "model":
                 continue
-            if scope not in ("", "method", self.method):
-                raise unknown("setting", key, [*(f"method.{f}" for f in fields), *type(self).model_fields])
-            if name not in fields or name == "variant":
-                raise unknown(f"hyper-parameter of {self.method}", name, set(fields) - {"variant"})
-            chosen[name] = _converted(kind, name, value)
-        return kind(**chosen)
+            owner = self.method if scope in ("", "method") else scope
+            if owner != self.method and not self._is_method(owner):
+                raise unknown("setting", key, [f"{known}.{name}" for known in ("method", "model", *names())])
+            fields = {field.name for field in dataclasses.fields(find(owner))} - {"variant"}
+            if name not in fields:
+                raise unknown(f"hyper-parameter of {owner}", name, fields)
+            converted = _converted(find(owner), name, value)
+            if owner == self.method:  # settings of other methods are for comparisons
+                chosen[name] = converted
+        return find(self.method)(**chosen)
 
     def model_options(self) -> dict[str, Any]:
         """The options of the network."""
@@ -191,7 +193,7 @@ def _converted(kind: type[Method], name: str, value: Any) -> Any:
     import typing
 
     try:
-        adapter: TypeAdapter[Any] = TypeAdapter(typing.get_type_hints(kind)[name])
+        adapter: TypeAdapter[Any] = TypeAdapter(typing.get_type_hints(kind, include_extras=True)[name])
         return adapter.validate_python(value)
     except ValidationError as error:
         problem = error.errors()[0]["msg"]

@@ -62,6 +62,7 @@ def deal(experiment: Experiment) -> FederatedData:
 
 def prepare(experiment: Experiment) -> Prepared:
     """Load the data, build the network and derive the noise."""
+    check_device(experiment.device)
     data = deal(experiment)
     name = experiment.model or models.default(data.shape, data.classes)
     experiment = experiment.model_copy(update={"model": name})
@@ -83,6 +84,15 @@ def prepare(experiment: Experiment) -> Prepared:
         identity=experiment.identity(data.fingerprint),
         notes=notes,
     )
+
+
+def check_device(name: str) -> None:
+    """Refuse a device that torch does not know or this machine does not have."""
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise UserError(f'The device {name!r} cannot be used here: {reason}. "cpu" always can.') from error
 
 
 def _noise(experiment: Experiment, method: Method, data: FederatedData) -> tuple[Noise, float, list[str]]:

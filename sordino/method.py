@@ -11,8 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
+from pydantic import Field
 from torch import Tensor
 
 from sordino.privacy.release import Releases
@@ -20,6 +21,12 @@ from sordino.training import Descent, Optimizer, Records
 
 Variant = Literal["sound", "paper"]
 Message = Mapping[str, Any]
+
+# What a hyper-parameter may be: configuration refuses the rest.
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 @dataclass(frozen=True)
@@ -92,15 +99,15 @@ class Method:
     variant: Variant = "sound"
     """`sound`: the epsilon holds as stated. `paper`: the mechanism as published, its true epsilon printed."""
 
-    epochs: int = 5
+    epochs: Count = 5
     """Passes over the local records in each round. FedDPA: 2 to 4; ACDP-pFSD, AdaDP-CFL, PAC-DP: 5; FedGLP-ADP: 1."""
-    batch: int = 16
+    batch: Count = 16
     """Records in a local step. FedDPA, FedGLP-ADP: 16; ACDP-pFSD: 64; AdaDP-CFL: 20."""
     optimizer: Optimizer = "sgd"
     """The local optimizer, started anew in each round. FedDPA, FedGLP-ADP: `adam`."""
-    rate: float = 0.1
+    rate: Positive = 0.1
     """The local learning rate. FedDPA, FedGLP-ADP: 1e-3 with Adam."""
-    momentum: float = 0.0
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Of SGD."""
 
     def run(self, fed: Federation, model: Tensor) -> None:

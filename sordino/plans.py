@@ -13,7 +13,8 @@ def plan_of(experiment: Experiment, parameters: int | None, with_model: bool) ->
         from sordino.experiment import prepare
 
         # Only the data and the network are looked at, so the method and its noise do not matter here.
-        prepared = prepare(experiment.model_copy(update={"method": "local", "set": {}}))
+        options = {key: value for key, value in experiment.set.items() if key.startswith("model.")}
+        prepared = prepare(experiment.model_copy(update={"method": "local", "set": options}))
         parameters, clients = prepared.learner.layout.size, len(prepared.data.clients)
     epsilon = experiment.epsilon
     if epsilon is None and experiment.noise_multiplier is None:

@@ -88,6 +88,8 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"The store {folder} is a file, but must be a folder: choose another with --store.")
         with saving(folder):
             folder.mkdir(parents=True, exist_ok=True)
             self._database = sqlite3.connect(folder / "sordino.db", timeout=30)
@@ -240,6 +242,12 @@ def saving(folder: Path) -> Iterator[None]:
         raise UserError(
             f"Cannot write to the store {folder}: {reason}. Free space or choose another folder with --store; "
             "a run that was under way can be resumed."
+        ) from error
+    except sqlite3.DatabaseError as error:
+        if "not a database" not in str(error) and "malformed" not in str(error):
+            raise
+        raise UserError(
+            f"The database {folder / 'sordino.db'} is damaged ({error}): choose another folder with --store."
         ) from error
 
 

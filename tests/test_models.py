@@ -83,8 +83,7 @@ BY_HAND = [
         {},
         sum(
             conv(a, b, 3) + 2 * b
-            for a, b in [(3, 64), (64, 128), (128, 128), (128, 128), (128, 256), (256, 512)]
-            + 2 * [(512, 512)]
+            for a, b in [(3, 64), (64, 128), (128, 128), (128, 128), (128, 256), (256, 512)] + 2 * [(512, 512)]
         )
         + linear(512, 10),
     ),
@@ -254,9 +253,7 @@ def test_dropout_is_on_in_training_and_off_on_request():
         off = models.build(name, (1, 28, 28), 10, dropout=False)
         assert torch.equal(off(inputs), off(inputs))
         assert on.state_dict().keys() == off.state_dict().keys()
-    rates = [
-        part.p for part in models.build("cnn", (1, 28, 28), 10).modules() if isinstance(part, nn.Dropout)
-    ]
+    rates = [part.p for part in models.build("cnn", (1, 28, 28), 10).modules() if isinstance(part, nn.Dropout)]
     assert rates == [0.25, 0.5]
     personal = models.build("resnet18", (3, 8, 8), 10, dropout=0.5)
     assert [part.p for part in personal.modules() if isinstance(part, nn.Dropout)] == [0.5]

@@ -36,7 +36,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from sordino.method import Federation, Message, Result, Variant
+from sordino.method import Federation, Message, NotNegative, Result, Variant
 from sordino.parameters import Layout
 from sordino.parts.thresholds import Clipped, unit
 from sordino.privacy.accountant import rdp_multiplier
@@ -55,12 +55,12 @@ class FedDPA(Clipped):
         "target of 2 is really about 49 for an outsider, and far more for the server",
     }
 
-    tau: float = 0.4
+    tau: NotNegative = 0.4
     """The Fisher value, scaled to [0, 1] in each tensor, from which a parameter is personal. 0: all are;
     above 1: none. Code 0.4; paper's grid 0.05 to 0.5."""
-    lambda1: float = 0.05
+    lambda1: NotNegative = 0.05
     """How strongly personal parameters are held near their start. Paper's best 0.05; code 0.1; 0: off."""
-    lambda2: float = 0.1
+    lambda2: NotNegative = 0.1
     """How strongly the shared update's norm is drawn to C. Paper's best 0.1; code 0.05; 0: off."""
     schedule: Literal["alternating", "two-phase"] = "alternating"
     """Personal and shared parameters take turns in each epoch (paper), or one after the other (code)."""

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from sordino.method import Method, Replies
+from sordino.method import Method, Positive, Replies, Share
 from sordino.privacy.release import Number, Releases, Update
 
 
@@ -86,15 +86,15 @@ class Quantile:
 class Clipped(Method):
     """A client-level method whose clients send one clipped and noised update."""
 
-    clip: float = 0.5
+    clip: Positive = 0.5
     """The clipping threshold C, or the one to start from. FedDPA, FedGLP-ADP: 0.5."""
     clipping: Literal["fixed", "quantile"] = "fixed"
     """How the threshold is chosen: `fixed`, or `quantile` (private adaptive quantile clipping)."""
-    quantile: float = 0.5
+    quantile: Share = 0.5
     """Which quantile of the update norms `quantile` clipping aims at."""
-    clip_rate: float = 0.2
+    clip_rate: Positive = 0.2
     """How fast `quantile` clipping moves: the paper's eta_C."""
-    count_share: float = 0.05
+    count_share: Share = 0.05
     """The share of the budget that the noised bits of `quantile` clipping take."""
 
     @property

@@ -49,6 +49,9 @@ class Update:
         # The shrinking by 2^-22 makes up for float32 rounding: the norm after clipping is never above clip.
         scale = torch.where(norms > clip, clip / norms * (1 - 2**-22), torch.ones_like(norms))
         clipped = rows * scale.to(rows.dtype).unsqueeze(1)
+        extreme = scale < 2**-100  # such a scale is too small for float32 to hold it exactly
+        if extreme.any():
+            clipped[extreme] = (rows[extreme].double() * scale[extreme].unsqueeze(1)).to(rows.dtype)
         clipped[~finite] = 0.0
         return Bounded(clipped, int((~finite).sum()))
 

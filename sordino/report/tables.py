@@ -21,9 +21,9 @@ def epsilon_text(value: float | None) -> str:
     """An epsilon for people, rounded up so that it is never understated."""
     if value is None or math.isinf(value):
         return "∞"
+    # Rounded far behind the point first: a calibrated 8 may come as 8.000000000000002.
     if value >= 1000:
-        return f"{math.ceil(value):,}"
-    # Rounded at the tenth decimal first: a calibrated 8 may come as 8.000000000000002.
+        return f"{math.ceil(round(value, 6)):,}"
     return f"{math.ceil(round(value * 100, 8)) / 100:.2f}"
 
 

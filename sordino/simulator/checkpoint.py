@@ -43,8 +43,16 @@ def save(checkpoint: Checkpoint, path: Path) -> None:
         "experiment": checkpoint.experiment,
         "numbers": json.dumps(numbers, sort_keys=True),
     }
+    write(tensors, path, metadata)
+
+
+def write(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
+    """Write a safetensors file; a crash leaves either what was there or the whole file."""
     temporary = path.with_suffix(".tmp")
-    save_file(tensors, temporary, metadata=metadata)
+    try:
+        save_file(tensors, temporary, metadata=metadata)
+    except SafetensorError as error:  # how the library tells of a full disk
+        raise OSError(str(error)) from error
     replace_file(temporary, path)
 
 

@@ -207,16 +207,12 @@ class Simulator:
 
     def _save_models(self, model: Tensor | None) -> None:
         """Write the trained models: `global`, and `personal` with one row for each of `clients`."""
-        from safetensors.torch import save_file
-
         who, personal = self._engine.memory.models()
         tensors = {"personal": personal, "clients": torch.from_numpy(who)}
         if model is not None:
             tensors["global"] = model.contiguous()
-        temporary = self._folder / "models.tmp"
         with saving(self._store.folder):
-            save_file(tensors, temporary)
-            temporary.replace(self._folder / "models.safetensors")
+            checkpoints.write(tensors, self._folder / "models.safetensors")
 
     def _resume(self) -> None:
         """Take up the run where its last checkpoint left it."""

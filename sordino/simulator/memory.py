@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sordino.errors import UserError
+
 
 class Memory:
     """The private state of every client."""
@@ -47,7 +49,10 @@ class Memory:
         if set(state) != set(self.blank):
             raise ValueError(f"A step must keep exactly {sorted(self.blank)}, not {sorted(state)}.")
         row = np.concatenate([state[name].detach().reshape(-1).cpu().numpy() for name in self.blank])
-        os.pwrite(self._file, row.tobytes(), self._offset(client, slot))
+        content, offset = row.tobytes(), self._offset(client, slot)
+        while content:  # a disk that is nearly full takes a part first, and only then complains
+            written = os.pwrite(self._file, content, offset)
+            content, offset = content[written:], offset + written
 
     def advance(self, who: Sequence[int], targets: Sequence[int]) -> None:
         """Make what was written the clients' current state."""
@@ -84,6 +89,11 @@ class Memory:
     def _row(self, client: int) -> Tensor:
         size = self.width * 4
         content = bytearray(os.pread(self._file, size, self._offset(client, int(self.slots[client]))))
+        if len(content) < size:
+            raise UserError(
+                f"The file {self.path} has lost what client {client} remembered: start the run anew with "
+                "`sordino run`."
+            )
         return torch.frombuffer(content, dtype=torch.float32)
 
     def _unpacked(self, row: Tensor) -> dict[str, Tensor]:

@@ -1,0 +1,38 @@
+# make demo       install, then compare three methods on built-in real data
+# make test       install, then lint, type-check and test
+# make test-slow  the statistical and learning checks that take longer
+# make mutants    break the privacy code in many ways and see that the tests notice
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: demo test test-slow mutants format clean
+
+demo: $(INSTALLED)
+	$(BIN)/sordino compare experiments/demo.toml --methods local,dp-fedavg,feddpa --seeds 2 --store .sordino/demo
+
+test: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/pytest -n 2
+
+test-slow: $(INSTALLED)
+	$(BIN)/pytest -n 2 -m slow
+
+mutants: $(INSTALLED)
+	$(BIN)/python tests/mutants.py
+
+format: $(INSTALLED)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[report,data,dev]" -c constraints.txt
+	touch $(INSTALLED)
+
+clean:
+	rm -rf $(VENV) .sordino build *.egg-info

@@ -1,0 +1,86 @@
+"""Running the command line: inside the test process, where torch is loaded only once, or as a process."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from sordino.cli import main
+
+QUICK = ("--clients=8", "--rounds=2", "--partition=iid", "--workers=1", "--set=epochs=1", "--set=batch=64")
+"""A run of a tenth of a second on the built-in digits."""
+QUICK_KEYS: dict[str, Any] = {
+    **{"clients": 8, "rounds": 2, "partition": "iid", "workers": 1},
+    "set": {"epochs": 1, "batch": 64},
+}
+"""The same for Python."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        """The last line of standard output, read as JSON."""
+        return json.loads(self.out.splitlines()[-1])
+
+
+def command(*arguments: object) -> Outcome:
+    """`sordino ARGUMENTS...`, as the shell would see it."""
+    out, err = io.StringIO(), io.StringIO()
+    argv = ["sordino", *(str(argument) for argument in arguments)]
+    code = 0
+    with mock.patch.object(sys, "argv", argv), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as end:
+            code = int(end.code or 0)
+    return Outcome(code, out.getvalue(), err.getvalue())
+
+
+def refused(*arguments: object) -> str:
+    """The sentence with which `sordino ARGUMENTS...` is refused; nothing else may be printed."""
+    outcome = command(*arguments)
+    assert outcome.code == 2, outcome
+    assert outcome.out == ""
+    lines = outcome.err.splitlines()
+    assert len(lines) == 1, outcome.err
+    assert lines[0].startswith("Error: ")
+    return lines[0].removeprefix("Error: ")
+
+
+def start_process(script: str, *arguments: object) -> subprocess.Popen[str]:
+    """A Python process that runs `script` with `arguments` and then ends."""
+    root = Path(__file__).parent.parent
+    environment = os.environ | {"PYTHONPATH": str(root), "COLUMNS": "200"}
+    return subprocess.Popen(
+        [sys.executable, "-c", script, *(str(argument) for argument in arguments)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def process(script: str, *arguments: object) -> Outcome:
+    """What came of such a process."""
+    started = start_process(script, *arguments)
+    out, err = started.communicate(timeout=120)
+    return Outcome(started.returncode, out, err)
+
+
+COMMAND = "from sordino.cli import main; main()"
+"""The script that is the command line."""

@@ -1,0 +1,118 @@
+"""FedDPA: masks, merging and constraints against hand-worked numbers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from sordino.methods.dp_fedavg import DPFedAvg
+from sordino.methods.feddpa import FedDPA, scaled
+from sordino.parameters import Layout, flatten
+from sordino.training import Learner, Records
+
+LAYOUT = Layout(("a", "b"), ((2, 2), (2,)))
+
+
+def client(count: int = 12) -> tuple[Records, torch.Tensor]:
+    torch.manual_seed(0)
+    learner = Learner(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)))
+    x = torch.randn(count, 4)
+    return Records(x, (x.sum(dim=1) > 0).long(), learner, seed=1), flatten(learner.module)
+
+
+def first_time(model: torch.Tensor) -> dict[str, torch.Tensor]:
+    return {"model": model, "participations": torch.tensor(0.0)}
+
+
+def test_fisher_values_are_scaled_in_each_tensor() -> None:
+    information = torch.tensor([1.0, 3.0, 2.0, 5.0, 7.0, 9.0])
+    assert scaled(information, LAYOUT).tolist() == [0.0, 0.5, 0.25, 1.0, 0.0, 1.0]
+
+
+def test_a_constant_tensor_is_shared_and_not_nan() -> None:
+    information = torch.tensor([1.0, 3.0, 2.0, 5.0, 4.0, 4.0])
+    assert scaled(information, LAYOUT)[4:].tolist() == [0.0, 0.0]
+
+
+def test_informative_parameters_are_kept_and_the_rest_received() -> None:
+    data, model = client()
+    own, received = model + 1, model - 1
+    me = {"model": own, "participations": torch.tensor(3.0)}
+    result = FedDPA(tau=0.4, epochs=1).local({"global": received, "clip": 0.5}, me, data)
+    personal = scaled(data.fisher(own), data.layout) >= 0.4
+    assert 0 < personal.sum() < len(personal)
+    assert torch.equal(result.start, torch.where(personal, own, received))
+
+
+def test_a_newcomer_starts_from_what_it_received() -> None:
+    data, model = client()
+    result = FedDPA().local({"global": model + 2, "clip": 0.5}, first_time(model), data)
+    assert torch.equal(result.start, model + 2)
+
+
+@pytest.mark.parametrize(("tau", "kept"), [(0.0, True), (1.1, False)])
+def test_ends_of_the_threshold(tau: float, kept: bool) -> None:
+    data, model = client()
+    me = {"model": model + 1, "participations": torch.tensor(1.0)}
+    result = FedDPA(tau=tau).local({"global": model, "clip": 0.5}, me, data)
+    assert torch.equal(result.start, model + 1 if kept else model)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_without_masks_and_constraints_it_is_dp_fedavg(optimizer: str) -> None:
+    """One batch holds all records, so the order in which they come does not matter."""
+    data, model = client()
+    message = {"global": model, "clip": 0.5}
+    keys = {"epochs": 3, "batch": 50, "optimizer": optimizer}
+    ours = FedDPA(tau=2.0, lambda1=0.0, lambda2=0.0, **keys).local(message, first_time(model), data)
+    plain = DPFedAvg(**keys).local(message, first_time(model), data)
+    assert torch.allclose(ours.send["update"], plain.send["update"], atol=1e-6)
+
+
+@pytest.mark.parametrize("constraints", ["paper", "code"])
+def test_penalties_are_the_gradients_of_the_papers_terms(constraints: str) -> None:
+    torch.manual_seed(1)
+    start, received, model = torch.randn(6), torch.randn(6), torch.randn(6, dtype=torch.float64)
+    personal = torch.tensor([1.0, 0.0, 0.0, 1.0, 0.0, 1.0])
+    method = FedDPA(lambda1=0.3, lambda2=0.7, constraints=constraints)
+    hold, draw = method._penalties(start, received, personal, 1 - personal, 0.5, LAYOUT)
+
+    def length(difference: torch.Tensor) -> torch.Tensor:
+        if constraints == "paper":
+            return difference.norm()
+        return sum(piece.norm() for piece in LAYOUT.tensors(difference))
+
+    def first(w: torch.Tensor) -> torch.Tensor:  # (lambda1 / 2) |u - u0|, Eq. 9
+        difference = (w - start) * personal if constraints == "paper" else w - received
+        return 0.3 / 2 * length(difference)
+
+    def second(w: torch.Tensor) -> torch.Tensor:  # (lambda2 / 2) | |v - v0| - C |, Eq. 11
+        difference = (w - start) * (1 - personal) if constraints == "paper" else w - received
+        return 0.7 / 2 * (length(difference) - 0.5).abs()
+
+    for penalty, value in ((hold, first), (draw, second)):
+        at = model.clone().requires_grad_()
+        value(at).backward()
+        assert torch.allclose(penalty(model), at.grad, atol=1e-9)
+
+
+def test_at_the_start_penalties_pull_nowhere() -> None:
+    start = torch.randn(6)
+    hold, draw = FedDPA()._penalties(start, start, torch.ones(6), torch.zeros(6), 0.5, LAYOUT)
+    assert torch.equal(hold(start), torch.zeros(6))
+    assert torch.equal(draw(start), torch.zeros(6))
+
+
+def test_the_second_constraint_draws_the_update_to_the_threshold() -> None:
+    data, model = client(60)
+    message = {"global": model, "clip": 6.0}
+    keys = {"epochs": 20, "rate": 0.2, "tau": 2.0, "lambda1": 0.0}
+    free = FedDPA(lambda2=0.0, **keys).local(message, first_time(model), data).send["update"].norm()
+    drawn = FedDPA(lambda2=2.0, **keys).local(message, first_time(model), data).send["update"].norm()
+    assert abs(drawn - 6.0) < abs(free - 6.0) / 2
+
+
+def test_phases() -> None:
+    assert FedDPA(epochs=2)._phases() == ["personal", "shared"] * 2
+    assert FedDPA(epochs=2, schedule="two-phase")._phases() == ["personal", "personal", "shared", "shared"]

@@ -1,0 +1,60 @@
+"""Adaptive quantile clipping: the rule's numbers, and that it finds the quantile and stays there."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from sordino.parts.thresholds import Fixed, Quantile
+from sordino.privacy.gate import Gate, Noise
+from sordino.privacy.noise import Seeded
+from sordino.simulator.engine import Answer
+from sordino.simulator.federation import Replies
+
+RULE = Quantile(clip=1.0, quantile=0.5, rate=0.2, share=0.05)
+
+
+def replies(below: list[float]) -> Replies:
+    centred = torch.tensor(below).reshape(-1, 1) - 0.5  # as they come out of the gate
+    return Replies(RULE.releases(), Answer({"below": centred}, None, 0))
+
+
+def test_the_rule_by_hand() -> None:
+    assert RULE.following(1.0, replies([1.0, 0.0])) == pytest.approx(1.0)
+    assert RULE.following(1.0, replies([1.0, 1.0])) == pytest.approx(math.exp(-0.1))
+    assert RULE.following(1.0, replies([0.0, 0.0])) == pytest.approx(math.exp(0.1))
+
+
+def test_the_noisy_share_is_held_to_the_possible() -> None:
+    assert RULE.following(1.0, replies([40.0])) == pytest.approx(math.exp(-0.1))
+    assert RULE.following(1.0, replies([-40.0])) == pytest.approx(math.exp(0.1))
+
+
+def test_the_bit_says_whether_the_update_is_within() -> None:
+    assert RULE.tell(torch.tensor([0.6, 0.8]), 1.0)["below"] == 1.0
+    assert RULE.tell(torch.tensor([0.6, 0.9]), 1.0)["below"] == 0.0
+
+
+def test_shares_add_up() -> None:
+    assert sum(release.share for release in RULE.releases().values()) == pytest.approx(1.0)
+    assert sum(release.share for release in Fixed(1.0).releases().values()) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("factor", [0.1, 10.0])
+@pytest.mark.parametrize("quantile", [0.5, 0.8])
+def test_it_finds_the_quantile_of_the_norms_and_stays(factor: float, quantile: float) -> None:
+    """200 clients whose norms lie between 1 and 3; noise as in a run at multiplier 1."""
+    norms = torch.linspace(1, 3, 200)
+    wanted = float(torch.quantile(norms, quantile))
+    rule = Quantile(clip=wanted * factor, quantile=quantile, rate=0.2, share=0.05)
+    gate = Gate(Noise(1.0, "outsider", 200), Seeded(1))
+    only = {"below": rule.releases()["below"]}
+    clip, path = rule.first(), []
+    for number in range(100):
+        bits = {"below": (norms <= clip).float().reshape(-1, 1)}
+        out = gate.passes(only, bits, range(200), "local", number, {"clip": clip})
+        clip = rule.following(clip, Replies(rule.releases(), Answer(out.values, None, 0)))
+        path.append(clip)
+    assert all(0.85 * wanted < later < 1.15 * wanted for later in path[60:])

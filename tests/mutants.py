@@ -1,0 +1,83 @@
+"""Break the privacy code on purpose, one line at a time, and see that the tests notice.
+
+    python tests/mutants.py
+
+Each mutant is a text replacement in a copy of the package. A mutant that no test kills is a hole in the suite:
+the script then ends with exit code 1.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TESTS = ("tests/privacy", "tests/methods", "tests/test_contract.py")
+
+MUTANTS = [
+    ("half the noise", "privacy/gate.py", "alpha=deviation)", "alpha=deviation / 2)"),
+    ("half the noise, charged alike", "privacy/gate.py", "self.multiplier / math", "0.5 * self.multiplier / math"),
+    (
+        "noise shared out once more",
+        "privacy/gate.py",
+        "self.minimum_cohort - self.colluders)",
+        "self.minimum_cohort**2)",
+    ),
+    ("no clipping", "privacy/release.py", "clip / norms * (1 - 2**-22)", "torch.ones_like(norms)"),
+    ("clipping to twice the threshold", "privacy/release.py", "clip / norms *", "2 * clip / norms *"),
+    ("clipping that rounds above", "privacy/release.py", "(1 - 2**-22)", "(1 + 2**-20)"),
+    ("NaN passes", "privacy/release.py", "clipped[~finite] = 0.0", "clipped[~finite] = rows[~finite]"),
+    ("numbers are not held", "privacy/release.py", ".clamp(self.low, self.high)", ".clamp(-1e9, 1e9)"),
+    ("one draw for all rounds", "privacy/gate.py", "step, name, round, client)", "step, name, client)"),
+    ("one draw for all clients", "privacy/gate.py", "step, name, round, client)", "step, name, round)"),
+    ("one draw for all releases", "privacy/gate.py", "step, name, round, client)", "step, round, client)"),
+    ("one draw for all seeds", "privacy/noise.py", "(self.seed, *purpose)", "purpose"),
+    ("nothing is charged", "privacy/ledger.py", "+= row.cost(view)", "+= 0.0"),
+    ("only the first release is charged", "privacy/ledger.py", "releases.items():", "list(releases.items())[:1]:"),
+    ("the server is taken for an outsider", "privacy/ledger.py", 'if view == "server":', 'if view == "nobody":'),
+    ("a peer's own noise is forgotten", "privacy/ledger.py", '1 if view == "peer" else 0', "0"),
+    ("a bare release is free", "privacy/ledger.py", "return math.inf", "return 0.0"),
+    ("the mean client instead of the worst", "privacy/ledger.py", ".max(initial=0.0)", ".mean()"),
+    ("undeclared values leave", "privacy/gate.py", "if undeclared:", "if False:"),
+    ("epsilon too small by a tenth", "privacy/accountant.py", "return float(root)", "return 0.9 * float(root)"),
+    ("shares are ignored", "privacy/gate.py", "math.sqrt(release.share)", "1.0"),
+    ("a smaller cohort is used", "simulator/federation.py", "len(who) < noise.minimum_cohort", "False"),
+    ("the ledger is not asked", "simulator/federation.py", "self.ledger.charge(", "(lambda *_: None)("),
+]
+
+
+def killed(name: str, file: str, before: str, after: str) -> bool:
+    """Whether the tests fail on a copy of the project with one replacement."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "project"
+        shutil.copytree(
+            ROOT, copy, ignore=shutil.ignore_patterns(".venv", ".git", ".sordino", "*.egg-info", ".*_cache")
+        )
+        target = copy / "sordino" / file
+        text = target.read_text()
+        if before not in text:
+            sys.exit(f"{name}: {file} no longer holds {before!r}; bring the mutant up to date.")
+        target.write_text(text.replace(before, after, 1))
+        command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-n", "2", *TESTS]
+        environment = os.environ | {"PYTHONPATH": str(copy)}
+        return subprocess.run(command, cwd=copy, env=environment, capture_output=True, check=False).returncode == 1
+
+
+def main() -> None:
+    """Try each mutant and tell which survived."""
+    survivors = []
+    for mutant in MUTANTS:
+        caught = killed(*mutant)
+        print(f"{'caught  ' if caught else 'SURVIVED'}  {mutant[0]}", flush=True)
+        if not caught:
+            survivors.append(mutant[0])
+    print(f"{len(MUTANTS) - len(survivors)} of {len(MUTANTS)} mutants caught")
+    sys.exit(1 if survivors else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""Turns, memory, checkpoints and the division of work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from sordino import models
+from sordino.errors import UserError
+from sordino.privacy.noise import Seeded
+from sordino.simulator import checkpoint
+from sordino.simulator.engine import choose_mode, padded
+from sordino.simulator.federation import Turns
+from sordino.simulator.memory import Memory
+
+
+@given(clients=st.integers(1, 40), part=st.floats(0.01, 1), rounds=st.integers(1, 60), seed=st.integers(0, 5))
+def test_turns_are_equal(clients: int, part: float, rounds: int, seed: int) -> None:
+    cohort = max(1, round(clients * part))
+    turns = Turns(clients, cohort, Seeded(seed))
+    counts = np.zeros(clients, dtype=int)
+    for number in range(rounds):
+        who = turns.of(number)
+        assert len(set(who)) == cohort
+        counts[who] += 1
+    assert counts.max() <= -(-rounds * cohort // clients)
+    assert counts.max() - counts.min() <= 2
+
+
+def test_turns_can_be_taken_up_anywhere() -> None:
+    first, later = Turns(20, 7, Seeded(1)), Turns(20, 7, Seeded(1))
+    schedule = [first.of(number) for number in range(30)]
+    assert later.of(29) == schedule[29]
+    assert [Turns(20, 7, Seeded(2)).of(number) for number in range(30)] != schedule
+
+
+def memory(path: Path) -> Memory:
+    return Memory(path / "memory.bin", {"model": torch.zeros(3), "extra": torch.ones(2, 2)}, clients=4)
+
+
+def test_memory_keeps_what_was_written(tmp_path: Path) -> None:
+    kept = memory(tmp_path)
+    assert kept.read(2)["extra"].tolist() == [[1.0, 1.0], [1.0, 1.0]]
+    state = {"model": torch.tensor([1.0, 2.0, 3.0]), "extra": torch.arange(4.0).reshape(2, 2)}
+    (target,) = kept.targets([2])
+    kept.write(2, target, state)
+    assert kept.read(2)["participations"] == 0
+    kept.advance([2], [target])
+    found = kept.read(2)
+    assert torch.equal(found["model"], state["model"])
+    assert torch.equal(found["extra"], state["extra"])
+    assert found["participations"] == 1
+    who, rows = kept.models()
+    assert who.tolist() == [2]
+    assert rows.tolist() == [[1.0, 2.0, 3.0]]
+
+
+def test_what_a_checkpoint_points_to_is_not_overwritten_before_the_next(tmp_path: Path) -> None:
+    kept = memory(tmp_path)
+
+    def put(value: float) -> None:
+        (target,) = kept.targets([0])
+        kept.write(0, target, {"model": torch.full((3,), value), "extra": torch.zeros(2, 2)})
+        kept.advance([0], [target])
+
+    put(1.0)
+    kept.commit()
+    slots, participations = kept.slots.copy(), kept.participations.copy()
+    put(2.0)
+    put(3.0)
+    assert kept.read(0)["model"][0] == 3.0
+    again = memory(tmp_path)  # another process, after a crash
+    again.restore(slots, participations)
+    assert again.read(0)["model"][0] == 1.0
+
+
+def test_memory_wants_exactly_what_it_was_laid_out_for(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="must keep exactly"):
+        memory(tmp_path).write(0, 0, {"model": torch.zeros(3)})
+
+
+def test_checkpoints_hold_nested_state(tmp_path: Path) -> None:
+    path = tmp_path / "round.safetensors"
+    server = {"model": torch.arange(3.0), "clip": 0.5, "agent": {"actor": torch.ones(2), "deep": {"steps": 4}}}
+    saved = checkpoint.Checkpoint(7, "abc", server, np.array([1, 0], np.uint8), np.array([2, 3], np.int32))
+    checkpoint.save(saved, path)
+    found = checkpoint.load(path, "abc")
+    assert found.round == 7
+    assert found.server["clip"] == 0.5
+    assert found.server["agent"]["deep"] == {"steps": 4}
+    assert torch.equal(found.server["agent"]["actor"], torch.ones(2))
+    assert found.participations.tolist() == [2, 3]
+    with pytest.raises(UserError, match="another experiment"):
+        checkpoint.load(path, "other")
+    path.write_bytes(path.read_bytes()[:20])
+    with pytest.raises(UserError, match="cannot be read"):
+        checkpoint.load(path, "abc")
+
+
+def test_padding() -> None:
+    stack, valid = padded([torch.ones(2, 3), torch.ones(1, 3)])
+    assert stack.shape == (2, 2, 3)
+    assert stack.sum() == 9
+    assert valid is not None
+    assert valid.tolist() == [[1, 1], [1, 0]]
+    assert padded([torch.ones(2), torch.ones(2)])[1] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"), [("logistic", "stacked"), ("mlp", "stacked"), ("lenet", "one-by-one"), ("cnn", "one-by-one")]
+)
+def test_small_networks_are_stacked(name: str, mode: str) -> None:
+    assert choose_mode(models.build(name, (1, 28, 28), 10)) == mode
+
+
+def test_dropout_is_not_stacked() -> None:
+    assert choose_mode(nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.Dropout(0.5))) == "one-by-one"

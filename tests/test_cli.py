@@ -1,0 +1,384 @@
+"""The command line, as a person or a script meets it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from helpers import COMMAND, QUICK, command, process, refused
+
+from sordino.config import Experiment
+
+RESULT_KEYS = {
+    *("run", "method", "variant", "rounds", "accuracy", "epsilon", "delta", "unit", "not_covered", "seconds"),
+}
+VIEWS = {"outsider", "peer", "server"}
+DELTA_50 = 50**-1.1
+OPTIONS = {
+    "data": "digits",
+    "data-dir": "there",
+    "label": "diagnosis",
+    "partition": "shards:2",
+    "clients": 12,
+    "model": "mlp",
+    "method": "dp-fedavg",
+    "variant": "paper",
+    "rounds": 7,
+    "participation": 0.5,
+    "epsilon": 3.5,
+    "delta": 1e-4,
+    "protect-from": "server",
+    "seed": 5,
+    "workers": 2,
+    "store": "here",
+}
+
+
+def chosen(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> Experiment:
+    """The experiment that `sordino run ARGUMENTS...` would prepare."""
+    seen = []
+
+    def stop(experiment: Experiment) -> None:
+        seen.append(experiment)
+        raise SystemExit(0)
+
+    monkeypatch.setattr("sordino.experiment.prepare", stop)
+    assert command("run", *arguments).code == 0
+    return seen[0]
+
+
+def test_every_option_of_run_is_a_key_of_the_experiment_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = [f"--{key}={value}" for key, value in OPTIONS.items()]
+    by_options = chosen(
+        monkeypatch, *options, "--allow-vacuous-delta", "--set", "clip=0.25", "--set", "model.hidden=9"
+    )
+    file = tmp_path / "experiment.toml"
+    keys = [f"{key} = {json.dumps(value)}" for key, value in OPTIONS.items()]
+    file.write_text("\n".join([*keys, "allow-vacuous-delta = true", "[set]", "clip = 0.25", "model.hidden = 9"]))
+    assert chosen(monkeypatch, file) == by_options
+    for key, value in OPTIONS.items():
+        found = getattr(by_options, key.replace("-", "_"))
+        assert (str(found) if isinstance(found, Path) else found) == value
+    assert by_options.build_method().clip == 0.25  # type: ignore[attr-defined]
+    assert by_options.model_options() == {"hidden": 9}
+    assert by_options.allow_vacuous_delta
+
+
+def test_an_option_wins_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "experiment.toml"
+    file.write_text("rounds = 3\nepsilon = 2\n[set]\ntau = 0.1\nepochs = 2\n")
+    experiment = chosen(monkeypatch, file, "--rounds", 4, "--noise-multiplier", 1.5, "--set", "tau=0.2")
+    assert (experiment.rounds, experiment.epsilon, experiment.noise_multiplier) == (4, None, 1.5)
+    assert experiment.set == {"tau": 0.2, "epochs": 2}
+
+
+def test_run_prints_its_result_as_the_last_line(tmp_path: Path) -> None:
+    found = command("run", "--method=dp-fedavg", "--epsilon=3", *QUICK, "--store", tmp_path, "--json").document
+    assert set(found) >= RESULT_KEYS
+    assert (found["method"], found["variant"], found["rounds"]) == ("dp-fedavg", "sound", 2)
+    assert set(found["accuracy"]) == {"personal", "personal_worst", "start", "global"}
+    assert all(0 <= value <= 1 for value in found["accuracy"].values())
+    assert found["accuracy"]["personal_worst"] <= found["accuracy"]["personal"]
+    assert set(found["epsilon"]) == VIEWS
+    assert found["epsilon"]["outsider"] == pytest.approx(3, rel=1e-6)
+    assert 3 < found["epsilon"]["peer"] < found["epsilon"]["server"]
+    assert found["delta"] == 1e-5
+    assert found["unit"] == "client"
+    assert found["not_covered"] == []
+    assert (tmp_path / "runs" / found["run"] / "models.safetensors").is_file()
+
+
+def test_an_infinite_epsilon_is_null_with_its_reasons(tmp_path: Path) -> None:
+    found = command("run", "--method=fedavg", *QUICK, "--store", tmp_path, "--json").document
+    assert found["epsilon"] == {"outsider": None, "peer": None, "server": None}
+    assert [reason.partition(":")[0] for reason in found["not_covered"]] == ["update", "records"]
+
+
+def test_local_training_costs_nothing(tmp_path: Path) -> None:
+    found = command("run", "--method=local", *QUICK, "--store", tmp_path, "--json").document
+    assert found["epsilon"] == {"outsider": 0, "peer": 0, "server": 0}
+    assert found["accuracy"]["global"] is None
+
+
+def test_protecting_from_the_server_gives_the_server_the_budget(tmp_path: Path) -> None:
+    arguments = ("--method=dp-fedavg", "--epsilon=3", "--protect-from=server", *QUICK, "--store", tmp_path)
+    found = command("run", *arguments, "--json").document
+    assert found["epsilon"]["server"] == pytest.approx(3, rel=1e-6)
+    assert found["epsilon"]["outsider"] < 3
+
+
+def test_run_tells_people_what_they_need(tmp_path: Path) -> None:
+    outcome = command("run", "--method=fedavg", *QUICK, "--store", tmp_path)
+    assert outcome.code == 0
+    assert "fedavg-digits-1: fedavg (sound), 2 rounds, 8 clients, 650 parameters" in outcome.out
+    assert "Not covered: update: FedAvg sends each client's update as it is." in outcome.out
+    assert "round 2/2" in outcome.err
+    assert "ε ∞" in outcome.err
+
+
+def test_feddpas_published_accounting_is_exposed(tmp_path: Path) -> None:
+    """Published target 2. The truth: mu = sqrt(15)/0.441, at which the Gaussian curve gives 48.9 for delta 0.1."""
+    settings = ("--noise-multiplier=0.441", "--rounds=15", "--clients=10", "--delta=0.1", "--set=epochs=1")
+    arguments = ("--method=feddpa", "--variant=paper", *settings, "--set=batch=64", "--workers=1")
+    found = command("run", *arguments, "--store", tmp_path, "--json").document
+    assert found["variant"] == "paper"
+    assert found["epsilon"]["outsider"] == pytest.approx(48.89, abs=0.01)
+    assert any("1/10" in note for note in found["notes"])
+    assert any("record-level accounting" in note for note in found["notes"])
+
+
+@pytest.mark.parametrize(
+    ("multiplier", "outsider", "rdp"),
+    [
+        (0.8, 104.84, 112.56),
+        (1.0, 71.21, 77.00),
+        (1.3, 45.72, 50.08),
+        (1.5, 36.10, 39.78),
+        (2.1, 21.05, 23.55),
+    ],
+)
+def test_plan_figures(multiplier: float, outsider: float, rdp: float) -> None:
+    arguments = ("--noise-multiplier", multiplier, "--rounds", 100, "--clients", 50, "--delta", DELTA_50)
+    found = command("plan", *arguments, "--json").document
+    assert set(found) >= {"epsilon", "attack_accuracy", "feasible_parameters", "warnings"}
+    assert found["epsilon"]["outsider"] == pytest.approx(outsider, abs=0.005)
+    assert found["rdp_epsilon"] == pytest.approx(rdp, abs=0.005)
+    assert found["noise_multiplier"] == multiplier
+    assert set(found["epsilon"]) == set(found["attack_accuracy"]) == VIEWS
+    # (clients x mu)^2 with mu = sqrt(100) / multiplier.
+    assert found["feasible_parameters"] == round((50 * 10 / multiplier) ** 2)
+    if multiplier == 1:
+        assert found["epsilon"]["server"] == pytest.approx(2655, abs=0.5)
+
+
+@pytest.mark.parametrize("observer", ["outsider", "server"])
+def test_plan_calibrates_for_the_observer(observer: str) -> None:
+    arguments = ("--clients=50", "--rounds=100", "--epsilon=4", "--protect-from", observer)
+    found = command("plan", *arguments, "--json").document
+    assert found["epsilon"][observer] == pytest.approx(4, rel=1e-6)
+
+
+def test_plan_refuses_a_vacuous_delta() -> None:
+    arguments = ("plan", "--noise-multiplier=1", "--rounds=100", "--clients=10", "--delta=0.1")
+    sentence = refused(*arguments, "--json")
+    assert "vacuous" in sentence
+    assert "--allow-vacuous-delta" in sentence
+    found = command(*arguments, "--allow-vacuous-delta", "--json").document
+    assert any("promises nothing" in warning for warning in found["warnings"])
+
+
+def test_plan_counts_the_parameters_of_the_model_asked_for(tmp_path: Path) -> None:
+    """64 pixels, 7 hidden units, 10 classes: 64*7 + 7 + 7*10 + 10 = 535 parameters."""
+    file = tmp_path / "experiment.toml"
+    file.write_text('data = "digits"\nmodel = "mlp"\nclients = 10\n[set.model]\nhidden = [7]\n')
+    found = command("plan", file, "--json").document
+    assert "535 parameters" in found["advice"][0]
+
+
+def test_plan_speaks_to_people() -> None:
+    outcome = command("plan", "--clients=10", "--rounds=10", "--epsilon=1", "--parameters=1000000")
+    assert outcome.code == 0
+    assert "More clients" in outcome.out
+    assert "local" in outcome.out
+
+
+def test_methods_tell_what_leaves_and_for_whom_epsilon_holds() -> None:
+    found = {item["name"]: item for item in command("methods", "--json").document}
+    assert set(found) >= {"local", "fedavg", "dp-fedavg", "feddpa"}
+    for item in found.values():
+        assert set(item) >= {"name", "paper", "unit", "releases", "variants"}
+    assert found["local"]["releases"] == {}
+    assert set(found["fedavg"]["releases"]) == {"update", "records"}
+    assert found["fedavg"]["variants"]["sound"]["views"] == []
+    assert set(found["feddpa"]["releases"]) == {"update"}
+    assert set(found["feddpa"]["variants"]["sound"]["views"]) == VIEWS
+    shown = command("methods")
+    assert shown.code == 0
+    assert "feddpa" in shown.out
+
+
+def test_runs_lists_the_newest_first(tmp_path: Path) -> None:
+    assert command("runs", "--store", tmp_path, "--json").document == []
+    names = [
+        command("run", "--method", method, *QUICK, "--store", tmp_path, "--json").document["run"]
+        for method in ("local", "fedavg")
+    ]
+    assert command("runs", "--store", tmp_path, "--json").document == [
+        {"run": names[1], "method": "fedavg", "state": "done", "rounds_done": 2, "rounds": 2},
+        {"run": names[0], "method": "local", "state": "done", "rounds_done": 2, "rounds": 2},
+    ]
+    shown = command("runs", "--store", tmp_path).out
+    assert names[0] in shown
+    assert "∞" in shown
+
+
+def test_resuming_a_finished_run_prints_its_result_again(tmp_path: Path) -> None:
+    first = command("run", "--method=dp-fedavg", *QUICK, "--store", tmp_path, "--json").document
+    assert command("resume", first["run"], "--store", tmp_path, "--json").document == first
+
+
+def test_data_lists_what_is_known(tmp_path: Path) -> None:
+    found = {item["name"]: item for item in command("data", "--data-dir", tmp_path, "--json").document}
+    assert found["digits"]["present"]
+    assert not found["mnist"]["present"]
+    assert any(str(tmp_path) in folder for folder in found["mnist"]["looked_in"])
+    shown = command("data", "--data-dir", tmp_path)
+    assert shown.code == 0
+    assert "built in" in shown.out
+    assert str(tmp_path) in shown.out.replace("\n", "")
+
+
+def test_data_show_summarises_a_partition(tmp_path: Path) -> None:
+    """1797 digits over 9 clients: at least 199 each, a fifth of them (40) for testing."""
+    picture = tmp_path / "labels.png"
+    arguments = ("digits", "--clients=9", "--partition=iid", "--picture", picture)
+    found = command("data", "show", *arguments, "--json").document
+    assert (found["clients"], found["classes"], found["total"]) == (9, 10, 1797)
+    assert (found["sizes"]["smallest"], found["test"]) == (159, 9 * 40)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert "1,797 records, 9 clients" in command("data", "show", "digits", "--clients=9").out
+
+
+def own_data(folder: Path, **labels: list[int]) -> Path:
+    """One CSV file per client, the label shifting the first of two features."""
+    folder.mkdir()
+    for client, values in labels.items():
+        lines = [f"{3 * label + 0.1 * i},{i},{label}" for i, label in enumerate(values)]
+        (folder / f"{client}.csv").write_text("\n".join(["a,b,label", *lines]) + "\n")
+    return folder
+
+
+def test_a_client_with_a_single_class_is_fine(tmp_path: Path) -> None:
+    folder = own_data(tmp_path / "clinics", one=[0, 1] * 10, two=[1] * 10, three=[0, 1, 1] * 5)
+    for method in ("local", "feddpa"):
+        arguments = ("--data", folder, "--method", method, "--rounds=2", "--workers=1", "--store", tmp_path / "s")
+        found = command("run", *arguments, "--json").document
+        assert found["clients"] == 3
+        assert 0 <= found["accuracy"]["personal_worst"] <= found["accuracy"]["personal"] <= 1
+
+
+def test_bad_own_data(tmp_path: Path) -> None:
+    store = ("--store", tmp_path / "s")
+    folder = own_data(tmp_path / "clinics", one=[0, 1] * 10, two=[])
+    assert "'two' of 'clinics' has no training data" in refused("run", "--data", folder, *store)
+    sentence = refused("run", "--data", folder, "--label", "lable", *store)
+    assert "no column 'lable'" in sentence
+    assert "its columns are: label" in sentence
+    for name, content in (("two.csv", b"\x00\xff\xfe"), ("three.npz", b"PK\x03\x04 cut off")):
+        (folder / name).write_bytes(content)
+        assert f"{folder / name} is damaged" in refused("run", "--data", folder, *store)
+        (folder / name).unlink()
+
+
+def test_a_corrupt_data_set(tmp_path: Path) -> None:
+    (tmp_path / "mnist").mkdir()
+    for name in ("train-images-idx3", "train-labels-idx1", "t10k-images-idx3", "t10k-labels-idx1"):
+        (tmp_path / "mnist" / f"{name}-ubyte").write_bytes(b"not an idx file")
+    sentence = refused("run", "--data=mnist", "--data-dir", tmp_path, "--store", tmp_path / "s")
+    assert str(tmp_path / "mnist") in sentence
+    assert "damaged" in sentence
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--method=fedpda"], "no method 'fedpda'; did you mean 'feddpa'?"),
+        (["--set=tua=0.3"], "'tua'; did you mean 'tau'?"),
+        (["--set=method.lambda3=0.3"], "'lambda3'; did you mean 'lambda"),
+        (["--set=fedavg.rat=0.3"], "hyper-parameter of fedavg 'rat'; did you mean 'rate'?"),
+        (["--set=modle.hidden=3"], "'modle.hidden'; did you mean 'model.hidden'?"),
+        (["--model=mlp", "--set=model.hiden=3"], "'hiden'; did you mean 'hidden'?"),
+        (["--data=digist"], "no data set 'digist'; did you mean 'digits'?"),
+        (["--model=logistik"], "no model 'logistik'; did you mean 'logistic'?"),
+        (["--partition=dirichle:1"], "'dirichle'; did you mean 'dirichlet'?"),
+        (["--epsilon=0"], "epsilon cannot be 0.0"),
+        (["--epsilon=-2"], "epsilon cannot be -2.0"),
+        (["--epsilon=inf"], "epsilon cannot be inf"),
+        (["--epsilon=nan"], "epsilon cannot be nan"),
+        (["--noise-multiplier=0"], "noise_multiplier cannot be 0.0"),
+        (["--noise-multiplier=inf"], "noise_multiplier cannot be inf"),
+        (["--rounds=-3"], "rounds cannot be -3"),
+        (["--rounds=0"], "rounds cannot be 0"),
+        (["--clients=0"], "clients cannot be 0"),
+        (["--clients=5000"], "more clients (5000) than records"),
+        (["--delta=0"], "delta cannot be 0.0"),
+        (["--delta=1"], "delta cannot be 1.0"),
+        (["--delta=0.1", "--clients=10"], "delta = 0.1 is vacuous for 10 clients"),
+        (["--epsilon=1", "--noise-multiplier=1"], "either epsilon or noise_multiplier, not both"),
+        (["--variant=papre"], "variant cannot be 'papre': input should be 'sound' or 'paper'"),
+        (["--protect-from=all"], "protect_from cannot be 'all'"),
+        (["--participation=0"], "participation cannot be 0.0"),
+        (["--workers=0"], "workers cannot be 0"),
+        (["--seed=-1"], "seed must be 0 or more"),
+        (["--set=tau"], "--set wants key=value, not 'tau'"),
+        (["--set=tau=much"], "hyper-parameter tau cannot be 'much'"),
+        (["--set=batch=0"], "hyper-parameter batch cannot be 0"),
+        (["--set=epochs=-1"], "hyper-parameter epochs cannot be -1"),
+        (["--set=rate=0"], "hyper-parameter rate cannot be 0"),
+        (["--set=clip=0"], "hyper-parameter clip cannot be 0"),
+        (["--set=tau=nan"], "hyper-parameter tau cannot be nan"),
+        (["--set=device=tpu"], "device 'tpu' cannot be used here"),
+        (["--set=minimum_cohort=9", "--clients=8"], "minimum_cohort is 9, but a round has 8 clients"),
+    ],
+)
+def test_a_mistake_is_told_in_one_sentence(arguments: list[str], expected: str, tmp_path: Path) -> None:
+    assert expected in refused("run", *arguments, "--store", tmp_path)
+    assert not list(tmp_path.glob("runs/*"))
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("roundz = 3", "no key 'roundz'; did you mean 'rounds'?"),
+        ("rounds = = 3", "is not valid TOML"),
+        ("rounds = 'many'", "rounds cannot be 'many'"),
+        ("set = 3", '"set" must be a table'),
+        ("epsilon = 1\nnoise-multiplier = 1", "not both"),
+        ("[set.feddpa]\ntua = 0.3", "'tua'; did you mean 'tau'?"),
+    ],
+)
+def test_a_mistake_in_an_experiment_file(content: str, expected: str, tmp_path: Path) -> None:
+    file = tmp_path / "experiment.toml"
+    file.write_text(content)
+    assert expected in refused("run", file, "--store", tmp_path / "s")
+
+
+def test_a_missing_experiment_file(tmp_path: Path) -> None:
+    assert refused("run", tmp_path / "no.toml") == f"There is no experiment file {tmp_path / 'no.toml'}."
+    assert "cannot be read" in refused("run", tmp_path)
+
+
+def test_other_commands_refuse_as_clearly(tmp_path: Path) -> None:
+    store = ("--store", tmp_path)
+    assert "did you mean 'feddpa'?" in refused("compare", "--methods=local,fedpda", *QUICK, *store)
+    assert "at least one seed" in refused("compare", "--seeds=0", *QUICK, *store)
+    assert "at least one method" in refused("compare", "--methods=,", *QUICK, *store)
+    assert "did you mean 'digits'?" in refused("data", "show", "digist")
+    assert "epsilon cannot be 0.0" in refused("plan", "--epsilon=0")
+    assert not list(tmp_path.glob("runs/*"))
+
+
+def test_help_needs_no_torch() -> None:
+    """Importing torch takes seconds; `sordino --help` shall answer at once."""
+    script = "import sys, sordino.cli; print(sorted({'torch', 'numpy', 'scipy', 'sklearn'} & set(sys.modules)))"
+    assert process(script).out.strip() == "[]"
+
+
+def test_the_shell_sees_exit_codes_and_a_sentence(tmp_path: Path) -> None:
+    good = process(COMMAND, "run", "--method=fedavg", *QUICK, "--store", tmp_path, "--json")
+    assert (good.code, good.err) == (0, "")
+    assert set(good.document) >= RESULT_KEYS
+    bad = process(COMMAND, "run", "--method=fedpda", "--store", tmp_path)
+    assert (bad.code, bad.out) == (2, "")
+    assert bad.err == "Error: There is no method 'fedpda'; did you mean 'feddpa'?\n"
+
+
+def test_an_interrupted_command_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("sordino.experiment.start", interrupt)
+    outcome = command("run", *QUICK, "--store", tmp_path, "--json")
+    assert outcome.code == 130
+    assert "sordino resume RUN" in outcome.err
