@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from importlib.metadata import entry_points
 
+from sordino import dotted
 from sordino.errors import UserError, unknown
 from sordino.method import Method
 
@@ -16,7 +16,7 @@ def names() -> list[str]:
 
 def find(name: str) -> type[Method]:
     """The method called `name`: an installed one, or a class by its dotted name `package.module:Class`."""
-    if ":" in name:
+    if dotted.is_dotted(name):
         return _dotted(name)
     for point in entry_points(group="sordino.methods"):
         if point.name == name:
@@ -26,11 +26,7 @@ def find(name: str) -> type[Method]:
 
 
 def _dotted(name: str) -> type[Method]:
-    module, _, attribute = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"The method {name!r} cannot be imported: {error}.") from error
+    found = dotted.find(name)
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise UserError(f"{name!r} is not a method: it must be a subclass of sordino.method.Method.")
     return found

@@ -15,10 +15,11 @@ from typing import Any
 
 from torch import nn
 
+from sordino.dotted import is_dotted
 from sordino.errors import UserError, unknown
 from sordino.models.checks import check
 from sordino.models.networks import NETWORKS, Network
-from sordino.models.own import is_dotted, load
+from sordino.models.own import load
 
 __all__ = ["build", "check", "default", "names"]
 

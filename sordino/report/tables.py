@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -75,22 +76,30 @@ def run_report(summary: Mapping[str, Any], store: str) -> RenderableType:
 
 
 def comparison_table(rows: list[dict[str, Any]]) -> Table:
-    """Methods side by side."""
+    """Methods side by side, narrow enough for eighty columns: accuracies in percent, mean ± spread over seeds."""
     seeds = rows[0]["seeds"]
-    table = Table(title=f"mean ± spread over {seeds} seed{'s' if seeds > 1 else ''}", title_justify="left")
-    names = ("method", "personal", "worst client", "round start", "global")
-    for name in (*names, "ε outsider", "ε peer", "ε server", "seconds"):
+    plural = "s" if seeds > 1 else ""
+    title = f"accuracy in % (mean ± spread over {seeds} seed{plural}), then epsilon for each observer"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for name in ("method", "personal", "worst", "start", "global", "outsider", "peer", "server", "sec."):
         table.add_column(name, justify="left" if name == "method" else "right")
     for row in rows:
-        figures = [row["accuracy"][name] for name in ("personal", "personal_worst", "start", "global")]
+        accuracy = row["accuracy"]
         name = row["method"] if row["variant"] == "sound" else f"{row['method']} ({row['variant']})"
         table.add_row(
             name,
-            *("–" if f is None else f"{f['mean']:.1%} ± {f['spread']:.1%}" for f in figures),
+            _plus_minus(accuracy["personal"]),
+            f"{100 * accuracy['personal_worst']['mean']:.0f}",
+            _plus_minus(accuracy["start"]),
+            _plus_minus(accuracy["global"]),
             *(epsilon_text(row["epsilon"][view]) for view in OBSERVERS),
             f"{row['seconds']:.1f}",
         )
     return table
+
+
+def _plus_minus(figure: Mapping[str, float] | None) -> str:
+    return "–" if figure is None else f"{100 * figure['mean']:.1f}±{100 * figure['spread']:.1f}"
 
 
 def plan_report(plan: Any, protect_from: str) -> RenderableType:

@@ -1,0 +1,70 @@
+"""A user's own classes, by dotted name: `package.module:Class` or `package.module.Class`."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from sordino.errors import UserError, unknown
+
+
+def is_dotted(name: str) -> bool:
+    """Whether `name` is a dotted name: nothing built in has a dot or a colon."""
+    return "." in name or ":" in name
+
+
+def find(name: str) -> Callable[..., Any]:
+    """The class or function that a dotted name means; the current directory is importable."""
+    where, _, what = name.partition(":") if ":" in name else name.rpartition(".")
+    if not what.isidentifier() or not all(part.isidentifier() for part in where.split(".")):
+        raise UserError(f"{name!r} is not a dotted name; write it as 'package.module:Class'.")
+    module = _import(where)
+    known = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+    if not hasattr(module, what):
+        if not known:
+            raise UserError(f"The module {where!r} has no {what!r}, nor any other class or function.")
+        raise unknown(f"class or function in the module {where!r} named", what, known)
+    target: Callable[..., Any] = getattr(module, what)
+    return target
+
+
+def failed(what: str, error: Exception) -> UserError:
+    """The sentence for a user's code that raised."""
+    return UserError(f"{what}: {type(error).__name__}: {error}")
+
+
+@contextlib.contextmanager
+def current_directory_importable() -> Iterator[None]:
+    """Let imports find modules in the current directory."""
+    here = os.getcwd()
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        # The imported code may have changed sys.path too.
+        with contextlib.suppress(ValueError):
+            sys.path.remove(here)
+
+
+def _import(where: str) -> ModuleType:
+    importlib.invalidate_caches()
+    try:
+        # A module that draws randomness does so on its first import only; the weights must not depend on it.
+        with current_directory_importable(), torch.random.fork_rng(devices=[]):
+            return importlib.import_module(where)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{where}.".startswith(f"{error.name}."):
+            raise failed(f"The module {where!r} cannot be imported", error) from error
+        raise UserError(
+            f"There is no module {error.name!r} (looking for {where!r}) in the current directory or among "
+            "the installed packages."
+        ) from error
+    except Exception as error:
+        raise failed(f"The module {where!r} cannot be imported", error) from error

@@ -1,0 +1,34 @@
+"""The README's Python is run, so that it stays true."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+BLOCKS = re.findall(r"```python\n(.*?)```", (Path(__file__).parent.parent / "README.md").read_text(), re.DOTALL)
+
+
+def test_the_short_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict = {}
+    exec(BLOCKS[0], names)
+    accuracy, epsilon = (float(word) for word in capsys.readouterr().out.split())
+    assert accuracy > 0.3
+    assert epsilon == pytest.approx(8)
+    assert len(names["networks"].personal) == 100
+
+
+def test_the_own_method_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sordino
+
+    (tmp_path / "my_own_method.py").write_text(BLOCKS[1])
+    monkeypatch.chdir(tmp_path)
+    results = [
+        sordino.run(method="my_own_method:HeadStart", clients=10, rounds=2, engine=engine, set={"epochs": 1})
+        for engine in ("stacked", "one-by-one")
+    ]
+    for result in results:
+        assert result["epsilon"]["outsider"] == pytest.approx(8)
+    assert results[0]["accuracy"]["personal"] == pytest.approx(results[1]["accuracy"]["personal"], abs=0.02)
