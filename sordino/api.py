@@ -19,8 +19,8 @@ import torch
 from torch import nn
 
 from sordino import models
-from sordino.compare import Comparison
-from sordino.compare import compare as compare_methods
+from sordino.comparison import Comparison, contender
+from sordino.comparison import compare as compare_methods
 from sordino.config import Experiment
 from sordino.errors import UserError
 from sordino.experiment import Watch, prepare, start
@@ -48,7 +48,8 @@ def compare(
     experiment: str | Path | None = None, *, methods: Sequence[str], seeds: int = 3, **keys: Any
 ) -> Comparison:
     """Run several methods with several seeds at equal epsilon."""
-    return compare_methods(_experiment(experiment, keys), methods, seeds)
+    names = [contender(text)[0] for text in methods]
+    return compare_methods(_experiment(experiment, keys, names), methods, seeds)
 
 
 @dataclass(frozen=True)
@@ -89,5 +90,7 @@ def load_models(run: str, store: str | Path = ".sordino") -> Models:
     return Models(shared, {client: network(flat) for client, flat in personal})
 
 
-def _experiment(file: str | Path | None, keys: dict[str, Any]) -> Experiment:
-    return Experiment.make(keys) if file is None else Experiment.read(Path(file), keys)
+def _experiment(file: str | Path | None, keys: dict[str, Any], methods: Sequence[str] = ()) -> Experiment:
+    if file is None:
+        return Experiment.make(keys, methods=methods)
+    return Experiment.read(Path(file), keys, methods=methods)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -94,7 +95,7 @@ def resume(
     from sordino.store import Store
 
     folder = store or Path(".sordino")
-    found = Store(folder)
+    found = Store(folder, must_exist=True)
     with _watching(as_json) as watch:
         result = resume_run(run, found, watch(None, found.get(run).rounds), workers)
     _show_result(result, folder, as_json)
@@ -103,7 +104,9 @@ def resume(
 @app.command()
 def compare(
     experiment: File = None,
-    methods: Annotated[str, typer.Option(help="Methods, separated by commas.")] = "local,dp-fedavg,feddpa",
+    methods: Annotated[
+        str, typer.Option(help="Separated by commas; feddpa[tau=2,lambda1=0] for ablations.")
+    ] = "local,dp-fedavg,feddpa",
     seeds: Annotated[int, typer.Option(help="How many seeds.")] = 3,
     picture: Annotated[Path | None, typer.Option(help="Where the curves go. [default: STORE/compare.png]")] = None,
     data: Data = None,
@@ -127,12 +130,14 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Run several methods with several seeds at equal true epsilon, and put them side by side."""
-    chosen = _experiment(experiment, locals())
-    from sordino.compare import compare as compare_methods
+    from sordino.comparison import compare as compare_methods
+    from sordino.comparison import contender, split_methods
     from sordino.report.plots import curves
     from sordino.report.tables import comparison_table
 
-    names = [name.strip() for name in methods.split(",") if name.strip()]
+    names = split_methods(methods)
+    given = {**locals(), "method": None}
+    chosen = _experiment(experiment, given, [contender(name)[0] for name in names])
     with _watching(as_json) as watch:
         found = compare_methods(chosen, names, seeds, lambda name, seed: watch(f"{name}, seed {seed}", chosen.rounds))
     picture = picture or chosen.store / "compare.png"
@@ -148,9 +153,9 @@ def compare(
     if found.rows:
         console.print(f"epsilon at delta = {found.rows[0]['delta']:.3g}, protecting one client", style="dim")
     for note in dict.fromkeys(note for row in found.rows for note in row["notes"]):
-        console.print(f"Note: {note}", style="yellow", highlight=False)
+        console.print(f"Note: {note}", style="yellow", highlight=False, markup=False)
     for sentence in found.verdict:
-        console.print(sentence, highlight=False)
+        console.print(sentence, highlight=False, markup=False)
     console.print(f"Curves: {picture}", style="dim", highlight=False)
 
 
@@ -214,7 +219,9 @@ def runs(store: StoreFolder = None, as_json: Json = False) -> None:
     """The runs of a store, newest first."""
     from sordino.store import Store
 
-    found = Store(store or Path(".sordino")).all()
+    folder = store or Path(".sordino")
+    empty = not folder.exists() or (folder.is_dir() and not (folder / "sordino.db").exists())
+    found = [] if empty else Store(folder).all()
     if as_json:
         keys = ("run", "method", "state", "rounds_done", "rounds")
         typer.echo(json.dumps([{key: getattr(row, key) for key in keys} for row in found]))
@@ -248,7 +255,7 @@ def main() -> NoReturn:
     sys.exit(0)
 
 
-def _experiment(file: Path | None, given: dict[str, Any]) -> Any:
+def _experiment(file: Path | None, given: dict[str, Any], methods: Sequence[str] = ()) -> Any:
     """The experiment that a file and options describe."""
     from sordino.config import Experiment, setting
 
@@ -256,7 +263,9 @@ def _experiment(file: Path | None, given: dict[str, Any]) -> Any:
     keys["set"] = dict(setting(text) for text in given.get("set") or [])
     if not keys.get("allow_vacuous_delta"):
         keys["allow_vacuous_delta"] = None
-    return Experiment.make(keys) if file is None else Experiment.read(file, keys)
+    if file is None:
+        return Experiment.make(keys, methods=methods)
+    return Experiment.read(file, keys, methods=methods)
 
 
 def _watching(as_json: bool) -> Any:

@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,6 +41,9 @@ class Experiment(BaseModel):
     """The share of each client's records kept for testing."""
     test: Literal["own", "official"] = "own"
     """Test each client on its own records, or all on the published test set."""
+    public: str | None = None
+    """Records that belong to no client, for methods that judge models on the server: a data set, a folder, or
+    `holdout:0.1` to set a share of the records aside. By default the published test set, else `holdout:0.1`."""
     model: str | None = None
     """A network by name or dotted name; by default one that suits the data."""
     method: str = "feddpa"
@@ -86,8 +89,11 @@ class Experiment(BaseModel):
         return dotted(value) if isinstance(value, Mapping) else value
 
     @classmethod
-    def make(cls, *sources: Mapping[str, Any]) -> Experiment:
-        """An experiment from several sources, later ones winning; mistakes become one sentence."""
+    def make(cls, *sources: Mapping[str, Any], methods: Sequence[str] = ()) -> Experiment:
+        """An experiment from several sources, later ones winning; mistakes become one sentence.
+
+        With `methods`, those to be compared, a hyper-parameter is right when one of them has it.
+        """
         values: dict[str, Any] = {}
         settings: Settings = {}
         for source in sources:
@@ -109,11 +115,32 @@ class Experiment(BaseModel):
             raise _sentence(error, values) from error
         if experiment.epsilon is not None and experiment.noise_multiplier is not None:
             raise UserError("Give either epsilon or noise_multiplier, not both: each decides the other.")
-        experiment.build_method()
+        if methods:
+            experiment.check_settings(methods)
+        else:
+            experiment.build_method()
         return experiment
 
+    def check_settings(self, methods: Sequence[str]) -> None:
+        """Refuse a hyper-parameter that none of the methods has."""
+        fields = set().union(*(field_names(find(name)) for name in methods))
+        for key in self.set:
+            scope, _, name = key.rpartition(".")
+            if scope in ("", "method") and name not in fields:
+                raise unknown("hyper-parameter of these methods called", name, fields)
+
+    def for_method(self, name: str, settings: Mapping[str, Any]) -> Experiment:
+        """The experiment with another method; settings that only other methods know are left out."""
+        known = field_names(find(name))
+        kept = {
+            k: v
+            for k, v in self.set.items()
+            if k.rpartition(".")[0] not in ("", "method") or k.rpartition(".")[2] in known
+        }
+        return type(self).make(self.model_dump() | {"method": name, "set": kept}, {"set": settings})
+
     @classmethod
-    def read(cls, path: Path, *overrides: Mapping[str, Any]) -> Experiment:
+    def read(cls, path: Path, *overrides: Mapping[str, Any], methods: Sequence[str] = ()) -> Experiment:
         """An experiment from a TOML file, with overrides."""
         try:
             with path.open("rb") as file:
@@ -124,7 +151,7 @@ class Experiment(BaseModel):
             raise UserError(f"The experiment file {path} is not valid TOML: {error}.") from error
         except OSError as error:
             raise UserError(f"The experiment file {path} cannot be read: {error.strerror}.") from error
-        return cls.make(values, *overrides)
+        return cls.make(values, *overrides, methods=methods)
 
     def build_method(self) -> Method:
         """The method with its hyper-parameters."""
@@ -136,7 +163,7 @@ class Experiment(BaseModel):
             owner = self.method if scope in ("", "method") else scope
             if owner != self.method and not self._is_method(owner):
                 raise unknown("setting", key, [f"{known}.{name}" for known in ("method", "model", *names())])
-            fields = {field.name for field in dataclasses.fields(find(owner))} - {"variant"}
+            fields = field_names(find(owner))
             if name not in fields:
                 raise unknown(f"hyper-parameter of {owner}", name, fields)
             converted = _converted(find(owner), name, value)
@@ -167,6 +194,11 @@ class Experiment(BaseModel):
         except UserError:
             return False
         return True
+
+
+def field_names(kind: type[Method]) -> set[str]:
+    """The hyper-parameters of a method."""
+    return {field.name for field in dataclasses.fields(kind)} - {"variant"}
 
 
 def dotted(table: Mapping[str, Any], prefix: str = "") -> Settings:

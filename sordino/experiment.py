@@ -14,13 +14,14 @@ from torch import Tensor
 
 from sordino import models
 from sordino.config import Experiment
-from sordino.data import FederatedData, federate, load
+from sordino.data import Dataset, FederatedData, federate, load
 from sordino.errors import UserError
-from sordino.method import Method
+from sordino.method import Budget, Method
 from sordino.parameters import flatten
 from sordino.privacy.gate import Gate, Noise
 from sordino.privacy.noise import Seeded
 from sordino.privacy.plan import check_delta, cohort_size, default_delta, multiplier_for
+from sordino.public import set_aside
 from sordino.simulator.engine import Engine, choose_mode
 from sordino.simulator.federation import RoundReport, Simulator, mean, none
 from sordino.simulator.memory import Memory
@@ -40,10 +41,11 @@ class Prepared:
     method: Method
     data: FederatedData
     learner: Learner
+    public: Dataset | None
+    """Records that belong to no client, where the method judges models on the server."""
     initial: Tensor
     noise: Noise
-    delta: float
-    cohort: int
+    budget: Budget
     identity: str
     notes: list[str]
     """What the user should know before the run."""
@@ -51,38 +53,57 @@ class Prepared:
 
 def deal(experiment: Experiment) -> FederatedData:
     """Load an experiment's data and deal them to clients."""
+    return _deal(experiment, None)[0]
+
+
+def _deal(experiment: Experiment, method: Method | None) -> tuple[FederatedData, Dataset | None]:
+    """Records dealt to clients, and, where the method needs them, public ones that belong to no client."""
     dataset = load(experiment.data, experiment.data_dir, experiment.label, experiment.shape)
     clients = experiment.clients
     if clients is None and dataset.owner is None:
         clients = DEFAULT_CLIENTS
-    return federate(
+    public = None
+    if method is not None and method.settled(clients or len(dataset.owner_names)).needs_public():
+        dataset, public = set_aside(dataset, experiment)
+    dealt = federate(
         dataset, experiment.partition, clients, experiment.seed, experiment.test_fraction, experiment.test
     )
+    return dealt, public
 
 
 def prepare(experiment: Experiment) -> Prepared:
     """Load the data, build the network and derive the noise."""
     check_device(experiment.device)
-    data = deal(experiment)
+    method = experiment.build_method()
+    data, public = _deal(experiment, method)
+    method = method.settled(len(data.clients))
     name = experiment.model or models.default(data.shape, data.classes)
     experiment = experiment.model_copy(update={"model": name})
     torch.manual_seed(Seeded(experiment.seed).key("initial model") >> 32)
     module = models.build(name, data.shape, data.classes, **experiment.model_options())
     if experiment.engine == "auto":
         experiment = experiment.model_copy(update={"engine": choose_mode(module)})
-    method = experiment.build_method()
     noise, delta, notes = _noise(experiment, method, data)
+    clients, cohort = len(data.clients), cohort_size(len(data.clients), experiment.participation)
+    budget = Budget(
+        rounds=experiment.rounds,
+        clients=clients,
+        cohort=cohort,
+        turns=math.ceil(experiment.rounds * cohort / clients),
+        delta=delta,
+        multiplier=noise.multiplier,
+    )
     return Prepared(
         experiment=experiment,
         method=method,
         data=data,
+        public=public,
         learner=Learner(module),
         initial=flatten(module),
         noise=noise,
-        delta=delta,
-        cohort=cohort_size(len(data.clients), experiment.participation),
+        budget=budget,
         identity=experiment.identity(data.fingerprint),
-        notes=notes,
+        notes=notes + method.notes(budget),
     )
 
 
@@ -161,21 +182,20 @@ def carry_on(prepared: Prepared, store: Store, run: str, watch: Watch | None = N
     """Work on a run until it is done."""
     experiment, method = prepared.experiment, prepared.method
     with store.lock(run), single_threaded(), saving(store.folder):
-        blank = method.memory(prepared.initial)
+        blank = method.memory(prepared.initial) | method.public_memory(prepared.initial, prepared.learner.layout)
         memory = Memory(store.path(run) / "memory.bin", blank, len(prepared.data.clients))
         gate = Gate(prepared.noise, Seeded(experiment.seed))
         mode = "stacked" if experiment.engine == "stacked" else "one-by-one"
         engine = Engine(method, prepared.learner, prepared.data, gate, memory, mode, experiment.device)  # type: ignore[arg-type]
-        workers = Workers(engine, min(experiment.process_count(), prepared.cohort))
+        workers = Workers(engine, min(experiment.process_count(), prepared.budget.cohort))
         try:
             federation = Simulator(
                 store=store,
                 run=run,
                 experiment=prepared.identity,
-                rounds=experiment.rounds,
-                cohort=prepared.cohort,
-                delta=prepared.delta,
+                budget=prepared.budget,
                 workers=workers,
+                public=prepared.public,
                 evaluate_every=experiment.evaluate_every,
                 watch=watch,
             )
@@ -191,7 +211,7 @@ def summary(
 ) -> dict[str, Any]:
     """The result of a run. Accuracies are means over all clients, each on its own test records."""
     assert federation.last is not None
-    epsilon = federation.ledger.epsilon(prepared.delta)
+    epsilon = federation.ledger.epsilon(prepared.budget.delta)
     return {
         "run": run,
         "method": prepared.experiment.method,
@@ -205,11 +225,12 @@ def summary(
         },
         "epsilon": {view: none(value) for view, value in epsilon.items()},
         "attack_accuracy": federation.ledger.attack_accuracy(),
-        "delta": prepared.delta,
+        "delta": prepared.budget.delta,
         "unit": prepared.method.unit,
         "protect_from": prepared.experiment.protect_from,
         "noise_multiplier": prepared.noise.multiplier if prepared.method.is_private() else None,
         "not_covered": federation.ledger.reasons(),
+        "upload_bytes": federation.uploaded,
         "clients": len(prepared.data.clients),
         "parameters": prepared.learner.layout.size,
         "seed": prepared.experiment.seed,

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 from pydantic import Field
-from torch import Tensor
+from torch import Generator, Tensor
 
+from sordino.parameters import Layout
 from sordino.privacy.release import Releases
 from sordino.training import Descent, Optimizer, Records
 
@@ -36,7 +37,8 @@ class Result:
     send: dict[str, Tensor] = field(default_factory=dict)
     """What shall leave the client: it passes the gate first."""
     keep: dict[str, Tensor] = field(default_factory=dict)
-    """What the client remembers: private, it never leaves. `model` is what the client predicts with."""
+    """What the client remembers: private, it never leaves. `model` is what the client predicts with. What may be
+    remembered of what was sent is written by `Method.learn`, which sees no data."""
     start: Tensor | None = None
     """The model with which the client began the round, for the accuracy at round start."""
 
@@ -46,6 +48,12 @@ class Replies(Protocol):
 
     def mean(self, release: str) -> Tensor:
         """The average over the cohort, whose size is public."""
+
+    def deviation(self, release: str) -> Tensor:
+        """The noise on each coordinate of the sum over the cohort: public."""
+
+    def has(self, release: str) -> bool:
+        """Whether it was due in this round."""
 
     def __getitem__(self, release: str) -> Tensor:
         """One row per client: what the server, but no outsider, sees."""
@@ -67,8 +75,32 @@ class State:
         raise AttributeError(f"The server's state has no {name!r}; name it in fed.state(...).")
 
 
+@dataclass(frozen=True)
+class Budget:
+    """What was planned before the first round: public."""
+
+    rounds: int
+    clients: int
+    cohort: int
+    """How many clients a round asks."""
+    turns: int
+    """How often a client takes part, at the most."""
+    delta: float
+    multiplier: float
+    """Noise over sensitivity that the protected observer meets in one round."""
+
+
 class Federation(Protocol):
     """Clients that can be asked, in a simulation or on real machines."""
+
+    budget: Budget
+    layout: Layout
+
+    def judge(self, model: Tensor) -> tuple[float, float]:
+        """Loss and accuracy of a model on public records that belong to no client."""
+
+    def random(self, *purpose: object) -> Generator:
+        """Randomness for the server's own choices, another for each purpose and round."""
 
     def state(self, **initial: Any) -> State:
         """What the server keeps: `initial` at the first round, what was kept when a run resumes."""
@@ -118,6 +150,20 @@ class Method:
         """What a client remembers before it has taken part: the names, shapes and first values of `keep`."""
         return {"model": model}
 
+    def public_memory(self, model: Tensor, layout: Layout) -> dict[str, Tensor]:
+        """The public half of what a client remembers: the names, shapes and first values of what `learn` gives.
+
+        Bounds and masks of what leaves may be read from it, because it depends only on what has already been
+        paid for. A step reads it from `me`, but cannot write it.
+        """
+        return {}
+
+    def learn(
+        self, public: dict[str, Tensor], message: Message, sent: dict[str, Tensor], layout: Layout
+    ) -> dict[str, Tensor]:
+        """What a client may remember of what it sent: it sees the noisy message, and no data."""
+        return public
+
     def descent(self, data: Records) -> Descent:
         """Local training with this method's hyper-parameters."""
         return Descent(data, self.optimizer, self.rate, self.batch, self.momentum)
@@ -134,6 +180,18 @@ class Method:
     def is_private(self) -> bool:
         """Whether anything that leaves carries noise."""
         return any(release.private for releases in self.steps().values() for release in releases.values())
+
+    def settled(self, clients: int) -> Method:
+        """The method with choices made that depend on how many clients there are."""
+        return self
+
+    def needs_public(self) -> bool:
+        """Whether the server judges models on records that belong to no client."""
+        return False
+
+    def notes(self, budget: Budget) -> list[str]:
+        """What a user should know before a run with this budget."""
+        return []
 
     def published_multiplier(self, epsilon: float, delta: float, rounds: int, records: int) -> float | None:
         """The noise multiplier that the paper's own accounting gives for a budget, wrong or right.

@@ -32,6 +32,15 @@ class Layout:
         """The number of entries of the flat vector."""
         return sum(self.sizes)
 
+    @property
+    def layers(self) -> list[int]:
+        """The number of entries of each layer: the tensors of one module (weight and bias) are one layer."""
+        sizes: dict[str, int] = {}
+        for name, size in zip(self.names, self.sizes, strict=True):
+            module = name.rpartition(".")[0]
+            sizes[module] = sizes.get(module, 0) + size
+        return list(sizes.values())
+
     def tensors(self, flat: Tensor) -> list[Tensor]:
         """The tensors of a flat vector, as flat slices: views, no copies."""
         return list(flat.split(self.sizes, dim=-1))

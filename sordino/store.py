@@ -22,6 +22,8 @@ from sordino.errors import UserError, unknown
 from sordino.privacy.ledger import Row
 
 RunState = Literal["running", "stopped", "done"]
+LOCK_ATTEMPTS = 20
+"""How often to try for a run that seems to be running: who looks at its state holds it for an instant."""
 
 SCHEMA = """
 create table if not exists runs (
@@ -39,7 +41,7 @@ create table if not exists runs (
 );
 create table if not exists rounds (
     run text not null, round integer not null, personal real, personal_worst real, start real, global real,
-    clip real, cohort integer not null, rejected integer not null, seconds real not null,
+    clip real, cohort integer not null, rejected integer not null, bytes integer not null, seconds real not null,
     epsilon_outsider real, epsilon_peer real, epsilon_server real,
     primary key (run, round)
 );
@@ -50,7 +52,7 @@ create table if not exists clients (
 create table if not exists ledger (
     run text not null, position integer not null, round integer not null, step text not null,
     release text not null, owners blob not null, sensitivity real not null, deviation real not null,
-    colluders integer not null, reason text not null, link blob not null,
+    colluders integer not null, exposed integer not null, reason text not null, link blob not null,
     primary key (run, position)
 );
 """
@@ -86,10 +88,12 @@ class Progress:
 class Store:
     """A folder of runs."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, must_exist: bool = False) -> None:
         self.folder = folder
         if folder.exists() and not folder.is_dir():
             raise UserError(f"The store {folder} is a file, but must be a folder: choose another with --store.")
+        if must_exist and not (folder / "sordino.db").exists():
+            raise UserError(f"There is no store in {folder}: `sordino run` makes one; --store names another folder.")
         with saving(folder):
             folder.mkdir(parents=True, exist_ok=True)
             self._database = sqlite3.connect(folder / "sordino.db", timeout=30)
@@ -149,10 +153,16 @@ class Store:
         with saving(self.folder):
             file = self._lock_file(run)
         with file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise UserError(f"The run {run!r} is already running in another process.") from error
+            for attempt in range(1, LOCK_ATTEMPTS + 1):
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError as error:  # perhaps only somebody who looks whether it is running
+                    if attempt == LOCK_ATTEMPTS:
+                        raise UserError(f"The run {run!r} is already running in another process.") from error
+                    time.sleep(0.01)
+            # Worker processes inherit the open file; kept open there, it would outlive a killed run.
+            os.register_at_fork(after_in_child=file.close)
             yield
 
     def advance(
@@ -166,9 +176,9 @@ class Store:
     ) -> None:
         """Write, in one transaction, what has happened up to a checkpoint."""
         with saving(self.folder), self._database:
-            self._insert("rounds", 13, [(run, *values) for values in progress.rounds])
+            self._insert("rounds", 14, [(run, *values) for values in progress.rounds])
             self._insert("clients", 6, [(run, *values) for values in progress.clients])
-            self._insert("ledger", 11, [_ledger_values(run, *item) for item in progress.ledger])
+            self._insert("ledger", 12, [_ledger_values(run, *item) for item in progress.ledger])
             self._database.execute(
                 "update runs set rounds_done = ?, checkpoint = ?, seconds = ?, summary = ? where run = ?",
                 (rounds_done, checkpoint, seconds, json.dumps(summary) if summary else None, run),
@@ -176,12 +186,12 @@ class Store:
 
     def ledger(self, run: str) -> list[Row]:
         """The ledger rows of a run, in order; a broken chain raises."""
-        columns = "round, step, release, owners, sensitivity, deviation, colluders, reason, link"
+        columns = "round, step, release, owners, sensitivity, deviation, colluders, exposed, reason, link"
         query = f"select {columns} from ledger where run = ? order by position"
         rows: list[Row] = []
         previous = bytes(32)
-        for *fields, link in self._database.execute(query, (run,)):
-            row = Row(*fields)
+        for *fields, exposed, reason, link in self._database.execute(query, (run,)):
+            row = Row(*fields, bool(exposed), reason)  # type: ignore[misc, call-arg]
             previous = row.link(previous)
             if previous != link:
                 raise UserError(f"The ledger of {run!r} has been altered: row {len(rows)} breaks the chain.")
@@ -215,7 +225,7 @@ class Store:
     def _is_locked(self, run: str) -> bool:
         try:
             with self._lock_file(run) as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
         except OSError:  # a folder that was removed, or a store that may only be read
@@ -226,7 +236,7 @@ class Store:
 def _ledger_values(run: str, position: int, row: Row, link: bytes) -> tuple[Any, ...]:
     return (
         *(run, position, row.round, row.step, row.release, row.owners),
-        *(row.sensitivity, row.deviation, row.colluders, row.reason, link),
+        *(row.sensitivity, row.deviation, row.colluders, row.exposed, row.reason, link),
     )
 
 
@@ -235,6 +245,8 @@ def saving(folder: Path) -> Iterator[None]:
     """Turn a failure to write into a sentence for the user."""
     try:
         yield
+    except ConnectionError:  # a worker process that is gone, not a file
+        raise
     except (OSError, sqlite3.OperationalError) as error:
         if "locked" in str(error):
             raise UserError(f"The store {folder} is busy: another process has been writing for long.") from error

@@ -98,17 +98,22 @@ class Learner:
 
     def accuracy(self, flat: Tensor, x: Tensor, y: Tensor) -> float:
         """The share of records that the model `flat` labels rightly; `nan` when there are none."""
+        return self.loss_and_accuracy(flat, x, y)[1]
+
+    def loss_and_accuracy(self, flat: Tensor, x: Tensor, y: Tensor) -> tuple[float, float]:
+        """The mean cross-entropy and the share of rightly labelled records; `nan` when there are none."""
         if len(y) == 0:
-            return float("nan")
+            return float("nan"), float("nan")
         self.bind(flat)
         self.module.eval()
+        total, right = 0.0, 0
         with torch.no_grad():
-            right = sum(
-                int((self.module(part).argmax(dim=1) == label).sum())
-                for part, label in zip(x.split(1000), y.split(1000), strict=True)
-            )
+            for part, labels in zip(x.split(1000), y.split(1000), strict=True):
+                logits = self.module(part)
+                total += float(functional.cross_entropy(logits, labels, reduction="sum"))
+                right += int((logits.argmax(dim=1) == labels).sum())
         self.module.train()
-        return right / len(y)
+        return total / len(y), right / len(y)
 
 
 @dataclass
@@ -163,6 +168,18 @@ class Records:
             total = total + self.learner.squared_gradients(flat, batch)
         self.learner.module.train()
         return total / self.count
+
+    def logits(self, flat: Tensor) -> Tensor:
+        """What the model `flat` says of each record, without dropout and without gradients."""
+        self.learner.module.eval()
+        if self.stacked:
+            found = self.learner.logits(flat.detach(), self.x).detach()
+        else:
+            self.learner.bind(flat)
+            with torch.no_grad():
+                found = torch.cat([self.learner.module(part) for part in self.x.split(1000)])
+        self.learner.module.train()
+        return found
 
     def _order(self) -> Tensor:
         """A permutation that depends on the seed and the epoch; padding comes last."""
@@ -243,22 +260,7 @@ class Descent:
         """One step for one client: fused, without temporaries."""
         memory = self.memory or ()
         if self.optimizer == "adam":
-            first, second, count = memory
-            torch._fused_adam_(
-                [flat],
-                [gradient],
-                [first],
-                [second],
-                [],
-                [count.add_(1)],
-                lr=self.rate,
-                beta1=0.9,
-                beta2=0.999,
-                weight_decay=0.0,
-                eps=1e-8,
-                amsgrad=False,
-                maximize=False,
-            )
+            adam(flat, gradient, memory, self.rate)
             return flat
         if memory:
             gradient = memory[0].mul_(self.momentum).add_(gradient)
@@ -278,3 +280,23 @@ class Descent:
             gradient = self.momentum * memory[0] + gradient
             return flat - self.rate * gradient, (gradient,)
         return flat - self.rate * gradient, ()
+
+
+def adam(flat: Tensor, gradient: Tensor, memory: tuple[Tensor, ...], rate: float) -> None:
+    """One step of Adam (betas 0.9 and 0.999) on a flat vector and its memory (first, second, count), in place."""
+    first, second, count = memory
+    torch._fused_adam_(
+        [flat],
+        [gradient],
+        [first],
+        [second],
+        [],
+        [count.add_(1)],
+        lr=rate,
+        beta1=0.9,
+        beta2=0.999,
+        weight_decay=0.0,
+        eps=1e-8,
+        amsgrad=False,
+        maximize=False,
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,13 @@ from scipy.stats import chi2
 from sordino.config import Experiment
 from sordino.data import ClientData, FederatedData
 from sordino.experiment import Prepared, carry_on, prepare, resume, start
-from sordino.method import Method
+from sordino.method import Budget, Method
 from sordino.methods import find, names
 from sordino.privacy.accountant import epsilon_of
 from sordino.privacy.gate import Gate, UndeclaredReleaseError
 from sordino.privacy.ledger import VIEWS, Ledger
 from sordino.privacy.noise import Seeded
+from sordino.privacy.release import Derived, Number, Public, Update
 from sordino.simulator.engine import Engine, Work
 from sordino.simulator.memory import Memory
 from sordino.store import Store
@@ -56,7 +58,9 @@ def finished(chosen: Experiment) -> tuple[dict[str, Any], dict[str, torch.Tensor
 
 def engine_of(prepared: Prepared, folder: Path, data: FederatedData | None = None) -> Engine:
     data = data or prepared.data
-    memory = Memory(folder / "memory.bin", prepared.method.memory(prepared.initial), len(data.clients))
+    method, layout = prepared.method, prepared.learner.layout
+    blank = method.memory(prepared.initial) | method.public_memory(prepared.initial, layout)
+    memory = Memory(folder / "memory.bin", blank, len(data.clients))
     gate = Gate(prepared.noise, Seeded(prepared.experiment.seed))
     return Engine(prepared.method, prepared.learner, data, gate, memory, "one-by-one")
 
@@ -64,8 +68,9 @@ def engine_of(prepared: Prepared, folder: Path, data: FederatedData | None = Non
 class Recorder:
     """A federation that notes down each question instead of asking it everywhere: one round, real answers."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, budget: Budget) -> None:
         self.engine, self.asked = engine, []
+        self.budget, self.layout = budget, engine.learner.layout
 
     def state(self, **initial: Any) -> Any:
         from sordino.method import State
@@ -78,21 +83,26 @@ class Recorder:
     def sample(self) -> list[int]:
         return list(range(len(self.engine.data.clients)))
 
-    everyone = sample
+    def judge(self, model: torch.Tensor) -> tuple[float, float]:
+        return 1.0, 0.5
+
+    def random(self, *purpose: object) -> torch.Generator:
+        return Seeded(0).generator(*purpose)
 
     def ask(self, who: list[int], step: Any, message: Any) -> Any:
         from sordino.simulator.federation import Replies
 
         targets = self.engine.memory.targets(who)
         work = Work(step.__name__, 0, message, who, targets, evaluate=False)
+        public = Public(message, self.engine.public_states(who, self.engine.public_names), self.engine.layers)
         answer = self.engine.work(work)
         self.engine.memory.advance(who, targets)
-        self.asked.append((work, answer))
-        return Replies(self.engine.steps[step.__name__], answer)
+        self.asked.append((work, answer, public))
+        return Replies(self.engine.steps[step.__name__], answer, self.engine.gate.noise, public)
 
 
 def one_round(prepared: Prepared, folder: Path, data: FederatedData | None = None) -> Recorder:
-    recorder = Recorder(engine_of(prepared, folder, data))
+    recorder = Recorder(engine_of(prepared, folder, data), prepared.budget)
     prepared.method.run(recorder, prepared.initial)
     return recorder
 
@@ -137,55 +147,60 @@ def test_what_is_not_declared_does_not_leave(name: str, variant: str, tmp_path: 
             one_round(dataclasses.replace(prepared, method=leaky), tmp_path)
 
 
+def noised(recorder: Recorder) -> Iterator[tuple[Work, str, Update | Number, int, Public]]:
+    """Everything noised that a method asked for in its first round, with its width and what is public."""
+    for work, answer, public in recorder.asked:
+        for name, release in recorder.engine.steps[work.step].items():
+            if isinstance(release, Update | Number):
+                yield work, name, release, answer.values[name].shape[1], public
+
+
+def first_clients(public: Public, count: int) -> Public:
+    return dataclasses.replace(public, states={name: rows[:count] for name, rows in public.states.items()})
+
+
 @every_method
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf, 1e38])
 def test_adversarial_values_are_bounded(name: str, variant: str, poison: float, tmp_path: Path) -> None:
     """Whatever a client computes, what it sends less its noise is within the sensitivity that was charged."""
     prepared = prepare(experiment(name, variant, tmp_path))
-    recorder = one_round(prepared, tmp_path)
-    for work, answer in recorder.asked:
-        for release_name, release in recorder.engine.steps[work.step].items():
-            if not release.private:
-                continue
-            rows = torch.full((2, answer.values[release_name].shape[1]), poison)
-            rows[1, 0] = 1e6
-            bounded = release.bounded(rows, work.message)
-            lengths = bounded.rows.double().norm(dim=1)
-            assert (lengths <= release.sensitivity(work.message)).all()
-            if not math.isfinite(poison):
-                assert bounded.rejected > 0
-                assert lengths[0] == 0
+    for _, _, release, width, public in noised(one_round(prepared, tmp_path)):
+        two = first_clients(public, 2)
+        rows = torch.full((2, width), poison)
+        rows[1, 0] = 1e6
+        bounded = release.bounded(rows, two)
+        lengths = bounded.rows.double().norm(dim=1)
+        assert (lengths <= release.sensitivity(two) * (1 + 1e-12)).all()
+        if not math.isfinite(poison):
+            assert bounded.rejected > 0
+            assert lengths[0] == 0
 
 
 @every_method
 def test_noise_is_what_is_charged_and_never_reused(name: str, variant: str, tmp_path: Path) -> None:
     prepared = prepare(experiment(name, variant, tmp_path))
     recorder = one_round(prepared, tmp_path)
-    gate = recorder.engine.gate
-    clients = range(40)
-    for work, answer in recorder.asked:
-        releases = recorder.engine.steps[work.step]
-        for release_name, release in releases.items():
-            if not release.private:
-                continue
-            width = answer.values[release_name].shape[1]
-            null = {release_name: torch.full((len(clients), width), release.centre())}
-            only = {release_name: release}
-            noise = torch.stack(
-                [
-                    gate.passes(only, null, clients, work.step, number, work.message).values[release_name]
-                    for number in range(12)
-                ]
-            ).double()
-            ledger = Ledger(len(clients))
-            ledger.charge(only, clients, work.step, 0, work.message, prepared.noise)
-            # mu^2 of one message is (sensitivity / deviation)^2: the noise that the printed epsilon presumes.
-            charged = release.sensitivity(work.message) / ledger.mu("server")
-            statistic = float((noise / charged).square().sum())
-            low, high = chi2.ppf([5e-7, 1 - 5e-7], noise.numel())  # confidence 1 - 1e-6
-            assert low < statistic < high
-            draws = noise.flatten()
-            assert len(draws.unique()) > 0.99 * len(draws), "the same noise came twice"
+    for work, release_name, release, width, public in noised(recorder):
+        null = {release_name: torch.full((CLIENTS, width), release.centre())}
+        only = {release_name: release}
+        draws = [
+            recorder.engine.gate.passes(only, null, work.clients, work.step, number, public).values[release_name]
+            for number in range(40 if width > 1 else 2000)
+        ]
+        noise = torch.stack(draws).double()
+        ledger = Ledger(CLIENTS)
+        ledger.charge(only, work.clients, work.step, 0, public, prepared.noise)
+        # mu^2 of one message is the sum over its parts of (bound / deviation)^2: with the bounds and the noise that
+        # was drawn it must be the mu^2 that the printed epsilon presumes.
+        layers = public.layers if getattr(release, "layered", False) else [width]
+        bounds = public.rows(release.clip)[0] if isinstance(release, Update) else [release.sensitivity(public)]
+        parts = zip(bounds, noise.split(list(layers), dim=2), strict=True)
+        measured = sum(float(bound) ** 2 / float(part.square().mean()) for bound, part in parts)
+        freedom = noise.numel() // width * min(layers)
+        error = 5 * math.sqrt(2 / freedom)  # five standard errors of a variance
+        assert measured == pytest.approx(ledger.mu("server") ** 2, rel=error)
+        values = noise.flatten()
+        assert len(values.unique()) > 0.99 * len(values), "the same noise came twice"
 
 
 @every_method
@@ -202,14 +217,12 @@ def test_epsilon_is_the_one_worked_out_by_hand(name: str, variant: str, protect_
         assert summary["epsilon"] == dict.fromkeys(VIEWS)
         assert summary["not_covered"]
     else:
-        per_message = 1 / z**2 if protect_from == "server" else CLIENTS / z**2
-        mu = {
-            "server": math.sqrt(ROUNDS * per_message),
-            "peer": math.sqrt(ROUNDS * per_message / (CLIENTS - 1)),
-            "outsider": math.sqrt(ROUNDS * per_message / CLIENTS),
-        }
+        server = ROUNDS / z**2 if protect_from == "server" else ROUNDS * CLIENTS / z**2
+        exposed = any(isinstance(release, Derived) and release.published for release in sent)
+        shares = dict.fromkeys(VIEWS, 1) if exposed else {"server": 1, "peer": CLIENTS - 1, "outsider": CLIENTS}
         for view in VIEWS:
-            assert summary["epsilon"][view] == pytest.approx(epsilon_of(mu[view], delta), rel=1e-9)
+            expected = epsilon_of(math.sqrt(server / shares[view]), delta)
+            assert summary["epsilon"][view] == pytest.approx(expected, rel=1e-9)
         assert summary["not_covered"] == []
 
 
@@ -235,10 +248,11 @@ def test_one_clients_data_do_not_touch_anothers_state(name: str, variant: str, t
 def test_private_state_is_in_no_message(name: str, variant: str, tmp_path: Path) -> None:
     prepared = prepare(experiment(name, variant, tmp_path, noise_multiplier=1e-6))
     recorder = one_round(prepared, tmp_path)
-    for work, answer in recorder.asked:
+    for work, answer, _ in recorder.asked:
         assert set(answer.values) == set(recorder.engine.steps[work.step])
         for place, client in enumerate(work.clients):
             kept = recorder.engine.memory.read(client)
+            kept = {key: value for key, value in kept.items() if key not in recorder.engine.public_names}
             for values in answer.values.values():
                 for state_name, value in kept.items():
                     if value.numel() > 1 and value.numel() == values.shape[1]:

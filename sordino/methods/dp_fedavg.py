@@ -10,7 +10,7 @@ takes part is not treated as secret, because the server knows it.
 | paper | code |
 |---|---|
 | theta_t | `server.model` |
-| S (or C) | `server.clip` |
+| S (or C) | `server.threshold["clip"]` |
 | z | the run's noise multiplier, from its budget |
 """
 
@@ -22,7 +22,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from sordino.method import Federation, Message, Result
-from sordino.parts.thresholds import Clipped
+from sordino.parts.clipped import Clipped
 from sordino.privacy.release import sends
 from sordino.training import Records
 
@@ -35,11 +35,11 @@ class DPFedAvg(Clipped):
     paper: ClassVar[str] = "McMahan et al., ICLR 2018; adaptive clipping: Andrew et al., NeurIPS 2021"
 
     def run(self, fed: Federation, model: Tensor) -> None:
-        server = fed.state(model=model, clip=self.threshold.first())
+        server = fed.state(model=model, threshold=self.threshold.begin(fed))
         for _ in fed.rounds(server):
-            got = fed.ask(fed.sample(), self.local, {"global": server.model, "clip": server.clip})
+            got = fed.ask(fed.sample(), self.local, {"global": server.model, "clip": server.threshold["clip"]})
             server.model = server.model + got.mean("update")
-            server.clip = self.threshold.following(server.clip, got)
+            server.threshold = self.threshold.following(server.threshold, got, fed, server.model)
 
     @sends(lambda self: self.threshold.releases())
     def local(self, message: Message, me: dict[str, Tensor], data: Records) -> Result:
@@ -47,5 +47,5 @@ class DPFedAvg(Clipped):
         start = model = message["global"]
         for _ in range(self.epochs):
             model = descent.epoch(model)
-        sent = self.threshold.tell(model - start, message["clip"])
+        sent = self.threshold.tell(model - start, model, message, data)
         return Result(send=sent, keep={"model": model}, start=start)

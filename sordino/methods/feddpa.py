@@ -38,7 +38,7 @@ from torch import Tensor
 
 from sordino.method import Federation, Message, NotNegative, Result, Variant
 from sordino.parameters import Layout
-from sordino.parts.thresholds import Clipped, unit
+from sordino.parts.clipped import Clipped, unit
 from sordino.privacy.accountant import rdp_multiplier
 from sordino.privacy.release import sends
 from sordino.training import Records
@@ -68,15 +68,15 @@ class FedDPA(Clipped):
     """Penalties on one norm around the round's start, or on the sum of tensor norms around the global model."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
-        server = fed.state(model=model, clip=self.threshold.first())
+        server = fed.state(model=model, threshold=self.threshold.begin(fed))
         for _ in fed.rounds(server):
-            got = fed.ask(fed.sample(), self.local, {"global": server.model, "clip": server.clip})
+            got = fed.ask(fed.sample(), self.local, {"global": server.model, "clip": server.threshold["clip"]})
             server.model = server.model + got.mean("update")
-            server.clip = self.threshold.following(server.clip, got)
+            server.threshold = self.threshold.following(server.threshold, got, fed, server.model)
 
     @sends(lambda self: self.threshold.releases())
     def local(self, message: Message, me: dict[str, Tensor], data: Records) -> Result:
-        received, clip = message["global"], message["clip"]
+        received, clip = message["global"], whole(message["clip"])
         own = torch.where(me["participations"] > 0, me["model"], received)
 
         information = scaled(data.fisher(own), data.layout)  # Eq. 4, 5
@@ -93,7 +93,7 @@ class FedDPA(Clipped):
             else:
                 model = train_shared.epoch(model, mask=shared, pull=draw)  # Eq. 10, 11
 
-        sent = self.threshold.tell(model - start, clip)
+        sent = self.threshold.tell(model - start, model, message, data)
         return Result(send=sent, keep={"model": model}, start=start)
 
     def _phases(self) -> list[str]:
@@ -103,7 +103,7 @@ class FedDPA(Clipped):
         return ["personal"] * self.epochs + ["shared"] * self.epochs
 
     def _penalties(
-        self, start: Tensor, received: Tensor, personal: Tensor, shared: Tensor, clip: float, layout: Layout
+        self, start: Tensor, received: Tensor, personal: Tensor, shared: Tensor, clip: float | Tensor, layout: Layout
     ) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
         """The gradients of (lambda1/2) |u - u0| (Eq. 9) and (lambda2/2) | |v - v0| - C | (Eq. 11)."""
         as_published = self.constraints == "paper"
@@ -130,6 +130,11 @@ class FedDPA(Clipped):
         """What the released code computes: DP-SGD on the pooled records, although noise is added once a round."""
         steps = round(rounds * self.epochs * records / self.batch)
         return rdp_multiplier(epsilon, steps, delta, rate=min(1.0, self.batch / records))
+
+
+def whole(clip: float | Tensor) -> float | Tensor:
+    """The threshold of the whole update, from one or from those of all layers."""
+    return torch.linalg.vector_norm(clip) if isinstance(clip, Tensor) else clip
 
 
 def scaled(information: Tensor, layout: Layout) -> Tensor:

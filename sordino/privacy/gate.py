@@ -1,8 +1,8 @@
 """The only exit of a client: check, bound, noise.
 
 `Noise` says how much noise a message must carry; `Gate` applies it to everything a step wants to send.
-What was sent is charged by the ledger from the same two objects, so that the noise that was added and the
-noise that is paid for cannot differ.
+What was sent is charged by the ledger from the same objects, so that the noise that was added and the noise
+that is paid for cannot differ.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from sordino.privacy.noise import Seeded
-from sordino.privacy.release import Public, Release, Releases
+from sordino.privacy.release import Bare, Derived, Public, Release, Releases
 
 ProtectFrom = Literal["outsider", "server"]
 
@@ -40,11 +40,9 @@ class Noise:
     minimum_cohort: int
     colluders: int = 0
 
-    def deviation(self, release: Release, sensitivity: float) -> float:
-        """Standard deviation of the noise on each coordinate of one message."""
-        if not release.private:
-            return 0.0
-        full = self.multiplier / math.sqrt(release.share) * sensitivity
+    def of_message(self, release: Release) -> float:
+        """The ratio of noise to sensitivity in one message's release."""
+        full = self.multiplier / math.sqrt(release.share)
         if self.protect_from == "server":
             return full
         return full / math.sqrt(self.minimum_cohort - self.colluders)
@@ -58,6 +56,8 @@ class Passed:
     """Release name to one row per client, bounded and noised, centred on zero."""
     rejected: int
     """Values that were not finite and were replaced by a null contribution."""
+    size: int
+    """Bytes that leave, all clients together."""
 
 
 @dataclass(frozen=True)
@@ -79,18 +79,26 @@ class Gate:
         """Bound and noise what `clients` want to send: `wanted` maps a release's name to one row per client."""
         check_declared(releases, wanted, step)
         values: dict[str, Tensor] = {}
-        rejected = 0
+        rejected = size = 0
         for name, release in releases.items():
+            if isinstance(release, Derived):
+                values[name] = public.states[release.state].reshape(len(clients), -1)
+                size += len(clients) * release.size(values[name].shape[1], public)
+                continue
             rows = wanted[name].detach().reshape(len(clients), -1)
             bounded = release.bounded(rows, public)
-            deviation = self.noise.deviation(release, release.sensitivity(public))
-            if deviation > 0:
-                draws = [self.source.normal(rows.shape[1], step, name, round, client) for client in clients]
-                values[name] = bounded.rows.add_(torch.stack(draws).to(rows.device), alpha=deviation)
-            else:
-                values[name] = bounded.rows
+            values[name] = bounded.rows
             rejected += bounded.rejected
-        return Passed(values, rejected)
+            size += len(clients) * release.size(rows.shape[1], public)
+            if isinstance(release, Bare):
+                continue
+            deviations = release.deviations(self.noise.of_message(release), rows.shape[1], public)
+            draws = [self.source.normal(rows.shape[1], step, name, round, client) for client in clients]
+            noise = torch.stack(draws).mul_(deviations.float())
+            if getattr(release, "at", None) is not None:
+                noise = noise * public.states[release.at].cpu()  # type: ignore[union-attr, index]
+            values[name] = bounded.rows + noise.to(rows.device)
+        return Passed(values, rejected, size)
 
 
 def check_declared(releases: Releases, wanted: Mapping[str, Tensor], step: str) -> None:
@@ -101,6 +109,7 @@ def check_declared(releases: Releases, wanted: Mapping[str, Tensor], step: str) 
             f"{step} tried to send {', '.join(undeclared)}, which @sends does not declare: "
             "declare it beside the step, or keep it at the client."
         )
-    missing = sorted(set(releases) - set(wanted))
+    due = {name for name, release in releases.items() if not isinstance(release, Derived)}
+    missing = sorted(due - set(wanted))
     if missing:
         raise UndeclaredReleaseError(f"{step} declares {', '.join(missing)} but did not send it.")

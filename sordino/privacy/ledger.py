@@ -25,7 +25,7 @@ import numpy as np
 
 from sordino.privacy.accountant import attack_accuracy, epsilon_of
 from sordino.privacy.gate import Noise
-from sordino.privacy.release import Bare, Public, Releases
+from sordino.privacy.release import Bare, Derived, Public, Releases, Update
 
 View = Literal["outsider", "peer", "server"]
 VIEWS: tuple[View, ...] = get_args(View)
@@ -42,7 +42,10 @@ class Row:
     """Client numbers, each four bytes, little-endian."""
     sensitivity: float
     deviation: float
+    """Of a noise that is the same on all coordinates and costs what the message's noise costs."""
     colluders: int
+    exposed: bool
+    """Whether what is published tells of single messages, so that everybody learns what the server learns."""
     reason: str
     """Why the release is not covered by noise; empty when it is."""
 
@@ -54,12 +57,13 @@ class Row:
         """What the release adds to mu^2 of each sender, for the observer `view`."""
         if self.deviation == 0:
             return math.inf
-        return (self.sensitivity / self.deviation) ** 2 / honest_shares(view, len(self.owners) // 4, self.colluders)
+        seen: View = "server" if self.exposed else view
+        return (self.sensitivity / self.deviation) ** 2 / honest_shares(seen, len(self.owners) // 4, self.colluders)
 
     def link(self, previous: bytes) -> bytes:
         """The SHA-256 that binds this row to all rows before it."""
         fields = (self.round, self.step, self.release, self.owners.hex(), self.sensitivity, self.deviation)
-        return hashlib.sha256(previous + repr((*fields, self.colluders, self.reason)).encode()).digest()
+        return hashlib.sha256(previous + repr((*fields, self.colluders, self.exposed, self.reason)).encode()).digest()
 
 
 def honest_shares(view: View, cohort: int, colluders: int = 0) -> int:
@@ -91,11 +95,21 @@ class Ledger:
     ) -> None:
         """Charge everything that `step` is about to send from the clients `who`."""
         owners = np.asarray(who, dtype="<u4").tobytes()
+        derived = [release for release in releases.values() if isinstance(release, Derived)]
+        exposed = {name for release in derived if release.published for name in release.of}
         for name, release in releases.items():
-            sensitivity = release.sensitivity(public)
-            deviation = noise.deviation(release, sensitivity)
-            reason = f"{name}: {release.why}" if isinstance(release, Bare) else ""
-            self.append(Row(round, step, name, owners, sensitivity, deviation, noise.colluders, reason))
+            if isinstance(release, Derived):
+                continue
+            reason, sensitivity, deviation = "", 0.0, 0.0
+            if isinstance(release, Bare):
+                reason = f"{name}: {release.why}"
+            else:
+                width = sum(public.layers) if isinstance(release, Update) else 1
+                deviations = release.deviations(noise.of_message(release), width, public)
+                sensitivity = release.sensitivity(public)
+                deviation = sensitivity / math.sqrt(release.cost(deviations, width, public))
+            about = (round, step, name, owners)
+            self.append(Row(*about, sensitivity, deviation, noise.colluders, name in exposed, reason))
 
     def append(self, row: Row) -> None:
         """Add a row and its cost."""

@@ -87,7 +87,7 @@ def comparison_table(rows: list[dict[str, Any]]) -> Table:
         accuracy = row["accuracy"]
         name = row["method"] if row["variant"] == "sound" else f"{row['method']} ({row['variant']})"
         table.add_row(
-            name,
+            Text(name),  # brackets of hyper-parameters are no markup
             _plus_minus(accuracy["personal"]),
             f"{100 * accuracy['personal_worst']['mean']:.0f}",
             _plus_minus(accuracy["start"]),

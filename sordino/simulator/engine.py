@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,7 +14,7 @@ from torch.func import vmap
 from sordino.data import FederatedData
 from sordino.method import Message, Method, Result
 from sordino.privacy.gate import Gate, check_declared
-from sordino.privacy.release import Releases
+from sordino.privacy.release import Public, Releases, due
 from sordino.simulator.memory import Memory
 from sordino.training import Learner, Records
 
@@ -47,6 +47,17 @@ class Answer:
     accuracies: np.ndarray
     """Columns: the personal model after training, the model at round start; `nan` where not evaluated."""
     rejected: int
+    size: int
+    """Bytes that left the clients."""
+
+
+@dataclass
+class Done:
+    """What a step computed at some clients, one row each, before the gate."""
+
+    sent: dict[str, Tensor]
+    kept: dict[str, Tensor]
+    start: Tensor | None
 
 
 def choose_mode(module: nn.Module) -> Mode:
@@ -72,6 +83,8 @@ class Engine:
         self.mode = mode
         self.device = torch.device(device)
         self.steps: dict[str, Releases] = method.steps()
+        self.layers = learner.layout.layers
+        self.public_names = sorted(method.public_memory(memory.blank["model"], learner.layout))
         learner.module.to(self.device)
 
     def units(self, who: Sequence[int]) -> list[list[int]]:
@@ -85,15 +98,34 @@ class Engine:
         return [part.tolist() for part in np.array_split(np.array(by_size), stacks)]
 
     def work(self, work: Work) -> Answer:
-        """Run a step at clients and pass what it sends through the gate."""
-        run = self._stacked if self.mode == "stacked" else self._one_by_one
+        """Run a step at clients, pass what it sends through the gate, and let them remember."""
         message = {
             name: value.to(self.device) if isinstance(value, Tensor) else value
             for name, value in work.message.items()
         }
-        sent, accuracies = run(work, message)
-        passed = self.gate.passes(self.steps[work.step], sent, work.clients, work.step, work.round, work.message)
-        return Answer({k: v.cpu() for k, v in passed.values.items()}, accuracies, passed.rejected)
+        states = [self.memory.read(client) for client in work.clients]
+        me = {name: torch.stack([state[name] for state in states]).to(self.device) for name in states[0]}
+        done = (self._stacked if self.mode == "stacked" else self._one_by_one)(work, message, me)
+        releases = due(self.steps[work.step], work.round)
+        wanted = {name: value for name, value in done.sent.items() if name in releases}
+        public = Public(work.message, {name: me[name] for name in self.public_names}, self.layers)
+        passed = self.gate.passes(releases, wanted, work.clients, work.step, work.round, public)
+        accuracies = np.full((len(work.clients), 2), np.nan)
+        for place, (client, slot) in enumerate(zip(work.clients, work.targets, strict=True)):
+            kept = {name: value[place].detach().contiguous() for name, value in done.kept.items()}
+            self.memory.write(client, slot, kept | self._learned(place, message, me, passed.values))
+            if work.evaluate:
+                begin = None if done.start is None else done.start[place].detach().contiguous()
+                accuracies[place] = (self._accuracy(kept.get("model"), client), self._accuracy(begin, client))
+        return Answer(
+            {name: rows.cpu() for name, rows in passed.values.items()}, accuracies, passed.rejected, passed.size
+        )
+
+    def public_states(self, clients: Sequence[int], names: Collection[str]) -> dict[str, Tensor]:
+        """Those of the clients' public states that are asked for, one row per client."""
+        wanted = [name for name in self.public_names if name in names]
+        states = [self.memory.read(client) for client in clients] if wanted else []
+        return {name: torch.stack([state[name] for state in states]) for name in wanted}
 
     def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
         """Each client's test accuracy with `model`, or with its own model when that is None.
@@ -113,33 +145,30 @@ class Engine:
         step: Callable[..., Result] = getattr(self.method, name)
         return step
 
-    def _one_by_one(self, work: Work, message: dict[str, Any]) -> tuple[dict[str, Tensor], np.ndarray]:
-        rows: dict[str, list[Tensor]] = {name: [] for name in self.steps[work.step]}
-        accuracies = np.full((len(work.clients), 2), np.nan)
-        for place, (client, slot) in enumerate(zip(work.clients, work.targets, strict=True)):
+    def _one_by_one(self, work: Work, message: dict[str, Any], me: dict[str, Tensor]) -> Done:
+        results = []
+        for place, client in enumerate(work.clients):
             seed = self._seed(work, client)
             torch.manual_seed(seed)  # dropout draws from the global stream
             mine = self.data.clients[client]
             records = Records(mine.x.to(self.device), mine.y.to(self.device), self.learner, seed)
-            me = {name: value.to(self.device) for name, value in self.memory.read(client).items()}
-            result = self._step(work.step)(message, me, records)
+            result = self._step(work.step)(message, {name: rows[place] for name, rows in me.items()}, records)
             check_declared(self.steps[work.step], result.send, work.step)
-            for name, value in result.send.items():
-                rows[name].append(value.detach().reshape(-1))
-            if work.evaluate:
-                accuracies[place] = self._accuracy_pair(result, client)
-            self.memory.write(client, slot, result.keep)
-        return {name: torch.stack(values) for name, values in rows.items()}, accuracies
+            results.append(result)
+        first = results[0]
+        return Done(
+            sent={name: torch.stack([result.send[name] for result in results]) for name in first.send},
+            kept={name: torch.stack([result.keep[name] for result in results]) for name in first.keep},
+            start=None if first.start is None else torch.stack([r.start for r in results if r.start is not None]),
+        )
 
-    def _stacked(self, work: Work, message: dict[str, Any]) -> tuple[dict[str, Tensor], np.ndarray]:
+    def _stacked(self, work: Work, message: dict[str, Any], me: dict[str, Tensor]) -> Done:
         mine = [self.data.clients[client] for client in work.clients]
         x, valid = padded([data.x for data in mine])
         y, _ = padded([data.y for data in mine])
         x, y = x.to(self.device), y.to(self.device)
         valid = None if valid is None else valid.to(self.device)
         seeds = torch.tensor([self._seed(work, client) for client in work.clients], device=self.device)
-        memories = [self.memory.read(client) for client in work.clients]
-        me = {name: torch.stack([one[name] for one in memories]).to(self.device) for name in memories[0]}
         step = self._step(work.step)
 
         def one(me: Any, x: Tensor, y: Tensor, valid: Tensor | None, seed: Tensor) -> tuple[Any, ...]:
@@ -150,28 +179,27 @@ class Engine:
 
         dims = (0, 0, 0, None if valid is None else 0, 0)
         send, keep, start = vmap(one, in_dims=dims)(me, x, y, valid, seeds)
-        accuracies = np.full((len(work.clients), 2), np.nan)
-        for place, (client, slot) in enumerate(zip(work.clients, work.targets, strict=True)):
-            state = {name: value[place] for name, value in keep.items()}
-            if work.evaluate:
-                begin = start["start"][place] if start else None
-                accuracies[place] = self._accuracy_pair(Result(keep=state, start=begin), client)
-            self.memory.write(client, slot, state)
-        return {name: value.reshape(len(work.clients), -1) for name, value in send.items()}, accuracies
+        return Done(send, keep, start.get("start"))
+
+    def _learned(
+        self, place: int, message: Message, me: dict[str, Tensor], values: dict[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """What one client may remember of what it has just sent."""
+        if not self.public_names:
+            return {}
+        public = {name: me[name][place] for name in self.public_names}
+        sent = {name: rows[place] for name, rows in values.items()}
+        return self.method.learn(public, message, sent, self.learner.layout)
 
     def _seed(self, work: Work, client: int) -> int:
         """What the order of a client's batches and its dropout depend on."""
         return self.gate.source.key("training", work.step, work.round, client) >> 32
 
-    def _accuracy(self, flat: Tensor, client: int) -> float:
+    def _accuracy(self, flat: Tensor | None, client: int) -> float:
+        if flat is None:
+            return float("nan")
         mine = self.data.clients[client]
         return self.learner.accuracy(flat, mine.x_test.to(self.device), mine.y_test.to(self.device))
-
-    def _accuracy_pair(self, result: Result, client: int) -> tuple[float, float]:
-        own = self._accuracy(result.keep["model"].detach().contiguous(), client)
-        if result.start is None:
-            return own, float("nan")
-        return own, self._accuracy(result.start.detach().contiguous(), client)
 
 
 def padded(tensors: list[Tensor]) -> tuple[Tensor, Tensor | None]:

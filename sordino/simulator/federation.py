@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sordino.data import Dataset
 from sordino.errors import UserError
-from sordino.method import Message, Result, State
+from sordino.method import Budget, Message, Result, State
+from sordino.privacy.gate import Noise
 from sordino.privacy.ledger import Ledger, Row, View
 from sordino.privacy.noise import Seeded
-from sordino.privacy.release import Releases
+from sordino.privacy.release import Number, Public, Releases, Update, due
 from sordino.simulator import checkpoint as checkpoints
 from sordino.simulator.engine import Answer, Work
 from sordino.simulator.workers import Workers
@@ -39,6 +41,7 @@ class RoundReport:
     clip: float | None
     cohort: int
     rejected: int
+    size: int
     seconds: float
     epsilon: dict[View, float]
 
@@ -46,14 +49,26 @@ class RoundReport:
 class Replies:
     """What came back: bounded and noised rows, centred on zero."""
 
-    def __init__(self, releases: Releases, answer: Answer) -> None:
+    def __init__(self, releases: Releases, answer: Answer, noise: Noise, public: Public) -> None:
         self._releases, self._values = releases, answer.values
+        self._noise, self._public = noise, public
+
+    def has(self, release: str) -> bool:
+        return release in self._values
 
     def __getitem__(self, release: str) -> Tensor:
         return self._values[release] + self._releases[release].centre()
 
     def mean(self, release: str) -> Tensor:
         return self._values[release].mean(dim=0) + self._releases[release].centre()
+
+    def deviation(self, release: str) -> Tensor:
+        chosen, rows = self._releases[release], self._values[release]
+        if not isinstance(chosen, Update | Number):
+            return torch.zeros(1)
+        deviations = chosen.deviations(self._noise.of_message(chosen), rows.shape[1], self._public)
+        by_client = deviations.expand(len(rows), -1) if len(deviations) == 1 else deviations
+        return by_client.square().sum(dim=0).sqrt().float()
 
 
 class Simulator:
@@ -65,20 +80,20 @@ class Simulator:
         store: Store,
         run: str,
         experiment: str,
-        rounds: int,
-        cohort: int,
-        delta: float,
+        budget: Budget,
         workers: Workers,
+        public: Dataset | None = None,
         evaluate_every: int = 1,
         watch: Callable[[RoundReport], None] | None = None,
     ) -> None:
         self._store, self._run, self._experiment = store, run, experiment
-        self._total, self._cohort, self._delta = rounds, cohort, delta
+        self.budget, self.layout, self._public = budget, workers.engine.learner.layout, public
+        self._total, self._delta = budget.rounds, budget.delta
         self._workers, self._engine = workers, workers.engine
         self._evaluate_every, self._watch = evaluate_every, watch
         self._folder: Path = store.path(run)
         self._clients = len(self._engine.data.clients)
-        self._turns = Turns(self._clients, cohort, self._engine.gate.source)
+        self._turns = Turns(self._clients, budget.cohort, self._engine.gate.source)
         self.ledger = Ledger(self._clients)
         self._saved_rows = 0
         self._pending = Progress([], [], [])
@@ -88,6 +103,7 @@ class Simulator:
         self._asked: list[tuple[Sequence[int], Answer]] = []
         self._link = bytes(32)
         self._final = State()
+        self.uploaded = 0
         self.last: RoundReport | None = None
         self._resume()
 
@@ -112,21 +128,34 @@ class Simulator:
 
     def ask(self, who: Sequence[int], step: Callable[..., Result], message: Message) -> Replies:
         name = step.__name__
-        releases = self._engine.steps[name]
+        releases = due(self._engine.steps[name], self._round)
         noise = self._engine.gate.noise
         if any(release.private for release in releases.values()) and len(who) < noise.minimum_cohort:
             raise UserError(
                 f"Round {self._round + 1} has {len(who)} clients, but the noise is shared out over at least "
                 f"{noise.minimum_cohort}: the round is given up before anything is used."
             )
-        self.ledger.charge(releases, who, name, self._round, message, noise)
+        bounds = {release.clip for release in releases.values() if isinstance(release, Update)}
+        states = self._engine.public_states(who, {name for name in bounds if isinstance(name, str)})
+        public = Public(message, states, self._engine.layers)
+        self.ledger.charge(releases, who, name, self._round, public, noise)
         targets = self._engine.memory.targets(who)
         work = Work(name, self._round, message, who, targets, self._evaluates())
         with saving(self._store.folder):
             answer = self._workers.work(work)
         self._engine.memory.advance(who, targets)
         self._asked.append((who, answer))
-        return Replies(releases, answer)
+        return Replies(releases, answer, noise, public)
+
+    def judge(self, model: Tensor) -> tuple[float, float]:
+        if self._public is None:
+            raise UserError(
+                "This method judges models on public records, and there are none: name some with the key `public`."
+            )
+        return self._engine.learner.loss_and_accuracy(model, self._public.x, self._public.y)
+
+    def random(self, *purpose: object) -> torch.Generator:
+        return self._engine.gate.source.generator("server", self._round, *purpose)
 
     def finish(self, summarize: Callable[[np.ndarray, np.ndarray | None], dict[str, Any]]) -> dict[str, Any]:
         """Evaluate every client once more, and write the summary that `summarize` makes of it."""
@@ -170,17 +199,19 @@ class Simulator:
             self._link = row.link(self._link)
             self._pending.ledger.append((position, row, self._link))
         rejected = sum(answer.rejected for _, answer in self._asked)
-        clip = state.__dict__.get("clip")
+        size = sum(answer.size for _, answer in self._asked)
+        self.uploaded += size
+        clip = overall(state.__dict__.get("threshold"))
         epsilon = self.ledger.epsilon(self._delta)
         self.last = RoundReport(
-            *(self._round, self._total, personal, worst, start, shared, clip, len(who), rejected, seconds),
+            *(self._round, self._total, personal, worst, start, shared, clip, len(who), rejected, size, seconds),
             epsilon,
         )
         self._pending.rounds.append(
             (
                 self._round,
                 *(none(value) for value in (personal, worst, start, shared)),
-                *(clip, len(who), rejected, seconds),
+                *(clip, len(who), rejected, size, seconds),
                 *(none(value) for value in epsilon.values()),
             )
         )
@@ -224,6 +255,7 @@ class Simulator:
         if row.checkpoint is None:
             return
         found = checkpoints.load(self._folder / row.checkpoint, self._experiment)
+        self.uploaded = sum(row["bytes"] for row in self._store.curve(self._run))
         self._restored, self._round, self._seconds = found.server, found.round, row.seconds
         self._engine.memory.restore(found.slots, found.participations)
         rows: list[Row] = self._store.ledger(self._run)
@@ -267,6 +299,13 @@ class Turns:
 def mean(values: np.ndarray) -> float:
     """The mean of the finite values; `nan` when there is none."""
     return float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
+
+
+def overall(threshold: Mapping[str, Any] | None) -> float | None:
+    """The clipping threshold of the next round, all layers together, for people who watch."""
+    if threshold is None:
+        return None
+    return float(torch.as_tensor(threshold["clip"], dtype=torch.float64).norm())
 
 
 def none(value: float) -> float | None:

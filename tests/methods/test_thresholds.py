@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from sordino.parts.thresholds import Fixed, Quantile
 from sordino.privacy.gate import Gate, Noise
 from sordino.privacy.noise import Seeded
+from sordino.privacy.release import Public
 from sordino.simulator.engine import Answer
 from sordino.simulator.federation import Replies
 
@@ -18,23 +21,31 @@ RULE = Quantile(clip=1.0, quantile=0.5, rate=0.2, share=0.05)
 
 def replies(below: list[float]) -> Replies:
     centred = torch.tensor(below).reshape(-1, 1) - 0.5  # as they come out of the gate
-    return Replies(RULE.releases(), Answer({"below": centred}, None, 0))
+    return answered({"below": centred})
+
+
+def answered(values: dict[str, torch.Tensor], rule: Any = RULE) -> Replies:
+    return Replies(rule.releases(), Answer(values, np.empty(0), 0, 0), Noise(1.0, "outsider", 2), Public({}))
+
+
+def moved(clip: float, got: Replies) -> float:
+    return RULE.following({"clip": clip}, got, None, None)["clip"]
 
 
 def test_the_rule_by_hand() -> None:
-    assert RULE.following(1.0, replies([1.0, 0.0])) == pytest.approx(1.0)
-    assert RULE.following(1.0, replies([1.0, 1.0])) == pytest.approx(math.exp(-0.1))
-    assert RULE.following(1.0, replies([0.0, 0.0])) == pytest.approx(math.exp(0.1))
+    assert moved(1.0, replies([1.0, 0.0])) == pytest.approx(1.0)
+    assert moved(1.0, replies([1.0, 1.0])) == pytest.approx(math.exp(-0.1))
+    assert moved(1.0, replies([0.0, 0.0])) == pytest.approx(math.exp(0.1))
 
 
 def test_the_noisy_share_is_held_to_the_possible() -> None:
-    assert RULE.following(1.0, replies([40.0])) == pytest.approx(math.exp(-0.1))
-    assert RULE.following(1.0, replies([-40.0])) == pytest.approx(math.exp(0.1))
+    assert moved(1.0, replies([40.0])) == pytest.approx(math.exp(-0.1))
+    assert moved(1.0, replies([-40.0])) == pytest.approx(math.exp(0.1))
 
 
 def test_the_bit_says_whether_the_update_is_within() -> None:
-    assert RULE.tell(torch.tensor([0.6, 0.8]), 1.0)["below"] == 1.0
-    assert RULE.tell(torch.tensor([0.6, 0.9]), 1.0)["below"] == 0.0
+    assert RULE.tell(torch.tensor([0.6, 0.8]), None, {"clip": 1.0}, None)["below"] == 1.0
+    assert RULE.tell(torch.tensor([0.6, 0.9]), None, {"clip": 1.0}, None)["below"] == 0.0
 
 
 def test_shares_add_up() -> None:
@@ -51,10 +62,10 @@ def test_it_finds_the_quantile_of_the_norms_and_stays(factor: float, quantile: f
     rule = Quantile(clip=wanted * factor, quantile=quantile, rate=0.2, share=0.05)
     gate = Gate(Noise(1.0, "outsider", 200), Seeded(1))
     only = {"below": rule.releases()["below"]}
-    clip, path = rule.first(), []
+    clip, path = rule.clip, []
     for number in range(100):
         bits = {"below": (norms <= clip).float().reshape(-1, 1)}
-        out = gate.passes(only, bits, range(200), "local", number, {"clip": clip})
-        clip = rule.following(clip, Replies(rule.releases(), Answer(out.values, None, 0)))
+        out = gate.passes(only, bits, range(200), "local", number, Public({"clip": clip}))
+        clip = rule.following({"clip": clip}, answered(out.values, rule), None, None)["clip"]
         path.append(clip)
     assert all(0.85 * wanted < later < 1.15 * wanted for later in path[60:])

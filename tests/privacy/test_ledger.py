@@ -8,7 +8,7 @@ import pytest
 from sordino.privacy.accountant import epsilon_of
 from sordino.privacy.gate import Noise
 from sordino.privacy.ledger import Ledger
-from sordino.privacy.release import Bare, Number, Update
+from sordino.privacy.release import Bare, Derived, Number, Public, Update
 
 UPDATE = {"update": Update("clip")}
 
@@ -16,7 +16,7 @@ UPDATE = {"update": Update("clip")}
 def charged(rounds: int, who: list[int], noise: Noise, clients: int = 50, releases: dict = UPDATE) -> Ledger:
     ledger = Ledger(clients)
     for number in range(rounds):
-        ledger.charge(releases, who, "local", number, {"clip": 0.7 + number}, noise)
+        ledger.charge(releases, who, "local", number, Public({"clip": 0.7 + number}, layers=[5]), noise)
     return ledger
 
 
@@ -38,7 +38,9 @@ def test_only_own_participations_are_paid_for() -> None:
     ledger = Ledger(4)
     noise = Noise(1.0, "outsider", 2)
     for number in range(9):
-        ledger.charge(UPDATE, [0, 1] if number < 7 else [2, 3], "local", number, {"clip": 1.0}, noise)
+        ledger.charge(
+            UPDATE, [0, 1] if number < 7 else [2, 3], "local", number, Public({"clip": 1.0}, layers=[5]), noise
+        )
     assert ledger.spent["outsider"].tolist() == pytest.approx([7, 7, 2, 2])
     assert ledger.mu("outsider") == pytest.approx(math.sqrt(7))
 
@@ -80,10 +82,42 @@ def test_the_chain_shows_a_changed_a_lost_and_a_swapped_row() -> None:
     assert Ledger(50, ledger.rows).head == head
     assert Ledger(50, ledger.rows[:2]).head != head
     assert Ledger(50, [ledger.rows[1], ledger.rows[0], ledger.rows[2]]).head != head
-    for change in ({"deviation": 9.0}, {"owners": b"\0\0\0\0"}, {"round": 7}, {"reason": "x"}, {"sensitivity": 0.1}):
+    for change in (
+        {"deviation": 9.0},
+        {"owners": b"\0\0\0\0"},
+        {"round": 7},
+        {"reason": "x"},
+        {"exposed": True},
+        {"sensitivity": 0.1},
+    ):
         assert Ledger(50, [replace(ledger.rows[0], **change), *ledger.rows[1:]]).head != head
 
 
 def test_epsilon_follows_mu() -> None:
     ledger = charged(9, [3], Noise(1.5, "server", 1))
     assert ledger.epsilon(1e-6)["server"] == pytest.approx(epsilon_of(2.0, 1e-6))
+
+
+def test_what_is_published_of_single_messages_is_charged_to_everybody() -> None:
+    """H8 of the privacy review: counts of masks leave the server's guarantee only; 10 clients, target 2, is 10.1."""
+    releases = {"update": Update("clip"), "mask": Derived("mask", of=("update",), published=True)}
+    noise = Noise(3.97, "outsider", 10)
+    ledger = charged(20, list(range(10)), noise, 10, releases)
+    kept = charged(
+        20, list(range(10)), noise, 10, {**releases, "mask": Derived("mask", ("update",), published=False)}
+    )
+    assert ledger.mu("outsider") == ledger.mu("peer") == ledger.mu("server") == pytest.approx(math.sqrt(200) / 3.97)
+    assert ledger.epsilon(0.1)["outsider"] == pytest.approx(10.1, abs=0.05)
+    assert kept.mu("outsider") == pytest.approx(math.sqrt(20) / 3.97)
+
+
+def test_layers_cost_what_their_noise_says() -> None:
+    import torch
+
+    public = Public({"clip": torch.tensor([0.3, 0.4])}, layers=[70, 30])
+    for spread in ("energy", "proportional"):
+        ledger = Ledger(1)
+        release = {"update": Update("clip", layered=True, spread=spread)}
+        ledger.charge(release, [0], "local", 0, public, Noise(2.5, "server", 1))
+        assert ledger.mu("server") == pytest.approx(1 / 2.5, rel=1e-12)
+        assert ledger.rows[0].sensitivity == pytest.approx(0.5)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from sordino.config import Experiment
+from sordino.config import Experiment, setting
 from sordino.errors import UserError
 from sordino.experiment import Watch, prepare, resume, start
 from sordino.privacy.ledger import VIEWS
@@ -35,6 +36,7 @@ def compare(
 ) -> Comparison:
     """Run each method with each of `seeds` seeds and put the results side by side.
 
+    A method may come with hyper-parameters of its own, as in `feddpa[tau=2,lambda1=0]`, for ablations.
     Runs that the store already holds are taken from there; stopped ones are resumed. `watch` gives, for a
     method and a seed, what is told of each round.
     """
@@ -42,7 +44,7 @@ def compare(
         raise UserError("Name at least one method to compare, for example --methods local,dp-fedavg,feddpa.")
     if seeds < 1:
         raise UserError(f"A comparison needs at least one seed, not {seeds}.")
-    experiments = {name: _for_method(experiment, name) for name in dict.fromkeys(methods)}
+    experiments = {text: experiment.for_method(*contender(text)) for text in dict.fromkeys(methods)}
     store = Store(experiment.store)
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in experiments}
     for seed in range(experiment.seed, experiment.seed + seeds):
@@ -54,20 +56,18 @@ def compare(
     return Comparison(rows, _verdict(rows, experiment.protect_from))
 
 
-def _for_method(experiment: Experiment, name: str) -> Experiment:
-    """The experiment with another method; settings that only other methods know are left out."""
-    import dataclasses
+def split_methods(text: str) -> list[str]:
+    """Methods separated by commas; commas inside brackets belong to a method."""
+    return [part.strip() for part in re.split(r",(?![^\[]*\])", text) if part.strip()]
 
-    from sordino.methods import find
 
-    fields = {field.name for field in dataclasses.fields(find(name))}
-    kept = {
-        key: value
-        for key, value in experiment.set.items()
-        if key.rpartition(".")[0] not in ("", "method") or key.rpartition(".")[2] in fields
-    }
-    values = experiment.model_dump() | {"method": name, "set": kept}
-    return Experiment.make(values)
+def contender(text: str) -> tuple[str, dict[str, Any]]:
+    """`name` or `name[key=value,...]` as a method and its hyper-parameters."""
+    name, bracket, rest = text.partition("[")
+    if bracket and not rest.endswith("]"):
+        raise UserError(f"{text!r} is not understood; write hyper-parameters as in feddpa[tau=2,lambda1=0].")
+    pairs = [part for part in rest.removesuffix("]").split(",") if part.strip()]
+    return name.strip(), dict(setting(pair.strip()) for pair in pairs)
 
 
 def _result(experiment: Experiment, store: Store, watch: Watch | None) -> dict[str, Any]:
@@ -130,6 +130,8 @@ def _verdict(rows: list[dict[str, Any]], protect_from: str) -> list[str]:
         gap = one["mean"] - two["mean"]
         noise = max(one["spread"], two["spread"])
         clear = "more than the spread over seeds" if gap > noise else "within the spread over seeds: no clear winner"
+        if best["seeds"] == 1:
+            clear = "from one seed, so chance is not ruled out"
         sentences.append(
             f"{best['method']} has the best personal accuracy, {one['mean']:.1%}, {gap:.1%} above "
             f"{second['method']}: {clear}."

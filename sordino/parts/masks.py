@@ -1,0 +1,32 @@
+"""Masks that say which parameters are a client's own."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def grown(personal: Tensor, change: Tensor, counts: list[int], layers: list[int]) -> Tensor:
+    """A 0/1 mask grown to `counts[l]` personal parameters in each layer.
+
+    What is personal stays so; of the others, those that changed most become personal. Changes within about one
+    percent of each other count as equal, and of equals the first are taken: rounding must not decide, or stacked
+    clients would grow other masks than single ones.
+    """
+    pieces = []
+    for mine, moved, count in zip(personal.split(layers), change.split(layers), counts, strict=True):
+        if count == 0:
+            pieces.append(mine)
+            continue
+        level = (64 * moved.abs().clamp(min=1e-30).log2()).round()
+        score = torch.where(mine > 0, torch.inf, level)
+        least = score.topk(count, sorted=False).values.min()
+        surely, equal = score > least, score == least
+        wanted = count - surely.sum()
+        pieces.append((surely | (equal & (equal.cumsum(0) <= wanted))).to(mine.dtype))
+    return torch.cat(pieces)
+
+
+def schedule(share: float, done: int, rounds: int, layers: list[int]) -> list[int]:
+    """How many parameters of each layer are personal after `done` of `rounds` rounds: floor(share d_l done/T)."""
+    return [int(share * size * done / rounds) for size in layers]

@@ -1,0 +1,105 @@
+"""The clipping threshold chosen by a learning agent (ACDP-pFSD, Section 4.3 and Algorithm 2).
+
+The agent's state is (loss, accuracy), its reward how much both improved (Eq. 11 to 13), its action the threshold.
+Where these two numbers come from decides what is private:
+
+- `public`: the global model on public records at the server. Nothing of the clients is read.
+- `metrics`: means of the clients' own losses and accuracies, held to a range, noised and paid for.
+- `bare`: the clients' raw metrics, trimmed to the 10th to 80th percentile, as published. Epsilon is infinite.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from sordino.method import Federation, Message, Replies
+from sordino.parts.ppo import Ppo
+from sordino.privacy.release import Bare, Number, Releases, Update
+from sordino.training import Records
+
+Reads = Literal["auto", "public", "metrics"]
+State = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class LearnedThreshold:
+    """C = low + (high - low) a, with the action a in (0, 1) chosen by PPO."""
+
+    clip: float
+    low: float
+    high: float
+    reads: Literal["auto", "public", "metrics", "bare"]
+    share: float
+    every: int
+    loss_bound: float
+    agent: Ppo = field(default_factory=Ppo)
+
+    def begin(self, fed: Federation) -> State:
+        action = min(max((self.clip - self.low) / (self.high - self.low), 1e-4), 1 - 1e-4)
+        state = {"agent": self.agent.begin(fed.random("agent")), "rounds": 0}
+        return {**state, "clip": self.clip, "action": action, "log_density": 0.0, "seen": torch.full((2,), torch.nan)}
+
+    def releases(self) -> Releases:
+        if self.reads == "bare":
+            why = "the agent reads each client's {} as it is"
+            names = ("loss", "accuracy")
+            return {"update": Update(clip="clip")} | {name: Bare(why.format(name)) for name in names}
+        if self.reads == "metrics":
+            return {
+                "update": Update(clip="clip", share=1 - 2 * self.share),
+                "loss": Number(0.0, self.loss_bound, self.share, self.every),
+                "accuracy": Number(0.0, 1.0, self.share, self.every),
+            }
+        return {"update": Update(clip="clip")}
+
+    def tell(self, update: Tensor, model: Tensor, message: Message, data: Records) -> dict[str, Tensor]:
+        if self.reads not in ("bare", "metrics"):
+            return {"update": update}
+        logits = data.logits(model)
+        weight = torch.ones_like(data.y, dtype=update.dtype) if data.valid is None else data.valid
+        losses = functional.cross_entropy(logits, data.y, reduction="none")
+        right = (logits.argmax(dim=1) == data.y).to(update.dtype)
+        return {
+            "update": update,
+            "loss": (losses * weight).sum() / weight.sum(),
+            "accuracy": (right * weight).sum() / weight.sum(),
+        }
+
+    def following(self, state: State, got: Replies, fed: Federation, model: Tensor) -> State:
+        seen = self._seen(got, fed, model)
+        if seen is None:  # no metrics were due in this round: go on with the same threshold
+            return {**state, "rounds": state["rounds"] + 1}
+        agent = state["agent"]
+        before = state["seen"]
+        if state["rounds"] >= 2:
+            reward = float((before[0] - seen[0]) + (seen[1] - before[1]))  # Eq. 11 to 13
+            agent = self.agent.remember(agent, before, state["action"], state["log_density"], reward, seen)
+        if state["rounds"] < 1:  # the first rounds explore at random (Algorithm 2, line 1)
+            action, log_density = float(torch.rand((), generator=fed.random("explore"))), 0.0
+        else:
+            action, log_density = self.agent.act(agent, seen, fed.random("act"))
+        clip = self.low + (self.high - self.low) * action
+        kept = {"agent": agent, "rounds": state["rounds"] + 1, "clip": clip, "action": action}
+        return {**kept, "log_density": log_density, "seen": seen}
+
+    def _seen(self, got: Replies, fed: Federation, model: Tensor) -> Tensor | None:
+        """Loss and accuracy after this round."""
+        if self.reads == "bare":
+            return torch.stack([trimmed_mean(got["loss"]), trimmed_mean(got["accuracy"])])
+        if self.reads == "metrics":
+            if not got.has("loss"):
+                return None
+            return torch.cat([got.mean("loss").clamp(0, self.loss_bound), got.mean("accuracy").clamp(0, 1)])
+        return torch.tensor(fed.judge(model))
+
+
+def trimmed_mean(values: Tensor, low: float = 0.1, high: float = 0.8) -> Tensor:
+    """The mean of the values between two percentiles."""
+    ordered = values.flatten().sort().values
+    begin, end = int(low * len(ordered)), max(int(low * len(ordered)) + 1, round(high * len(ordered)))
+    return ordered[begin:end].mean()

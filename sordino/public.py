@@ -1,0 +1,68 @@
+"""Records that belong to no client, for judging models on the server."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from sordino.config import Experiment
+from sordino.data.dataset import Dataset
+from sordino.data.sources import load
+from sordino.errors import UserError
+
+DEFAULT_SHARE = 0.1
+
+
+def set_aside(dataset: Dataset, experiment: Experiment) -> tuple[Dataset, Dataset]:
+    """What is left for the clients, and the public records.
+
+    By default these are the published test set, which is dealt to no client, else a tenth of the records. In a
+    deployment they would be data that are public anyway; here they stand in for such data.
+    """
+    chosen = experiment.public
+    natural = experiment.partition == "natural" or (experiment.partition is None and dataset.owner is not None)
+    if chosen is None and dataset.test is not None and not natural and experiment.test == "own":
+        return dataset, _part(dataset, dataset.test)
+    if chosen is None or chosen.startswith("holdout"):
+        return _held_out(dataset, _share(chosen), experiment.seed)
+    other = load(chosen, experiment.data_dir, experiment.label, experiment.shape)
+    if other.x.shape[1:] != dataset.x.shape[1:] or other.classes > dataset.classes:
+        raise UserError(
+            f"The public data {chosen!r} do not fit: their records have shape {tuple(other.x.shape[1:])} and "
+            f"{other.classes} classes, those of {dataset.name!r} {tuple(dataset.x.shape[1:])} and {dataset.classes}."
+        )
+    return dataset, other
+
+
+def _share(chosen: str | None) -> float:
+    if chosen is None or chosen == "holdout":
+        return DEFAULT_SHARE
+    try:
+        share = float(chosen.removeprefix("holdout:"))
+    except ValueError:
+        share = 0.0
+    if not 0 < share < 1:
+        raise UserError(f"public = {chosen!r} is not understood; write a share between 0 and 1, as in holdout:0.1.")
+    return share
+
+
+def _held_out(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
+    candidates = np.arange(len(dataset.y)) if dataset.test is None else np.flatnonzero(~dataset.test)
+    count = max(1, round(share * len(candidates)))
+    picked = np.random.default_rng([seed, 20]).permutation(candidates)[:count]
+    public = np.zeros(len(dataset.y), dtype=bool)
+    public[picked] = True
+    return _part(dataset, ~public), _part(dataset, public)
+
+
+def _part(dataset: Dataset, chosen: np.ndarray) -> Dataset:
+    places = torch.from_numpy(np.flatnonzero(chosen))
+    return replace(
+        dataset,
+        x=dataset.x[places],
+        y=dataset.y[places],
+        owner=None if dataset.owner is None else dataset.owner[chosen],
+        test=None if dataset.test is None else dataset.test[chosen],
+    )

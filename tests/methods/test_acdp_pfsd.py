@@ -1,0 +1,123 @@
+"""ACDP-pFSD: distillation from the own last model, and what the agent reads."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import sordino
+from sordino.methods.acdp_pfsd import ACDPpFSD
+from sordino.methods.dp_fedavg import DPFedAvg
+from sordino.parameters import flatten
+from sordino.training import Learner, Records
+
+
+def client() -> tuple[Records, torch.Tensor]:
+    torch.manual_seed(0)
+    learner = Learner(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)))
+    x = torch.randn(12, 4)
+    return Records(x, (x.sum(dim=1) > 0).long(), learner, seed=1), flatten(learner.module)
+
+
+def trained(method: ACDPpFSD | DPFedAvg, participations: float, teacher: torch.Tensor | None = None) -> torch.Tensor:
+    data, model = client()
+    me = {"model": model if teacher is None else teacher, "participations": torch.tensor(participations)}
+    return method.local({"global": model, "clip": 0.5}, me, data).keep["model"]
+
+
+def test_the_first_time_there_is_no_teacher() -> None:
+    ours = trained(ACDPpFSD(clipping="fixed"), 0.0, teacher=torch.randn(15))
+    assert torch.allclose(ours, trained(DPFedAvg(), 0.0), atol=1e-6)
+
+
+@pytest.mark.parametrize("distillation", ["decoupled", "classic"])
+def test_later_the_own_last_model_pulls(distillation: str) -> None:
+    """A student that hears only its teacher comes to agree with it."""
+    data, model = client()
+    teacher = model + torch.randn(15, generator=torch.Generator().manual_seed(3))
+    method = ACDPpFSD(clipping="fixed", distillation=distillation, alpha=0.0, others=1.0, epochs=200)
+    pulled = trained(method, 2.0, teacher)
+    before = (data.logits(model) - data.logits(teacher)).softmax(1) - 1 / 3
+    after = (data.logits(pulled) - data.logits(teacher)).softmax(1) - 1 / 3
+    assert after.abs().max() < before.abs().max() / 5
+
+
+def test_without_distillation_it_is_dp_fedavg() -> None:
+    ours = trained(ACDPpFSD(clipping="fixed", distillation="none"), 3.0, teacher=torch.randn(15))
+    assert torch.allclose(ours, trained(DPFedAvg(), 3.0), atol=1e-6)
+
+
+def run(folder: Path, **keys: object) -> dict:
+    settings = {"epochs": 1, "batch": 80} | keys.pop("set", {})  # type: ignore[operator]
+    common = {"clients": 6, "rounds": 14, "delta": 1e-5, "epsilon": 8, "store": folder}
+    return sordino.run(method="acdp-pfsd", set=settings, **(common | keys))
+
+
+def test_the_agent_moves_the_threshold_within_its_range(tmp_path: Path) -> None:
+    from sordino.store import Store
+
+    result = run(tmp_path, set={"clip_low": 0.2, "clip_high": 0.9})
+    clips = [row["clip"] for row in Store(tmp_path).curve(result["run"])]
+    assert all(0.2 <= clip <= 0.9 for clip in clips)
+    assert len(set(clips)) > 10
+    assert result["epsilon"]["outsider"] == pytest.approx(8)
+    assert "public records" in result["notes"][0]
+
+
+def test_metrics_are_paid_for(tmp_path: Path) -> None:
+    from sordino.store import Store
+
+    result = run(tmp_path, set={"reads": "metrics", "metrics_every": 3})
+    assert result["epsilon"]["outsider"] == pytest.approx(8)
+    rows = Store(tmp_path).ledger(result["run"])
+    told = [row.round for row in rows if row.release == "loss"]
+    assert told == [0, 3, 6, 9, 12]
+    assert "paid for" in result["notes"][0]
+
+
+def test_the_papers_agent_reads_bare_metrics(tmp_path: Path) -> None:
+    result = run(tmp_path, variant="paper")
+    assert set(result["epsilon"].values()) == {None}
+    assert {reason.split(":")[0] for reason in result["not_covered"]} == {"loss", "accuracy"}
+
+
+def test_large_cohorts_read_metrics_and_small_ones_public_records() -> None:
+    assert ACDPpFSD().settled(50).needs_public()
+    assert not ACDPpFSD().settled(1000).needs_public()
+    assert set(ACDPpFSD().settled(1000).steps()["local"]) == {"update", "loss", "accuracy"}
+    assert set(ACDPpFSD().settled(50).steps()["local"]) == {"update"}
+
+
+def test_public_records_belong_to_no_client(tmp_path: Path) -> None:
+    from sordino.config import Experiment
+    from sordino.experiment import prepare
+
+    keys = {"method": "acdp-pfsd", "clients": 5, "store": tmp_path}
+    prepared = prepare(Experiment.make(keys | {"public": "holdout:0.25"}))
+    assert prepared.public is not None
+    held = len(prepared.public.y)
+    dealt = sum(len(client.y) + len(client.y_test) for client in prepared.data.clients)
+    assert held == round(0.25 * 1797)
+    assert held + dealt == 1797
+    whole = torch.cat([prepared.public.x, *(part for c in prepared.data.clients for part in (c.x, c.x_test))])
+    assert len(whole.flatten(1).unique(dim=0)) > 1780, "no record is both public and a client's"
+
+
+@pytest.mark.parametrize("clipping", ["fixed", "quantile", "median", "layer-wise", "ppo"])
+@pytest.mark.parametrize("method", ["dp-fedavg", "feddpa", "fedglp-adp", "acdp-pfsd"])
+def test_any_method_takes_any_threshold(method: str, clipping: str, tmp_path: Path) -> None:
+    result = sordino.run(
+        method=method,
+        clients=5,
+        rounds=3,
+        model="mlp",
+        store=tmp_path,
+        set={"clipping": clipping, "epochs": 1, "batch": 100},
+    )
+    if clipping == "median":
+        assert result["epsilon"]["outsider"] is None
+    else:
+        assert result["epsilon"]["outsider"] == pytest.approx(8)

@@ -1,0 +1,99 @@
+"""The Python interface does what the command line does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from helpers import QUICK, QUICK_KEYS, command
+
+import sordino
+from sordino.config import Experiment
+from sordino.errors import UserError
+from sordino.experiment import deal
+from sordino.simulator.federation import RoundReport
+
+
+def test_run_is_the_command_run(tmp_path: Path) -> None:
+    by_python = sordino.run(method="dp-fedavg", epsilon=3, store=tmp_path / "a", **QUICK_KEYS)
+    by_command = command(
+        "run", "--method=dp-fedavg", "--epsilon=3", *QUICK, "--store", tmp_path / "b", "--json"
+    ).document
+    assert by_python | {"seconds": 0} == by_command | {"seconds": 0}
+
+
+def test_run_takes_a_file_and_keywords(tmp_path: Path) -> None:
+    file = tmp_path / "experiment.toml"
+    file.write_text('method = "local"\nrounds = 9\n')
+    result = sordino.run(file, store=tmp_path / "s", **QUICK_KEYS)
+    assert (result["method"], result["rounds"]) == ("local", 2)
+
+
+def test_watching_a_run(tmp_path: Path) -> None:
+    reports: list[RoundReport] = []
+    result = sordino.run(method="dp-fedavg", store=tmp_path, watch=reports.append, **QUICK_KEYS)
+    assert [report.round for report in reports] == [0, 1]
+    assert reports[0].epsilon["outsider"] < reports[1].epsilon["outsider"] == result["epsilon"]["outsider"]
+    assert reports[1].personal == result["accuracy"]["personal"]
+
+
+def test_resume_and_compare(tmp_path: Path) -> None:
+    found = sordino.compare(methods=["local"], seeds=1, store=tmp_path, **QUICK_KEYS)
+    (run,) = found.rows[0]["runs"]
+    assert sordino.resume(run, tmp_path)["run"] == run
+
+
+@pytest.mark.parametrize("name", ["run", "resume", "compare", "plan", "load_models"])
+def test_no_module_hides_a_function(name: str) -> None:
+    """Importing a module of the package sets an attribute of that name: it must not be one of the functions."""
+    import sordino.cli
+
+    for _ in range(2):
+        assert getattr(sordino, name).__module__.startswith("sordino.")
+
+
+def test_plan() -> None:
+    plan = sordino.plan(50, 100, 50**-1.1, noise_multiplier=1.0)
+    assert plan.epsilon["outsider"] == pytest.approx(71.21, abs=0.005)
+
+
+def test_mistakes_are_user_errors(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="did you mean 'rounds'"):
+        sordino.run(round=3, store=tmp_path)
+    with pytest.raises(AttributeError, match="no attribute 'runn'"):
+        _ = sordino.runn  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("method", ["feddpa", "local"])
+def test_models_predict_as_the_summary_says(method: str, tmp_path: Path) -> None:
+    """The mean accuracy of the loaded models on the clients' test records is the one in the summary."""
+    keys = {**QUICK_KEYS, "set": {**QUICK_KEYS["set"], "model.hidden": [5]}, "model": "mlp"}
+    result = sordino.run(method=method, store=tmp_path, **keys)
+    found = sordino.load_models(result["run"], tmp_path)
+    clients = deal(Experiment.make(keys)).clients
+    assert list(found.personal) == list(range(8))
+
+    def accuracy(network: torch.nn.Module, client: int) -> float:
+        mine = clients[client]
+        return float((network(mine.x_test).argmax(dim=1) == mine.y_test).float().mean())
+
+    personal = [accuracy(found.personal[client], client) for client in range(8)]
+    assert sum(personal) / 8 == pytest.approx(result["accuracy"]["personal"], abs=1e-6)
+    assert min(personal) == pytest.approx(result["accuracy"]["personal_worst"], abs=1e-6)
+    if method == "local":
+        assert found.shared is None
+        return
+    assert found.shared is not None
+    shared = [accuracy(found.shared, client) for client in range(8)]
+    assert sum(shared) / 8 == pytest.approx(result["accuracy"]["global"], abs=1e-6)
+
+
+def test_models_of_an_unfinished_run(tmp_path: Path) -> None:
+    def watch(report: RoundReport) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        sordino.run(method="local", store=tmp_path, watch=watch, **QUICK_KEYS)
+    with pytest.raises(UserError, match="resume it first"):
+        sordino.load_models("local-digits-1", tmp_path)

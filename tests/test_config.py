@@ -1,0 +1,122 @@
+"""What an experiment is, and which mistakes in it are found before anything runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sordino.config import Experiment, dotted, setting
+from sordino.errors import UserError
+from sordino.methods.feddpa import FedDPA
+
+
+def test_without_keys_it_is_the_built_in_example() -> None:
+    experiment = Experiment.make({})
+    assert (experiment.data, experiment.method, experiment.variant) == ("digits", "feddpa", "sound")
+    assert experiment.build_method() == FedDPA()
+
+
+def test_later_sources_win_and_settings_add_up() -> None:
+    experiment = Experiment.make(
+        {"rounds": 3, "set": {"tau": 0.1, "method": {"epochs": 2}}}, {"rounds": 4, "set": {"tau": 0.2}}
+    )
+    assert experiment.rounds == 4
+    assert experiment.build_method() == FedDPA(tau=0.2, epochs=2)
+
+
+def test_none_means_not_given() -> None:
+    assert Experiment.make({"rounds": 3}, {"rounds": None}).rounds == 3
+
+
+@pytest.mark.parametrize(("first", "second"), [("epsilon", "noise_multiplier"), ("noise_multiplier", "epsilon")])
+def test_a_later_budget_replaces_an_earlier_one(first: str, second: str) -> None:
+    experiment = Experiment.make({first: 2}, {second: 3})
+    assert (getattr(experiment, first), getattr(experiment, second)) == (None, 3)
+    with pytest.raises(UserError, match="not both"):
+        Experiment.make({first: 2, second: 3})
+
+
+def test_dashes_and_underscores_are_the_same() -> None:
+    assert Experiment.make({"noise-multiplier": 2}) == Experiment.make({"noise_multiplier": 2})
+
+
+def test_keys_of_the_experiment_may_come_through_set() -> None:
+    experiment = Experiment.make({"set": {"evaluate_every": 5, "tau": 0.1}})
+    assert experiment.evaluate_every == 5
+    assert experiment.set == {"tau": 0.1}
+
+
+def test_settings_of_a_method_may_carry_its_name() -> None:
+    settings = {"feddpa.tau": 0.1, "fedavg.rate": 0.5, "method.epochs": 2}
+    assert Experiment.make({"set": settings}).build_method() == FedDPA(tau=0.1, epochs=2)
+
+
+def test_settings_of_other_methods_are_checked_too() -> None:
+    with pytest.raises(UserError, match=r"hyper-parameter of fedavg 'tau'"):
+        Experiment.make({"set": {"fedavg.tau": 0.1}})
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("tau=0.3", ("tau", 0.3)),
+        ("epochs=2", ("epochs", 2)),
+        ("model.hidden=[3, 4]", ("model.hidden", [3, 4])),
+        ("flag=true", ("flag", True)),
+        ("clipping=quantile", ("clipping", "quantile")),
+        ('name="a=b"', ("name", "a=b")),
+        ("name=a=b", ("name", "a=b")),
+    ],
+)
+def test_settings_of_the_command_line(text: str, expected: tuple[str, Any]) -> None:
+    assert setting(text) == expected
+
+
+def test_tables_become_dotted_keys() -> None:
+    assert dotted({"a": 1, "b": {"c": 2, "d": {"e": 3}}}) == {"a": 1, "b.c": 2, "b.d.e": 3}
+
+
+def test_identity_is_of_what_decides_the_results() -> None:
+    base = Experiment.make({"rounds": 3})
+    for harmless in ({"store": "x"}, {"workers": 2}, {"data_dir": "x"}, {"data": "moved"}):
+        assert Experiment.make({"rounds": 3}, harmless).identity("data") == base.identity("data")
+    telling = [{"rounds": 4}, {"seed": 1}, {"epsilon": 1}, {"set": {"tau": 0.1}}, {"engine": "stacked"}]
+    others = {Experiment.make({"rounds": 3}, change).identity("data") for change in telling}
+    assert len(others | {base.identity("data"), base.identity("other data")}) == len(telling) + 2
+
+
+def test_an_experiment_survives_its_own_dump() -> None:
+    """Resuming reads back what was stored."""
+    experiment = Experiment.make({"epsilon": 2, "shape": [1, 8, 8], "set": {"tau": 0.1, "model.hidden": [5]}})
+    assert Experiment.make(experiment.model_dump(mode="json")) == experiment
+
+
+def test_a_file_is_read_with_overrides(tmp_path: Path) -> None:
+    file = tmp_path / "experiment.toml"
+    file.write_text("clients = 5\nprotect-from = 'server'\n[set]\nfeddpa.tau = 0.1\n")
+    experiment = Experiment.read(file, {"clients": 6})
+    assert (experiment.clients, experiment.protect_from) == (6, "server")
+    assert experiment.build_method() == FedDPA(tau=0.1)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"quantile": 1.0}, "quantile cannot be 1.0"),
+        ({"count_share": 0}, "count_share cannot be 0"),
+        ({"momentum": 1}, "momentum cannot be 1"),
+        ({"lambda1": -0.1}, "lambda1 cannot be -0.1"),
+        ({"rate": float("inf")}, "rate cannot be inf"),
+        ({"epochs": 1.5}, "epochs cannot be 1.5"),
+        ({"schedule": "random"}, "schedule cannot be 'random'"),
+        ({"variant": "paper"}, None),
+    ],
+)
+def test_hyper_parameters_out_of_range(settings: dict[str, Any], message: str | None) -> None:
+    if message is None:  # a key of the experiment, not a hyper-parameter
+        assert Experiment.make({"set": settings}).variant == "paper"
+        return
+    with pytest.raises(UserError, match=message):
+        Experiment.make({"set": settings})

@@ -1,0 +1,117 @@
+"""Tables and pictures: what people read must not be nicer than the truth."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from sordino.report.plots import curves
+from sordino.report.progress import figures, watching
+from sordino.report.tables import comparison_table, epsilon_text, percent, run_report
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0.00"),
+        (8.0, "8.00"),
+        (8.000000000000002, "8.00"),
+        (7.999999999999998, "8.00"),
+        (8.001, "8.01"),
+        (48.8886, "48.89"),
+        (0.0001, "0.01"),
+        (999.991, "1000.00"),
+        (1000.0000000001, "1,000"),
+        (2655.332, "2,656"),
+        (None, "∞"),
+        (math.inf, "∞"),
+    ],
+)
+def test_epsilon_is_rounded_up(value: float | None, text: str) -> None:
+    assert epsilon_text(value) == text
+
+
+def test_accuracies() -> None:
+    assert [percent(value) for value in (0.1234, 1.0, None)] == ["12.3%", "100.0%", "–"]
+
+
+def shown(what: Any) -> str:
+    console = Console(width=200)
+    with console.capture() as capture:
+        console.print(what)
+    return capture.get()
+
+
+def row(method: str, **more: Any) -> dict[str, Any]:
+    spread = {"mean": 0.75, "spread": 0.02}
+    accuracy = {"personal": spread, "personal_worst": spread, "start": spread, "global": None}
+    figures = {"epsilon": {"outsider": 8.001, "peer": 8.5, "server": None}, "seconds": 1.26}
+    curve = [{"round": r, "personal": 0.5 + 0.1 * r, "start": 0.5, "global": None} for r in range(3)]
+    return {
+        "method": method,
+        "variant": "sound",
+        "seeds": 2,
+        "accuracy": accuracy,
+        **figures,
+        "curves": [curve],
+        **more,
+    }
+
+
+def test_comparison_table_shows_every_figure_in_eighty_columns() -> None:
+    text = shown(comparison_table([row("local"), row("feddpa", variant="paper")]))
+    assert "over 2 seeds" in text
+    assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
+    line = next(line for line in text.splitlines() if "feddpa (paper)" in line)
+    assert line.split()[2:] == ["75.0±2.0", "75", "75.0±2.0", "–", "8.01", "8.50", "∞", "1.3"]
+
+
+def test_curves_are_drawn_into_a_new_folder(tmp_path: Path) -> None:
+    picture = tmp_path / "new" / "curves.png"
+    curves([row("local"), row("feddpa")], picture)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_run_report_names_what_is_not_covered() -> None:
+    views = ("outsider", "peer", "server")
+    summary = {
+        **{"run": "x-1", "method": "x", "variant": "sound", "rounds": 2, "clients": 3, "parameters": 1234},
+        **{"seconds": 1.0, "delta": 1e-5, "unit": "client", "protect_from": "outsider"},
+        "accuracy": {"personal": 0.5, "personal_worst": 0.25, "start": 0.4, "global": None},
+        "epsilon": dict.fromkeys(views),
+        "attack_accuracy": dict.fromkeys(views, 1.0),
+        "not_covered": ["update: it is sent as it is"],
+        "notes": ["mind the gap"],
+    }
+    text = shown(run_report(summary, "store"))
+    for part in ("1,234 parameters", "25.0%", "∞", "Not covered: update: it is sent as it is.", "Note: mind the gap"):
+        assert part in text
+
+
+def report(**more: Any) -> Any:
+    values = {"round": 4, "rounds": 10, "personal": 0.5, "start": 0.25, "global_": math.nan, "clip": 0.5}
+    return SimpleNamespace(**(values | {"rejected": 0, "epsilon": {"outsider": 1.001}} | more))
+
+
+def test_a_line_of_progress() -> None:
+    assert figures(report()) == "personal 50.0%  start 25.0%  global –  C 0.5  ε 1.01"
+    assert figures(report(clip=None, rejected=2)).endswith("global –  ε 1.01  2 rejected")
+
+
+def test_progress_in_a_log_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ten rounds: a line after each second one. Nothing when quiet."""
+    with watching(quiet=False) as watch:
+        tell = watch("feddpa", 10)
+        for number in range(10):
+            tell(report(round=number))
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split()[2] for line in lines] == ["2/10", "4/10", "6/10", "8/10", "10/10"]
+    assert all(line.startswith("feddpa: round") for line in lines)
+    with watching(quiet=True) as watch:
+        watch(None, 10)(report())
+    assert capsys.readouterr().err == ""
