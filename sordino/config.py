@@ -33,6 +33,8 @@ class Experiment(BaseModel):
     """The label column of own tabular data."""
     shape: tuple[int, ...] | None = None
     """The shape of one record of own tabular data that holds images."""
+    records: int | None = Field(default=None, ge=1)
+    """Use at most so many of the training records, chosen by the seed: for quick studies on large data sets."""
     partition: str | None = None
     """How records are dealt: iid, dirichlet:ALPHA, shards:S, labels:P%, natural."""
     clients: int | None = Field(default=None, ge=1)

@@ -21,7 +21,7 @@ from sordino.parameters import flatten
 from sordino.privacy.gate import Gate, Noise
 from sordino.privacy.noise import Seeded
 from sordino.privacy.plan import check_delta, cohort_size, default_delta, multiplier_for
-from sordino.public import set_aside
+from sordino.selection import fewer, set_aside
 from sordino.simulator.engine import Engine, choose_mode
 from sordino.simulator.federation import RoundReport, Simulator, mean, none
 from sordino.simulator.memory import Memory
@@ -59,6 +59,8 @@ def deal(experiment: Experiment) -> FederatedData:
 def _deal(experiment: Experiment, method: Method | None) -> tuple[FederatedData, Dataset | None]:
     """Records dealt to clients, and, where the method needs them, public ones that belong to no client."""
     dataset = load(experiment.data, experiment.data_dir, experiment.label, experiment.shape)
+    if experiment.records is not None:
+        dataset = fewer(dataset, experiment.records, experiment.seed)
     clients = experiment.clients
     if clients is None and dataset.owner is None:
         clients = DEFAULT_CLIENTS

@@ -1,4 +1,4 @@
-"""Records that belong to no client, for judging models on the server."""
+"""Which records take part: a random part of a data set, and records that belong to no client."""
 
 from __future__ import annotations
 
@@ -48,13 +48,24 @@ def _share(chosen: str | None) -> float:
     return share
 
 
+def fewer(dataset: Dataset, records: int, seed: int) -> Dataset:
+    """At most `records` of the training records, chosen at random; a published test set stays whole."""
+    picked = _chosen(dataset, records, np.random.default_rng([seed, 21]))
+    return _part(dataset, picked if dataset.test is None else picked | dataset.test)
+
+
 def _held_out(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
-    candidates = np.arange(len(dataset.y)) if dataset.test is None else np.flatnonzero(~dataset.test)
-    count = max(1, round(share * len(candidates)))
-    picked = np.random.default_rng([seed, 20]).permutation(candidates)[:count]
-    public = np.zeros(len(dataset.y), dtype=bool)
-    public[picked] = True
+    training = len(dataset.y) if dataset.test is None else int((~dataset.test).sum())
+    public = _chosen(dataset, max(1, round(share * training)), np.random.default_rng([seed, 20]))
     return _part(dataset, ~public), _part(dataset, public)
+
+
+def _chosen(dataset: Dataset, count: int, random: np.random.Generator) -> np.ndarray:
+    """Which of the training records belong to a random choice of `count`."""
+    candidates = np.arange(len(dataset.y)) if dataset.test is None else np.flatnonzero(~dataset.test)
+    chosen = np.zeros(len(dataset.y), dtype=bool)
+    chosen[random.permutation(candidates)[:count]] = True
+    return chosen
 
 
 def _part(dataset: Dataset, chosen: np.ndarray) -> Dataset:
