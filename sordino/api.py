@@ -44,9 +44,7 @@ def resume(run: str, store: str | Path = ".sordino", *, watch: Watch | None = No
     return resume_run(run, Store(Path(store)), watch)
 
 
-def compare(
-    experiment: str | Path | None = None, *, methods: Sequence[str], seeds: int = 3, **keys: Any
-) -> Comparison:
+def compare(experiment: str | Path | None = None, *, methods: Sequence[str], seeds: int = 3, **keys: Any) -> Comparison:
     """Run several methods with several seeds at equal epsilon."""
     names = [contender(text)[0] for text in methods]
     return compare_methods(_experiment(experiment, keys, names), methods, seeds)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from sordino.cli_curve import curve_commands
 from sordino.cli_data import data_commands
 from sordino.errors import UserError
 
@@ -23,6 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(data_commands, name="data")
+app.add_typer(curve_commands, name="curve")
 
 File = Annotated[Path | None, typer.Argument(help="An experiment file (TOML); its keys are these options.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document for machines.")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,9 +18,12 @@ from sordino.data import Dataset, FederatedData, federate, load
 from sordino.errors import UserError
 from sordino.method import Budget, Method
 from sordino.parameters import flatten
+from sordino.parts.record_level import RecordLevel
 from sordino.privacy.gate import Gate, Noise
+from sordino.privacy.gradients import validation_records
 from sordino.privacy.noise import Seeded
 from sordino.privacy.plan import check_delta, cohort_size, default_delta, multiplier_for
+from sordino.privacy.records import RecordPlan, plan_records
 from sordino.selection import fewer, set_aside
 from sordino.simulator.engine import Engine, choose_mode
 from sordino.simulator.federation import RoundReport, Simulator, mean, none
@@ -47,6 +50,8 @@ class Prepared:
     noise: Noise
     budget: Budget
     identity: str
+    record_plan: RecordPlan | None
+    """At record level: what each client's records pay."""
     notes: list[str]
     """What the user should know before the run."""
 
@@ -67,9 +72,7 @@ def _deal(experiment: Experiment, method: Method | None) -> tuple[FederatedData,
     public = None
     if method is not None and method.settled(clients or len(dataset.owner_names)).needs_public():
         dataset, public = set_aside(dataset, experiment)
-    dealt = federate(
-        dataset, experiment.partition, clients, experiment.seed, experiment.test_fraction, experiment.test
-    )
+    dealt = federate(dataset, experiment.partition, clients, experiment.seed, experiment.test_fraction, experiment.test)
     return dealt, public
 
 
@@ -83,9 +86,13 @@ def prepare(experiment: Experiment) -> Prepared:
     experiment = experiment.model_copy(update={"model": name})
     torch.manual_seed(Seeded(experiment.seed).key("initial model") >> 32)
     module = models.build(name, data.shape, data.classes, **experiment.model_options())
+    if method.unit == "record" and experiment.engine == "stacked":
+        raise UserError("Record-level methods train clients one by one: leave `engine` out.")
     if experiment.engine == "auto":
-        experiment = experiment.model_copy(update={"engine": choose_mode(module)})
+        mode = "one-by-one" if method.unit == "record" else choose_mode(module)
+        experiment = experiment.model_copy(update={"engine": mode})
     noise, delta, notes = _noise(experiment, method, data)
+    record_plan = _record_plan(experiment, method, data, delta) if isinstance(method, RecordLevel) else None
     clients, cohort = len(data.clients), cohort_size(len(data.clients), experiment.participation)
     budget = Budget(
         rounds=experiment.rounds,
@@ -93,7 +100,7 @@ def prepare(experiment: Experiment) -> Prepared:
         cohort=cohort,
         turns=math.ceil(experiment.rounds * cohort / clients),
         delta=delta,
-        multiplier=noise.multiplier,
+        multiplier=noise.multiplier if record_plan is None else float(np.median(record_plan.multipliers)),
     )
     return Prepared(
         experiment=experiment,
@@ -105,6 +112,7 @@ def prepare(experiment: Experiment) -> Prepared:
         noise=noise,
         budget=budget,
         identity=experiment.identity(data.fingerprint),
+        record_plan=record_plan,
         notes=notes + method.notes(budget),
     )
 
@@ -130,6 +138,9 @@ def _noise(experiment: Experiment, method: Method, data: FederatedData) -> tuple
         raise UserError(f"With {experiment.colluders} colluders among {minimum} clients no honest noise is left.")
     if not method.is_private():
         return Noise(1.0, "server", minimum), delta, []
+    if method.unit == "record":
+        caveats = [method.caveats[method.variant]] if method.variant in method.caveats else []
+        return Noise(1.0, "server", 1), delta, caveats
     published = method.variant == "paper"
     notes = check_delta(delta, clients, experiment.allow_vacuous_delta or published)
     multiplier = experiment.noise_multiplier
@@ -152,6 +163,37 @@ def _noise(experiment: Experiment, method: Method, data: FederatedData) -> tuple
         delta,
         notes + ([method.caveats[method.variant]] if method.variant in method.caveats else []),
     )
+
+
+def _record_plan(experiment: Experiment, method: RecordLevel, data: FederatedData, delta: float) -> RecordPlan:
+    """What each client's records pay: from the clients' budgets, or from a given noise multiplier."""
+    clients, source = len(data.clients), Seeded(experiment.seed)
+    cohort = cohort_size(clients, experiment.participation)
+    turns = math.ceil(experiment.rounds * cohort / clients)
+    epsilon = experiment.epsilon or DEFAULT_EPSILON
+    budgets = method.client_budgets(clients, epsilon, np.random.default_rng(source.key("budgets")))
+    multiplier = experiment.noise_multiplier
+    if multiplier is not None and experiment.epsilon is None and method.budgets is None:
+        budgets = np.full(clients, np.inf)  # the noise decides: nobody is stopped
+    share = method.validation_share()
+    apart = [int(validation_records(len(c.y), share, source, i).sum()) for i, c in enumerate(data.clients)]
+    sizes = [max(1, len(c.y) - held) for c, held in zip(data.clients, apart, strict=True)]
+    plan = plan_records(
+        sizes,
+        budgets,
+        delta,
+        batch=method.batch,
+        epochs=method.epochs,
+        turns=turns,
+        multiplier=multiplier,
+        matrix_share=method.matrix_share(),
+        metrics=method.metrics(),
+    )
+    if method.variant == "paper" and multiplier is None:
+        published = [method.published_multiplier(float(b), delta, turns, sum(sizes)) for b in budgets]
+        if all(z is not None for z in published):
+            return replace(plan, multipliers=np.array(published, dtype=float))
+    return plan
 
 
 Watch = Callable[[RoundReport], None]
@@ -186,7 +228,7 @@ def carry_on(prepared: Prepared, store: Store, run: str, watch: Watch | None = N
     with store.lock(run), single_threaded(), saving(store.folder):
         blank = method.memory(prepared.initial) | method.public_memory(prepared.initial, prepared.learner.layout)
         memory = Memory(store.path(run) / "memory.bin", blank, len(prepared.data.clients))
-        gate = Gate(prepared.noise, Seeded(experiment.seed))
+        gate = Gate(prepared.noise, Seeded(experiment.seed), prepared.record_plan)
         mode = "stacked" if experiment.engine == "stacked" else "one-by-one"
         engine = Engine(method, prepared.learner, prepared.data, gate, memory, mode, experiment.device)  # type: ignore[arg-type]
         workers = Workers(engine, min(experiment.process_count(), prepared.budget.cohort))
@@ -232,12 +274,39 @@ def summary(
         "protect_from": prepared.experiment.protect_from,
         "noise_multiplier": prepared.noise.multiplier if prepared.method.is_private() else None,
         "not_covered": federation.ledger.reasons(),
+        **_record_figures(prepared, federation),
         "upload_bytes": federation.uploaded,
         "clients": len(prepared.data.clients),
         "parameters": prepared.learner.layout.size,
         "seed": prepared.experiment.seed,
-        "notes": prepared.notes,
+        "notes": prepared.notes + _if_public(federation, prepared),
         "seconds": round(federation.seconds, 3),
+    }
+
+
+def _if_public(federation: Simulator, prepared: Prepared) -> list[str]:
+    """What the noise alone would be worth, where something leaves bare beside it."""
+    if not federation.ledger.reasons() or not prepared.method.is_private():
+        return []
+    covered = federation.ledger.covered_epsilon(prepared.budget.delta)
+    figures = ", ".join(f"{value:.4g} for the {view}" for view, value in covered.items())
+    return [f"If what leaves bare were public, epsilon would be {figures}."]
+
+
+def _record_figures(prepared: Prepared, federation: Simulator) -> dict[str, Any]:
+    """At record level: the spread of epsilon over clients, the figure for replacing a record, and who stopped."""
+    if prepared.record_plan is None:
+        return {}
+    delta, ledger = prepared.budget.delta, federation.ledger
+    values = sorted(ledger.record_epsilons(delta).values())
+    replaced = max(ledger.record_epsilons(delta, replace=True).values(), default=0.0)
+    stopped = np.flatnonzero(prepared.record_plan.turns < prepared.budget.turns).tolist()
+    return {
+        "epsilon_clients": {"min": values[0], "median": float(np.median(values)), "max": values[-1]}
+        if values
+        else None,
+        "epsilon_replace_one": none(replaced),
+        "stopped_clients": stopped,
     }
 
 

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
+import torch
 from pydantic import Field
 from torch import Generator, Tensor
 
 from sordino.parameters import Layout
+from sordino.privacy.records import RecordPlan
 from sordino.privacy.release import Releases
 from sordino.training import Descent, Optimizer, Records
 
@@ -95,6 +98,20 @@ class Federation(Protocol):
 
     budget: Budget
     layout: Layout
+    features: int
+    """How many numbers one record has."""
+    classes: int
+    """How many classes records may have."""
+
+    @property
+    def record_plan(self) -> RecordPlan:
+        """At record level: the clients' budgets and noise."""
+
+    def public(self) -> Records:
+        """Records that belong to no client, for the server's own training."""
+
+    def everyone(self) -> Sequence[int]:
+        """All clients."""
 
     def judge(self, model: Tensor) -> tuple[float, float]:
         """Loss and accuracy of a model on public records that belong to no client."""
@@ -188,6 +205,15 @@ class Method:
     def needs_public(self) -> bool:
         """Whether the server judges models on records that belong to no client."""
         return False
+
+    def shared_models(self, state: State, clients: int) -> tuple[Tensor, Tensor] | None:
+        """The models that the server holds, one row each, and the number of each client's; None where it has none."""
+        model = state.__dict__.get("model")
+        return None if model is None else (model.unsqueeze(0), torch.zeros(clients, dtype=torch.int64))
+
+    def pictures(self, state: State, folder: Path) -> None:
+        """Draw what a finished run has to show besides its curves."""
+        return
 
     def notes(self, budget: Budget) -> list[str]:
         """What a user should know before a run with this budget."""

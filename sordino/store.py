@@ -52,7 +52,8 @@ create table if not exists clients (
 create table if not exists ledger (
     run text not null, position integer not null, round integer not null, step text not null,
     release text not null, owners blob not null, sensitivity real not null, deviation real not null,
-    colluders integer not null, exposed integer not null, reason text not null, link blob not null,
+    colluders integer not null, exposed integer not null, reason text not null,
+    charges blob not null, pool text not null, link blob not null,
     primary key (run, position)
 );
 """
@@ -178,7 +179,7 @@ class Store:
         with saving(self.folder), self._database:
             self._insert("rounds", 14, [(run, *values) for values in progress.rounds])
             self._insert("clients", 6, [(run, *values) for values in progress.clients])
-            self._insert("ledger", 12, [_ledger_values(run, *item) for item in progress.ledger])
+            self._insert("ledger", 14, [_ledger_values(run, *item) for item in progress.ledger])
             self._database.execute(
                 "update runs set rounds_done = ?, checkpoint = ?, seconds = ?, summary = ? where run = ?",
                 (rounds_done, checkpoint, seconds, json.dumps(summary) if summary else None, run),
@@ -186,12 +187,14 @@ class Store:
 
     def ledger(self, run: str) -> list[Row]:
         """The ledger rows of a run, in order; a broken chain raises."""
-        columns = "round, step, release, owners, sensitivity, deviation, colluders, exposed, reason, link"
+        columns = (
+            "round, step, release, owners, sensitivity, deviation, colluders, exposed, reason, charges, pool, link"
+        )
         query = f"select {columns} from ledger where run = ? order by position"
         rows: list[Row] = []
         previous = bytes(32)
-        for *fields, exposed, reason, link in self._database.execute(query, (run,)):
-            row = Row(*fields, bool(exposed), reason)  # type: ignore[misc, call-arg]
+        for *fields, exposed, reason, charges, pool, link in self._database.execute(query, (run,)):
+            row = Row(*fields, bool(exposed), reason, charges, pool)  # type: ignore[misc, call-arg]
             previous = row.link(previous)
             if previous != link:
                 raise UserError(f"The ledger of {run!r} has been altered: row {len(rows)} breaks the chain.")
@@ -236,7 +239,8 @@ class Store:
 def _ledger_values(run: str, position: int, row: Row, link: bytes) -> tuple[Any, ...]:
     return (
         *(run, position, row.round, row.step, row.release, row.owners),
-        *(row.sensitivity, row.deviation, row.colluders, row.exposed, row.reason, link),
+        *(row.sensitivity, row.deviation, row.colluders, row.exposed, row.reason),
+        *(row.charges, row.pool, link),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -57,6 +57,7 @@ class Learner:
         self.layout = Layout.of(module)
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         self._bound: Tensor | None = None
+        self._bookkeeper: Any = None
 
     def bind(self, flat: Tensor) -> None:
         """Make the network's parameters views of `flat`, so that changing it in place changes the network."""
@@ -95,6 +96,21 @@ class Learner:
         if batch.weight is not None:
             squares = squares * batch.weight.unsqueeze(1)
         return squares.sum(dim=0)
+
+    def booked_squares(self, flat: Tensor, batch: Batch) -> Tensor:
+        """`squared_gradients` for one client, by book-keeping where the network's layers allow it: much faster."""
+        if self._bookkeeper is None:
+            from sordino.errors import UserError
+            from sordino.per_example import Bookkeeper
+
+            try:
+                self._bookkeeper = Bookkeeper(self)
+            except UserError:
+                self._bookkeeper = False
+        if not self._bookkeeper:
+            return self.squared_gradients(flat, batch)
+        squares: Tensor = self._bookkeeper.book(flat, batch, cross_entropy).sum_of_squares()
+        return squares
 
     def accuracy(self, flat: Tensor, x: Tensor, y: Tensor) -> float:
         """The share of records that the model `flat` labels rightly; `nan` when there are none."""
@@ -160,12 +176,13 @@ class Records:
     def fisher(self, flat: Tensor, chunk: int = 32) -> Tensor:
         """The diagonal of the empirical Fisher information: the mean squared gradient of one record's loss."""
         self.learner.module.eval()
+        squares = self.learner.squared_gradients if self.stacked else self.learner.booked_squares
         total = torch.zeros_like(flat)
         for begin in range(0, len(self.y), chunk):
             part = slice(begin, begin + chunk)
             weight = None if self.valid is None else self.valid[part]
             batch = Batch(self.x[part], self.y[part], torch.empty(0), weight)
-            total = total + self.learner.squared_gradients(flat, batch)
+            total = total + squares(flat, batch)
         self.learner.module.train()
         return total / self.count
 
@@ -204,6 +221,34 @@ def scrambled(numbers: Tensor) -> Tensor:
 
 
 @dataclass
+class InPlace:
+    """An optimizer's steps on one flat vector, fused and without temporaries."""
+
+    optimizer: Optimizer
+    rate: float
+    momentum: float = 0.0
+    memory: tuple[Tensor, ...] | None = field(default=None, init=False)
+
+    def step(self, flat: Tensor, gradient: Tensor) -> Tensor:
+        """`flat` after one step, changed in place."""
+        if self.memory is None:
+            self.memory = blank_memory(self.optimizer, self.momentum, gradient)
+        if self.optimizer == "adam":
+            adam(flat, gradient, self.memory, self.rate)
+            return flat
+        if self.memory:
+            gradient = self.memory[0].mul_(self.momentum).add_(gradient)
+        return flat.add_(gradient, alpha=-self.rate)
+
+
+def blank_memory(optimizer: Optimizer, momentum: float, gradient: Tensor) -> tuple[Tensor, ...]:
+    """What an optimizer remembers before its first step."""
+    if optimizer == "adam":
+        return torch.zeros_like(gradient), torch.zeros_like(gradient), torch.zeros_like(gradient.sum())
+    return (torch.zeros_like(gradient),) if momentum else ()
+
+
+@dataclass
 class Descent:
     """Local gradient descent at one client. It remembers momentum from one epoch to the next."""
 
@@ -216,6 +261,9 @@ class Descent:
     momentum: float = 0.0
     """Of SGD; Adam has (0.9, 0.999)."""
     memory: tuple[Tensor, ...] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._single = InPlace(self.optimizer, self.rate, self.momentum)
 
     def epoch(
         self,
@@ -239,10 +287,10 @@ class Descent:
         return flat
 
     def _step(self, flat: Tensor, gradient: Tensor, batch: Batch) -> Tensor:
-        if self.memory is None:
-            self.memory = self._blank(gradient)
         if not self.records.stacked:
-            return self._in_place(flat, gradient)
+            return self._single.step(flat, gradient)
+        if self.memory is None:
+            self.memory = blank_memory(self.optimizer, self.momentum, gradient)
         moved, memory = self._stacked(flat, gradient)
         if batch.weight is not None:  # a client whose records are used up stands still
             active = batch.weight.sum() > 0
@@ -250,21 +298,6 @@ class Descent:
             memory = tuple(torch.where(active, new, old) for new, old in zip(memory, self.memory, strict=True))
         self.memory = memory
         return moved
-
-    def _blank(self, gradient: Tensor) -> tuple[Tensor, ...]:
-        if self.optimizer == "adam":
-            return torch.zeros_like(gradient), torch.zeros_like(gradient), torch.zeros_like(gradient.sum())
-        return (torch.zeros_like(gradient),) if self.momentum else ()
-
-    def _in_place(self, flat: Tensor, gradient: Tensor) -> Tensor:
-        """One step for one client: fused, without temporaries."""
-        memory = self.memory or ()
-        if self.optimizer == "adam":
-            adam(flat, gradient, memory, self.rate)
-            return flat
-        if memory:
-            gradient = memory[0].mul_(self.momentum).add_(gradient)
-        return flat.add_(gradient, alpha=-self.rate)
 
     def _stacked(self, flat: Tensor, gradient: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """The same step without changing anything in place, for `vmap`."""

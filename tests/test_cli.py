@@ -50,9 +50,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> Experiment:
 
 def test_every_option_of_run_is_a_key_of_the_experiment_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = [f"--{key}={value}" for key, value in OPTIONS.items()]
-    by_options = chosen(
-        monkeypatch, *options, "--allow-vacuous-delta", "--set", "clip=0.25", "--set", "model.hidden=9"
-    )
+    by_options = chosen(monkeypatch, *options, "--allow-vacuous-delta", "--set", "clip=0.25", "--set", "model.hidden=9")
     file = tmp_path / "experiment.toml"
     keys = [f"{key} = {json.dumps(value)}" for key, value in OPTIONS.items()]
     file.write_text("\n".join([*keys, "allow-vacuous-delta = true", "[set]", "clip = 0.25", "model.hidden = 9"]))

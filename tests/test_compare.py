@@ -121,8 +121,7 @@ def test_a_clear_winner() -> None:
 
 def test_no_clear_winner() -> None:
     assert _verdict([row("local", 0.80, 0.01, 0.0), row("feddpa", 0.81, 0.02, 8.0)], "outsider") == [
-        "feddpa has the best personal accuracy, 81.0%, 1.0% above local: within the spread over seeds: "
-        "no clear winner."
+        "feddpa has the best personal accuracy, 81.0%, 1.0% above local: within the spread over seeds: no clear winner."
     ]
 
 

@@ -108,9 +108,7 @@ def test_stacked_clients_of_uneven_size_train_as_they_would_alone(optimizer: str
         return model, data.fisher(model)
 
     alone = [train(part) for part in parts]
-    together = vmap(lambda x, y, valid, seed: train(Records(x, y, learner, seed, valid, stacked=True)))(
-        *stacked(parts)
-    )
+    together = vmap(lambda x, y, valid, seed: train(Records(x, y, learner, seed, valid, stacked=True)))(*stacked(parts))
     for place, (model, fisher) in enumerate(alone):
         assert torch.allclose(together[0][place], model, atol=1e-5)
         assert torch.allclose(together[1][place], fisher, atol=1e-5)

@@ -24,9 +24,7 @@ CHUNK = 1 << 20
 TIMEOUT_SECONDS = 60
 
 
-def get(
-    name: str, data_dir: Path | None = None, progress: Progress | None = None, base_url: str | None = None
-) -> Path:
+def get(name: str, data_dir: Path | None = None, progress: Progress | None = None, base_url: str | None = None) -> Path:
     """Download a known data set into the data folder and return the folder it is now in.
 
     Files that are already there with the right checksum are left alone. `base_url` stands in for the address

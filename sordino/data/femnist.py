@@ -47,9 +47,7 @@ def read_archive(path: Path) -> Dataset:
 
 def leaf_files(folder: Path) -> list[tuple[Path, bool]]:
     """LEAF's JSON files, each with whether it belongs to the test split."""
-    return [
-        (path, split == "test") for split in ("train", "test") for path in sorted((folder / split).glob("*.json"))
-    ]
+    return [(path, split == "test") for split in ("train", "test") for path in sorted((folder / split).glob("*.json"))]
 
 
 def read_leaf(folder: Path) -> Dataset:

@@ -57,9 +57,7 @@ def read_own(folder: Path, label: str | None, shape: tuple[int, ...] | None) -> 
         classes=classes,
         owner=np.repeat(np.arange(len(files)), [len(file.labels) for file in files]),
         owner_names=tuple(file.path.stem for file in files),
-        test=None
-        if files[0].test is None
-        else np.concatenate([file.test for file in files if file.test is not None]),
+        test=None if files[0].test is None else np.concatenate([file.test for file in files if file.test is not None]),
     )
 
 
@@ -67,9 +65,7 @@ def client_paths(folder: Path) -> list[Path]:
     """The client files of a folder, in order of name. Hidden files and other kinds are not client files."""
     if not folder.is_dir():
         raise UserError(f"There is no folder {folder}; name a folder with one CSV, Parquet or NPZ file per client.")
-    paths = sorted(
-        path for path in folder.iterdir() if path.suffix.lower() in KINDS and not path.name.startswith(".")
-    )
+    paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in KINDS and not path.name.startswith("."))
     if not paths:
         raise UserError(
             f"The folder {folder} holds no {', '.join(KINDS)} file; put one file per client in it, "

@@ -50,9 +50,7 @@ def parse(text: str) -> Partition:
     if kind == "dirichlet" and not 0 < number < math.inf:
         raise UserError(f"The partition {text!r} needs an alpha above 0; write for example {example!r}.")
     if kind == "shards" and not (number >= 1 and number.is_integer()):
-        raise UserError(
-            f"The partition {text!r} needs a whole number of shards from 1; write for example {example!r}."
-        )
+        raise UserError(f"The partition {text!r} needs a whole number of shards from 1; write for example {example!r}.")
     if kind == "labels" and not 0 < number <= 100:
         raise UserError(
             f"The partition {text!r} needs a percentage above 0 and up to 100; write for example {example!r}."
@@ -60,9 +58,7 @@ def parse(text: str) -> Partition:
     return Partition(kind, number)
 
 
-def deal(
-    partition: Partition, labels: np.ndarray, classes: int, clients: int, rng: np.random.Generator
-) -> np.ndarray:
+def deal(partition: Partition, labels: np.ndarray, classes: int, clients: int, rng: np.random.Generator) -> np.ndarray:
     """The client of each record, by any partition but the natural one, which is the owner array itself."""
     if clients < 1:
         raise UserError(f"There must be at least one client, but {clients} were asked for.")
@@ -147,9 +143,7 @@ def rank_within(dealt: np.ndarray, clients: int, rng: np.random.Generator) -> np
     return rank
 
 
-def deal_shards(
-    labels: np.ndarray, classes: int, clients: int, shards: float, rng: np.random.Generator
-) -> np.ndarray:
+def deal_shards(labels: np.ndarray, classes: int, clients: int, shards: float, rng: np.random.Generator) -> np.ndarray:
     """Records sorted by label are cut into clients * shards equal pieces, `shards` for each client."""
     pieces = clients * int(shards)
     if pieces > len(labels):

@@ -27,9 +27,7 @@ def draw(data: FederatedData, path: Path) -> None:
     counts = label_counts(data)[:MOST_CLIENTS]
     sizes = counts.sum(1)
     shown = len(counts)
-    figure = Figure(
-        figsize=(min(14.0, 5.0 + 0.12 * shown), 3.6 + min(4.0, 0.12 * data.classes)), layout="constrained"
-    )
+    figure = Figure(figsize=(min(14.0, 5.0 + 0.12 * shown), 3.6 + min(4.0, 0.12 * data.classes)), layout="constrained")
     bars, shares = figure.subplots(2, 1, sharex=True, height_ratios=[1, 2.5])
 
     bars.bar(np.arange(shown), sizes, width=0.8 if shown <= MOST_NAMES else 1.0, color="#35608d")

@@ -12,8 +12,7 @@ from torch.nn.parameter import is_lazy
 from sordino.errors import UserError
 
 _INSTEAD = (
-    "use GroupNorm: torch.nn.GroupNorm(min(32, channels), channels) norms each example by itself and "
-    "remembers nothing."
+    "use GroupNorm: torch.nn.GroupNorm(min(32, channels), channels) norms each example by itself and remembers nothing."
 )
 
 

@@ -78,9 +78,7 @@ class Clipped(Method):
 
     def needs_public(self) -> bool:
         return (
-            self.clipping == "ppo"
-            and self.reads == "public"
-            and not (self.variant == "paper" and self.bare_metrics())
+            self.clipping == "ppo" and self.reads == "public" and not (self.variant == "paper" and self.bare_metrics())
         )
 
     def notes(self, budget: Budget) -> list[str]:
@@ -89,9 +87,7 @@ class Clipped(Method):
         deviation = budget.multiplier / self.metrics_share**0.5 * self.loss_bound / 2 / budget.cohort
         noise = f"the noise of a mean loss would be {deviation:.2g}, on losses of 0 to {self.loss_bound:g}"
         if self.reads == "public":
-            return [
-                f"The agent learns from public records, which cost nothing: with {budget.cohort} clients {noise}."
-            ]
+            return [f"The agent learns from public records, which cost nothing: with {budget.cohort} clients {noise}."]
         return [f"The agent learns from noised means of the clients' metrics, which are paid for: {noise}."]
 
 

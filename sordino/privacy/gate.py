@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from sordino.privacy.noise import Seeded
-from sordino.privacy.release import Bare, Derived, Public, Release, Releases
+from sordino.privacy.records import RecordPlan
+from sordino.privacy.release import Average, Bare, Derived, Gradients, Matrix, Public, Release, Releases
 
 ProtectFrom = Literal["outsider", "server"]
 
@@ -66,6 +67,8 @@ class Gate:
 
     noise: Noise
     source: Seeded
+    record_plan: RecordPlan | None = None
+    """At record level: what each client's records pay."""
 
     def passes(
         self,
@@ -83,22 +86,48 @@ class Gate:
         for name, release in releases.items():
             if isinstance(release, Derived):
                 values[name] = public.states[release.state].reshape(len(clients), -1)
-                size += len(clients) * release.size(values[name].shape[1], public)
-                continue
-            rows = wanted[name].detach().reshape(len(clients), -1)
-            bounded = release.bounded(rows, public)
-            values[name] = bounded.rows
-            rejected += bounded.rejected
-            size += len(clients) * release.size(rows.shape[1], public)
-            if isinstance(release, Bare):
-                continue
-            deviations = release.deviations(self.noise.of_message(release), rows.shape[1], public)
-            draws = [self.source.normal(rows.shape[1], step, name, round, client) for client in clients]
-            noise = torch.stack(draws).mul_(deviations.float())
-            if getattr(release, "at", None) is not None:
-                noise = noise * public.states[release.at].cpu()  # type: ignore[union-attr, index]
-            values[name] = bounded.rows + noise.to(rows.device)
+            else:
+                rows = self._rows(release, wanted[name].detach(), clients)
+                bounded = release.bounded(rows, public)
+                noise = self._noise(release, rows, bounded.rows, (step, name, round), clients, public)
+                values[name] = bounded.rows if noise is None else bounded.rows + noise.to(bounded.rows.device)
+                rejected += bounded.rejected
+            size += len(clients) * release.size(values[name].shape[1], public)
         return Passed(values, rejected, size)
+
+    def _rows(self, release: Release, value: Tensor, clients: Sequence[int]) -> Tensor:
+        """One row per client; the records of the one client whose second moments are asked for."""
+        return value[0] if isinstance(release, Matrix) else value.reshape(len(clients), -1)
+
+    def _noise(
+        self,
+        release: Release,
+        rows: Tensor,
+        bounded: Tensor,
+        purpose: tuple[str, str, int],
+        clients: Sequence[int],
+        public: Public,
+    ) -> Tensor | None:
+        """The noise on what leaves; None where there is none, or where it is in the gradients already."""
+        if isinstance(release, Bare | Gradients | Derived):
+            return None
+        draws = torch.stack([self.source.normal(bounded.shape[1], *purpose, client) for client in clients])
+        if isinstance(release, Average | Matrix):
+            assert self.record_plan is not None
+            (client,) = clients
+            if isinstance(release, Matrix):
+                return symmetric(draws[0]).unsqueeze(0) * float(self.record_plan.matrix_multipliers[client])
+            return draws * float(self.record_plan.metric_multipliers[client]) * release.spread(rows.shape[1])
+        noise = draws.mul_(release.deviations(self.noise.of_message(release), rows.shape[1], public).float())
+        at = getattr(release, "at", None)
+        return noise if at is None else noise * public.states[at].cpu()
+
+
+def symmetric(flat: Tensor) -> Tensor:
+    """A flat square matrix with its upper triangle mirrored below."""
+    size = math.isqrt(flat.numel())
+    upper = flat.view(size, size).triu()
+    return (upper + upper.triu(1).t()).reshape(-1)
 
 
 def check_declared(releases: Releases, wanted: Mapping[str, Tensor], step: str) -> None:

@@ -49,9 +49,7 @@ def check_delta(delta: float, clients: int, allow_vacuous: bool) -> list[str]:
             "so this epsilon promises nothing."
         ]
     if delta > 1 / (10 * clients):
-        return [
-            f"delta = {delta:g} is above 1/(10 x {clients}): weak; {default_delta(clients):.1e} is a sound choice."
-        ]
+        return [f"delta = {delta:g} is above 1/(10 x {clients}): weak; {default_delta(clients):.1e} is a sound choice."]
     return []
 
 

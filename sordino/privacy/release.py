@@ -165,6 +165,112 @@ class Number:
 
 
 @dataclass(frozen=True)
+class Average:
+    """The mean of one number per validation record, each held to [low, high]; record level.
+
+    The step hands over the single numbers; the gate holds, centres, averages over the public count, and noises.
+    """
+
+    low: float
+    high: float
+    share: float
+    private: ClassVar[bool] = True
+
+    def bounded(self, rows: Tensor, public: Public) -> Bounded:
+        """The mean of each row, less the middle of the range."""
+        finite = torch.isfinite(rows)
+        held = torch.where(finite, rows, torch.full_like(rows, self.centre())).clamp(self.low, self.high)
+        return Bounded((held - self.centre()).mean(dim=1, keepdim=True), int((~finite).sum()))
+
+    def spread(self, records: int) -> float:
+        """How far one of so many records can move the mean."""
+        return (self.high - self.low) / 2 / records
+
+    def size(self, width: int, public: Public) -> int:
+        """Bytes of one message."""
+        return 4
+
+    def centre(self) -> float:
+        """The middle of the range."""
+        return (self.low + self.high) / 2
+
+    def describe(self) -> str:
+        """In words, for users."""
+        return f"mean over validation records in [{self.low}, {self.high}], Gaussian noise"
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """The second-moment matrix of a client's records, each scaled down to norm one; record level.
+
+    The step hands over the records (after a public projection); the gate bounds them, multiplies and adds symmetric
+    Gaussian noise (AnalyzeGauss, Dwork et al. 2014): one record moves the matrix by at most one.
+    """
+
+    share: float
+    private: ClassVar[bool] = True
+
+    def bounded(self, rows: Tensor, public: Public) -> Bounded:
+        """X^T X of one client's records (records, dimensions), as one row."""
+        finite = torch.isfinite(rows).all(dim=1)
+        kept = torch.where(finite.unsqueeze(1), rows, torch.zeros_like(rows))
+        kept = shortened(kept, torch.ones((), dtype=torch.float64))
+        return Bounded((kept.t() @ kept).reshape(1, -1), int((~finite).sum()))
+
+    def size(self, width: int, public: Public) -> int:
+        """Bytes of one message: the matrix is symmetric, but sent whole."""
+        return 4 * width
+
+    def centre(self) -> float:
+        """It is not centred."""
+        return 0.0
+
+    def describe(self) -> str:
+        """In words, for users."""
+        return "second-moment matrix of projected records, Gaussian noise"
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """What was computed from noisy gradients alone; record level.
+
+    The step sees no records, only `data.gradient(...)`: each record's gradient scaled down to `clip` (one threshold,
+    or, when `layered`, one for each layer), summed over a Poisson-sampled batch, noised, and divided by the expected
+    batch size. `clip` is a number, or the name of a broadcast or of a public value of the client. What leaves is a
+    function of these, so it leaves as it is; every step was charged.
+    """
+
+    clip: float | str
+    layered: bool = False
+    by_client: bool = False
+    """Whether the broadcast `clip` holds one threshold for each client of the federation, by client number."""
+    share: float = 1.0
+    private: ClassVar[bool] = True
+
+    def thresholds(self, message: Mapping[str, Any], client: int) -> Tensor:
+        """The thresholds of one client: a vector of one, or of one for each layer."""
+        value = message[self.clip] if isinstance(self.clip, str) else self.clip
+        chosen = torch.as_tensor(value, dtype=torch.float64)
+        return (chosen[client] if self.by_client else chosen).reshape(-1)
+
+    def bounded(self, rows: Tensor, public: Public) -> Bounded:
+        """Rows as they are; a row that is not finite becomes zero."""
+        return as_they_are(rows)
+
+    def size(self, width: int, public: Public) -> int:
+        """Bytes of one message."""
+        return 4 * width
+
+    def centre(self) -> float:
+        """It is not centred."""
+        return 0.0
+
+    def describe(self) -> str:
+        """In words, for users."""
+        return f"model trained on noisy gradients, each record's clipped to {self.clip}"
+
+
+@dataclass(frozen=True)
 class Derived:
     """A client's public state `state`: a function of what it has sent before, so it costs the server nothing new.
 
@@ -204,8 +310,7 @@ class Bare:
 
     def bounded(self, rows: Tensor, public: Public) -> Bounded:
         """Rows as they are; a row that is not finite becomes zero."""
-        finite = torch.isfinite(rows).all(dim=1)
-        return Bounded(torch.where(finite.unsqueeze(1), rows, torch.zeros_like(rows)), int((~finite).sum()))
+        return as_they_are(rows)
 
     def size(self, width: int, public: Public) -> int:
         """Bytes of one message."""
@@ -220,9 +325,14 @@ class Bare:
         return f"without noise: {self.why}"
 
 
-Release = Update | Number | Derived | Bare
-Noised = Update | Number
+Release = Update | Number | Average | Matrix | Gradients | Derived | Bare
 Releases = Mapping[str, Release]
+
+
+def as_they_are(rows: Tensor) -> Bounded:
+    """Rows unchanged; a row that is not finite becomes zero."""
+    finite = torch.isfinite(rows).all(dim=1)
+    return Bounded(torch.where(finite.unsqueeze(1), rows, torch.zeros_like(rows)), int((~finite).sum()))
 
 
 def due(releases: Releases, round: int) -> Releases:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -13,8 +13,10 @@ from torch.func import vmap
 
 from sordino.data import FederatedData
 from sordino.method import Message, Method, Result
+from sordino.per_example import Bookkeeper
 from sordino.privacy.gate import Gate, check_declared
-from sordino.privacy.release import Public, Releases, due
+from sordino.privacy.gradients import PrivateRecords, validation_records
+from sordino.privacy.release import Bare, Gradients, Public, Releases, due
 from sordino.simulator.memory import Memory
 from sordino.training import Learner, Records
 
@@ -49,6 +51,8 @@ class Answer:
     rejected: int
     size: int
     """Bytes that left the clients."""
+    kept: bool = True
+    """Whether the step left anything behind at the clients."""
 
 
 @dataclass
@@ -85,6 +89,8 @@ class Engine:
         self.steps: dict[str, Releases] = method.steps()
         self.layers = learner.layout.layers
         self.public_names = sorted(method.public_memory(memory.blank["model"], learner.layout))
+        self.validation_share = getattr(method, "validation_share", lambda: 0.0)()
+        self.bookkeeper = None if gate.record_plan is None else Bookkeeper(learner)
         learner.module.to(self.device)
 
     def units(self, who: Sequence[int]) -> list[list[int]]:
@@ -99,9 +105,11 @@ class Engine:
 
     def work(self, work: Work) -> Answer:
         """Run a step at clients, pass what it sends through the gate, and let them remember."""
+        if self.gate.record_plan is not None and len(work.clients) > 1:  # records of different numbers do not stack
+            pairs = zip(work.clients, work.targets, strict=True)
+            return together([self.work(replace(work, clients=[c], targets=[slot])) for c, slot in pairs])
         message = {
-            name: value.to(self.device) if isinstance(value, Tensor) else value
-            for name, value in work.message.items()
+            name: value.to(self.device) if isinstance(value, Tensor) else value for name, value in work.message.items()
         }
         states = [self.memory.read(client) for client in work.clients]
         me = {name: torch.stack([state[name] for state in states]).to(self.device) for name in states[0]}
@@ -113,13 +121,14 @@ class Engine:
         accuracies = np.full((len(work.clients), 2), np.nan)
         for place, (client, slot) in enumerate(zip(work.clients, work.targets, strict=True)):
             kept = {name: value[place].detach().contiguous() for name, value in done.kept.items()}
+            if not kept:
+                continue
             self.memory.write(client, slot, kept | self._learned(place, message, me, passed.values))
             if work.evaluate:
                 begin = None if done.start is None else done.start[place].detach().contiguous()
                 accuracies[place] = (self._accuracy(kept.get("model"), client), self._accuracy(begin, client))
-        return Answer(
-            {name: rows.cpu() for name, rows in passed.values.items()}, accuracies, passed.rejected, passed.size
-        )
+        values = {name: rows.cpu() for name, rows in passed.values.items()}
+        return Answer(values, accuracies, passed.rejected, passed.size, bool(done.kept))
 
     def public_states(self, clients: Sequence[int], names: Collection[str]) -> dict[str, Tensor]:
         """Those of the clients' public states that are asked for, one row per client."""
@@ -150,8 +159,7 @@ class Engine:
         for place, client in enumerate(work.clients):
             seed = self._seed(work, client)
             torch.manual_seed(seed)  # dropout draws from the global stream
-            mine = self.data.clients[client]
-            records = Records(mine.x.to(self.device), mine.y.to(self.device), self.learner, seed)
+            records = self._records(work, client, seed)
             result = self._step(work.step)(message, {name: rows[place] for name, rows in me.items()}, records)
             check_declared(self.steps[work.step], result.send, work.step)
             results.append(result)
@@ -161,6 +169,22 @@ class Engine:
             kept={name: torch.stack([result.keep[name] for result in results]) for name in first.keep},
             start=None if first.start is None else torch.stack([r.start for r in results if r.start is not None]),
         )
+
+    def _records(self, work: Work, client: int, seed: int) -> Records | PrivateRecords:
+        """What a step sees of a client's records: all of them, or at record level noisy gradients only."""
+        mine = self.data.clients[client]
+        x, y = mine.x.to(self.device), mine.y.to(self.device)
+        plan = self.gate.record_plan
+        if plan is None:
+            return Records(x, y, self.learner, seed)
+        assert self.bookkeeper is not None
+        trained = [r for r in self.steps[work.step].values() if isinstance(r, Gradients)]
+        clip = trained[0].thresholds(work.message, client) if trained else torch.zeros(1)
+        charge = plan.charge(client) if trained else (0.0, 0.0, 0)
+        purpose = (work.step, work.round, client)
+        kept_apart = validation_records(len(y), self.validation_share, self.gate.source, client)
+        bare = any(isinstance(release, Bare) for release in self.steps[work.step].values())
+        return PrivateRecords(x, y, kept_apart, self.bookkeeper, charge, clip, self.gate.source, purpose, bare)
 
     def _stacked(self, work: Work, message: dict[str, Any], me: dict[str, Tensor]) -> Done:
         mine = [self.data.clients[client] for client in work.clients]
@@ -200,6 +224,13 @@ class Engine:
             return float("nan")
         mine = self.data.clients[client]
         return self.learner.accuracy(flat, mine.x_test.to(self.device), mine.y_test.to(self.device))
+
+
+def together(answers: list[Answer]) -> Answer:
+    """Several answers as one, rows in the order in which they come."""
+    values = {name: torch.cat([answer.values[name] for answer in answers]) for name in answers[0].values}
+    accuracies = np.concatenate([answer.accuracies for answer in answers])
+    return Answer(values, accuracies, sum(a.rejected for a in answers), sum(a.size for a in answers), answers[0].kept)
 
 
 def padded(tensors: list[Tensor]) -> tuple[Tensor, Tensor | None]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,11 +20,13 @@ from sordino.method import Budget, Message, Result, State
 from sordino.privacy.gate import Noise
 from sordino.privacy.ledger import Ledger, Row, View
 from sordino.privacy.noise import Seeded
+from sordino.privacy.records import RecordPlan
 from sordino.privacy.release import Number, Public, Releases, Update, due
 from sordino.simulator import checkpoint as checkpoints
 from sordino.simulator.engine import Answer, Work
 from sordino.simulator.workers import Workers
 from sordino.store import Progress, Store, saving
+from sordino.training import Records
 
 CHECKPOINT_SECONDS = 5.0
 """How much work a killed run may have to repeat."""
@@ -88,6 +92,7 @@ class Simulator:
     ) -> None:
         self._store, self._run, self._experiment = store, run, experiment
         self.budget, self.layout, self._public = budget, workers.engine.learner.layout, public
+        self.features, self.classes = math.prod(workers.engine.data.shape), workers.engine.data.classes
         self._total, self._delta = budget.rounds, budget.delta
         self._workers, self._engine = workers, workers.engine
         self._evaluate_every, self._watch = evaluate_every, watch
@@ -104,6 +109,7 @@ class Simulator:
         self._link = bytes(32)
         self._final = State()
         self.uploaded = 0
+        self._described = 0
         self.last: RoundReport | None = None
         self._resume()
 
@@ -113,7 +119,7 @@ class Simulator:
     def rounds(self, state: State) -> Iterator[int]:
         last_checkpoint = time.monotonic()
         for number in range(self._round, self._total):
-            self._round, self._asked = number, []
+            self._round, self._asked, self._described = number, [], 0
             begin = time.monotonic()
             yield number
             self._close(state, time.monotonic() - begin)
@@ -123,14 +129,36 @@ class Simulator:
                 last_checkpoint = time.monotonic()
         self._final = state
 
+    @property
+    def record_plan(self) -> RecordPlan:
+        plan = self._engine.gate.record_plan
+        if plan is None:
+            raise ValueError("only record-level methods have a plan of what records pay")
+        return plan
+
+    def everyone(self) -> Sequence[int]:
+        return range(self._clients)
+
     def sample(self) -> Sequence[int]:
-        return self._turns.of(self._round)
+        return [client for client in self._turns.of(self._round) if self._may_take_part(client)]
+
+    def _may_take_part(self, client: int) -> bool:
+        """A client whose records' budget would be exceeded stops taking part."""
+        plan = self._engine.gate.record_plan
+        return plan is None or int(self._engine.memory.participations[client]) < int(plan.turns[client])
+
+    def public(self) -> Records:
+        if self._public is None:
+            raise UserError("There are no public records: name some with the key `public`.")
+        seed = self._engine.gate.source.key("public") >> 32
+        return Records(self._public.x, self._public.y, self._engine.learner, seed)
 
     def ask(self, who: Sequence[int], step: Callable[..., Result], message: Message) -> Replies:
         name = step.__name__
         releases = due(self._engine.steps[name], self._round)
         noise = self._engine.gate.noise
-        if any(release.private for release in releases.values()) and len(who) < noise.minimum_cohort:
+        summed = any(isinstance(release, Update | Number) for release in releases.values())
+        if summed and len(who) < noise.minimum_cohort:
             raise UserError(
                 f"Round {self._round + 1} has {len(who)} clients, but the noise is shared out over at least "
                 f"{noise.minimum_cohort}: the round is given up before anything is used."
@@ -138,13 +166,16 @@ class Simulator:
         bounds = {release.clip for release in releases.values() if isinstance(release, Update)}
         states = self._engine.public_states(who, {name for name in bounds if isinstance(name, str)})
         public = Public(message, states, self._engine.layers)
-        self.ledger.charge(releases, who, name, self._round, public, noise)
+        self.ledger.charge(releases, who, name, self._round, public, noise, self._engine.gate.record_plan)
         targets = self._engine.memory.targets(who)
         work = Work(name, self._round, message, who, targets, self._evaluates())
         with saving(self._store.folder):
             answer = self._workers.work(work)
-        self._engine.memory.advance(who, targets)
-        self._asked.append((who, answer))
+        if answer.kept:  # a question that leaves nothing behind is no participation
+            self._engine.memory.advance(who, targets)
+            self._asked.append((who, answer))
+        else:
+            self._described += answer.size
         return Replies(releases, answer, noise, public)
 
     def judge(self, model: Tensor) -> tuple[float, float]:
@@ -160,13 +191,15 @@ class Simulator:
     def finish(self, summarize: Callable[[np.ndarray, np.ndarray | None], dict[str, Any]]) -> dict[str, Any]:
         """Evaluate every client once more, and write the summary that `summarize` makes of it."""
         everyone = range(self._clients)
+        shared = self._shared_accuracies(everyone, self._final)
         model: Tensor | None = self._final.__dict__.get("model")
-        shared = None if model is None else self._workers.accuracies(everyone, model)
         personal = self._workers.accuracies(everyone, None)
         if shared is not None:  # a client that never took part predicts with the global model
             personal = np.where(np.isnan(personal), shared, personal)
         summary = summarize(personal, shared)
         self._save_models(model)
+        with contextlib.suppress(UserError):  # pictures are extra, and need matplotlib
+            self._engine.method.pictures(self._final, self._folder)
         self._engine.memory.slots[:] = 0  # the clients' memory goes now, so where it lay means nothing
         self._save(self._final, summary)
         self._engine.memory.path.unlink(missing_ok=True)
@@ -184,11 +217,11 @@ class Simulator:
         """Evaluate and note down the round that has just ended."""
         personal, start, shared = float("nan"), float("nan"), float("nan")
         worst = float("nan")
-        who, answer = self._asked[-1]
-        if self._evaluates():
-            columns = answer.accuracies
-            model = state.__dict__.get("model")
-            after = np.full(len(who), np.nan) if model is None else self._workers.accuracies(who, model)
+        who = [client for asked, _ in self._asked for client in asked]
+        if self._evaluates() and who:
+            columns = np.concatenate([answer.accuracies for _, answer in self._asked])
+            found = self._shared_accuracies(who, state)
+            after = np.full(len(who), np.nan) if found is None else found
             personal, start, shared = mean(columns[:, 0]), mean(columns[:, 1]), mean(after)
             worst = float(np.nanmin(columns[:, 0])) if np.isfinite(columns[:, 0]).any() else float("nan")
             for client, (own, begun), whole in zip(who, columns, after, strict=True):
@@ -199,10 +232,10 @@ class Simulator:
             self._link = row.link(self._link)
             self._pending.ledger.append((position, row, self._link))
         rejected = sum(answer.rejected for _, answer in self._asked)
-        size = sum(answer.size for _, answer in self._asked)
+        size = sum(answer.size for _, answer in self._asked) + self._described
         self.uploaded += size
         clip = overall(state.__dict__.get("threshold"))
-        epsilon = self.ledger.epsilon(self._delta)
+        epsilon = self.ledger.epsilon(self._delta, quick=True)
         self.last = RoundReport(
             *(self._round, self._total, personal, worst, start, shared, clip, len(who), rejected, size, seconds),
             epsilon,
@@ -217,6 +250,19 @@ class Simulator:
         )
         if self._watch is not None:
             self._watch(self.last)
+
+    def _shared_accuracies(self, clients: Sequence[int], state: State) -> np.ndarray | None:
+        """The accuracy of the server's model for each client; None where the server has none."""
+        served = self._engine.method.shared_models(state, self._clients)
+        if served is None:
+            return None
+        models, number = served
+        found = np.full(len(clients), np.nan)
+        mine = number[torch.as_tensor(list(clients), dtype=torch.int64)].numpy()
+        for group in np.unique(mine):
+            places = np.flatnonzero(mine == group)
+            found[places] = self._workers.accuracies([clients[int(place)] for place in places], models[int(group)])
+        return found
 
     def _save(self, state: State, summary: dict[str, Any] | None = None) -> None:
         """Make everything so far durable, in the order that a crash at any point leaves a consistent run."""

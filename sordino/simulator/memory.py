@@ -91,8 +91,7 @@ class Memory:
         content = bytearray(os.pread(self._file, size, self._offset(client, int(self.slots[client]))))
         if len(content) < size:
             raise UserError(
-                f"The file {self.path} has lost what client {client} remembered: start the run anew with "
-                "`sordino run`."
+                f"The file {self.path} has lost what client {client} remembered: start the run anew with `sordino run`."
             )
         return torch.frombuffer(content, dtype=torch.float32)
 

@@ -20,7 +20,7 @@ import torch.multiprocessing as processes
 from torch import Tensor
 
 from sordino.method import Message
-from sordino.simulator.engine import Answer, Engine, Work
+from sordino.simulator.engine import Answer, Engine, Work, together
 
 Slabs = dict[str, Tensor]
 
@@ -57,9 +57,9 @@ class Workers:
             pipe.send(("work", parts, self._states([client for unit in share for client in unit])))
         answers = []
         for number in range(len(self._pipes)):
-            names, accuracies, rejected, size = self._receive(number)
+            names, accuracies, rejected, size, kept = self._receive(number)
             values = {name: self._answers[number][name][: len(accuracies)] for name in names}
-            answers.append(Answer(values, accuracies, rejected, size))
+            answers.append(Answer(values, accuracies, rejected, size, kept))
         return _joined(answers, [unit for share in shares for unit in share], place)
 
     def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
@@ -151,19 +151,12 @@ def _part(work: Work, unit: list[int], place: dict[int, int], message: Message) 
     return Work(work.step, work.round, message, unit, targets, work.evaluate)
 
 
-def _together(answers: list[Answer]) -> Answer:
-    """Several answers as one, rows in the order in which they come."""
-    values = {name: torch.cat([answer.values[name] for answer in answers]) for name in answers[0].values}
-    accuracies = np.concatenate([answer.accuracies for answer in answers])
-    return Answer(values, accuracies, sum(a.rejected for a in answers), sum(a.size for a in answers))
-
-
 def _joined(answers: list[Answer], units: list[list[int]], place: dict[int, int]) -> Answer:
     """Several answers as one, rows in the order of the question."""
-    whole = _together([answer for answer in answers if len(answer.accuracies)])
+    whole = together([answer for answer in answers if len(answer.accuracies)])
     back = np.argsort([place[client] for unit in units for client in unit])
     values = {name: rows[torch.from_numpy(back)] for name, rows in whole.values.items()}
-    return Answer(values, whole.accuracies[back], whole.rejected, whole.size)
+    return Answer(values, whole.accuracies[back], whole.rejected, whole.size, whole.kept)
 
 
 def _serve(engine: Engine, pipe: Connection, others: list[Connection]) -> None:
@@ -198,10 +191,10 @@ def _serve(engine: Engine, pipe: Connection, others: list[Connection]) -> None:
 def _answer(engine: Engine, pipe: Connection, shared: Slabs, answers: Slabs, parts: list[Work]) -> None:
     """Work on each part and leave the rows in shared memory."""
     if not parts:
-        pipe.send(("done", ([], np.empty((0, 2)), 0, 0)))
+        pipe.send(("done", ([], np.empty((0, 2)), 0, 0, True)))
         return
     heavy = {n: shared[v] if isinstance(v, _Shared) else v for n, v in parts[0].message.items()}
-    answer = _together([engine.work(replace(part, message=heavy)) for part in parts])
+    answer = together([engine.work(replace(part, message=heavy)) for part in parts])
     for name, rows in answer.values.items():
         slab = answers.get(name)
         if slab is None or slab.shape[1] != rows.shape[1] or len(slab) < len(rows):
@@ -209,4 +202,4 @@ def _answer(engine: Engine, pipe: Connection, shared: Slabs, answers: Slabs, par
             answers[name] = slab
             pipe.send(("slab", name, slab))
         slab[: len(rows)] = rows
-    pipe.send(("done", (list(answer.values), answer.accuracies, answer.rejected, answer.size)))
+    pipe.send(("done", (list(answer.values), answer.accuracies, answer.rejected, answer.size, answer.kept)))

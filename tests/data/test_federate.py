@@ -26,9 +26,7 @@ def numbers(data: FederatedData, part: str) -> list[float]:
     seed=st.integers(0, 100),
     published=st.booleans(),
 )
-def test_each_record_is_in_one_place(
-    partition: str, clients: int, fraction: float, seed: int, published: bool
-) -> None:
+def test_each_record_is_in_one_place(partition: str, clients: int, fraction: float, seed: int, published: bool) -> None:
     labels = [k % 4 for k in range(60)]
     dataset = records(labels, 4, [k >= 48 for k in range(60)] if published else None)
     data = federate(dataset, partition, clients, seed, fraction)

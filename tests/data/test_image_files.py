@@ -17,9 +17,7 @@ from sordino.errors import UserError
 
 @pytest.mark.parametrize("compress", [True, False])
 @pytest.mark.parametrize(("name", "mean", "deviation"), [("mnist", 0.1307, 0.3081), ("fashion-mnist", 0.286, 0.353)])
-def test_idx_files_compressed_or_not(
-    tmp_path: Path, name: str, mean: float, deviation: float, compress: bool
-) -> None:
+def test_idx_files_compressed_or_not(tmp_path: Path, name: str, mean: float, deviation: float, compress: bool) -> None:
     arrays = write_idx(tmp_path / name, "", "t10k", compress)
     data = load(name, tmp_path)
     assert data.x.shape == (8, 1, 28, 28)

@@ -15,9 +15,7 @@ from sordino.privacy.release import Bare, Derived, Number, Public, Update, due
 SILENT = Noise(multiplier=1e-30, protect_from="server", minimum_cohort=1)
 
 
-def passed(
-    releases: dict, wanted: dict, noise: Noise, clients: int, round: int = 0, seed: int = 0, clip: float = 1.0
-):
+def passed(releases: dict, wanted: dict, noise: Noise, clients: int, round: int = 0, seed: int = 0, clip: float = 1.0):
     gate = Gate(noise, Seeded(seed))
     return gate.passes(releases, wanted, range(clients), "local", round, Public({"clip": clip}))
 

@@ -103,9 +103,7 @@ def test_what_is_published_of_single_messages_is_charged_to_everybody() -> None:
     releases = {"update": Update("clip"), "mask": Derived("mask", of=("update",), published=True)}
     noise = Noise(3.97, "outsider", 10)
     ledger = charged(20, list(range(10)), noise, 10, releases)
-    kept = charged(
-        20, list(range(10)), noise, 10, {**releases, "mask": Derived("mask", ("update",), published=False)}
-    )
+    kept = charged(20, list(range(10)), noise, 10, {**releases, "mask": Derived("mask", ("update",), published=False)})
     assert ledger.mu("outsider") == ledger.mu("peer") == ledger.mu("server") == pytest.approx(math.sqrt(200) / 3.97)
     assert ledger.epsilon(0.1)["outsider"] == pytest.approx(10.1, abs=0.05)
     assert kept.mu("outsider") == pytest.approx(math.sqrt(20) / 3.97)

@@ -1,0 +1,101 @@
+"""The commands on PAC-DP's curves: which clipping threshold is best at which budget."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+curve_commands = typer.Typer(
+    help="Curves from budgets to clipping thresholds, for PAC-DP.", no_args_is_help=True, add_completion=False
+)
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document for machines.")]
+
+
+@curve_commands.command()
+def fit(
+    out: Annotated[Path, typer.Argument(help="Where the curve goes (JSON); a picture is put beside it.")],
+    data: Annotated[str, typer.Option(help="The public proxy data: a known data set or a folder.")] = "digits",
+    data_dir: Annotated[Path | None, typer.Option(help="Where data sets lie. [default: $SORDINO_DATA]")] = None,
+    epsilons: Annotated[str, typer.Option(help="Budgets to try.")] = "0.5,1,2,4,8",
+    clips: Annotated[str, typer.Option(help="Thresholds to try.")] = "0.1,0.3,1,3,10",
+    clients: Annotated[int, typer.Option(help="Clients of the simulation.")] = 10,
+    rounds: Annotated[int, typer.Option(help="Rounds of the simulation.")] = 10,
+    seeds: Annotated[int, typer.Option(help="Simulations for each point of the grid.")] = 1,
+    model: Annotated[str | None, typer.Option(help="The network.")] = None,
+    records: Annotated[int | None, typer.Option(help="Use at most so many proxy records.")] = None,
+    kind: Annotated[str | None, typer.Option(help="quadratic, power or piecewise. [default: the best]")] = None,
+    monotone: Annotated[bool, typer.Option(help="Make the threshold never fall as the budget grows.")] = False,
+    set: Annotated[list[str] | None, typer.Option("--set", help="Hyper-parameters, e.g. rate=0.1.")] = None,
+    store: Annotated[Path, typer.Option(help="The folder for the simulations.")] = Path(".sordino"),
+    as_json: Json = False,
+) -> None:
+    """Simulate on public data which threshold is best at each budget, and fit a curve to the answers."""
+    from sordino.config import setting
+    from sordino.curve_fitting import fit_curve
+    from sordino.parts.curves import draw, save
+
+    keys = {"data": data, "data_dir": data_dir, "clients": clients, "rounds": rounds, "model": model}
+    curve, points, grid = fit_curve(
+        keys | {"records": records, "store": store, "set": dict(setting(text) for text in set or [])},
+        numbers(epsilons),
+        numbers(clips),
+        seeds,
+        kind,
+        monotone,
+        tell=lambda line: typer.echo(line, err=True),
+    )
+    save(curve, out)
+    picture = out.with_suffix(".png")
+    draw(curve, points, picture)
+    if as_json:
+        typer.echo(json.dumps({"curve": asdict(curve), "points": points, "grid": grid, "picture": str(picture)}))
+        return
+    typer.echo(f"{curve.kind} curve on epsilon {curve.low:g} to {curve.high:g} in {out}; picture in {picture}")
+
+
+@curve_commands.command()
+def show(
+    curve: Annotated[str, typer.Argument(help="A curve's file, or a published one: mnist, cifar10.")],
+    as_json: Json = False,
+) -> None:
+    """What a curve says."""
+    import numpy as np
+
+    from sordino.errors import UserError
+    from sordino.parts.curves import PUBLISHED, load_curve
+
+    found = PUBLISHED[curve] if curve in PUBLISHED else load_curve(Path(curve))
+    values: dict[float, float | None] = {}
+    for epsilon in np.geomspace(found.low, found.high, 9):
+        try:
+            values[float(round(epsilon, 4))] = found(float(epsilon))
+        except UserError as error:
+            values[float(round(epsilon, 4))] = None
+            typer.echo(f"Note: {error}", err=True)
+    if as_json:
+        typer.echo(json.dumps({"curve": asdict(found), "values": values}))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(f"{found.kind} curve", "threshold C")
+    for epsilon, value in values.items():
+        table.add_row(f"epsilon {epsilon:g}", "refused" if value is None else f"{value:.3f}")
+    Console().print(table)
+
+
+def numbers(text: str) -> list[float]:
+    """Numbers separated by commas, all above zero."""
+    from sordino.errors import UserError
+
+    try:
+        found = [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise UserError(f"{text!r} is not a list of numbers separated by commas.") from error
+    if min(found) <= 0:
+        raise UserError(f"{text!r}: every number must be above 0.")
+    return found

@@ -1,0 +1,50 @@
+"""PAC-DP's offline phase: simulate on public data, and fit the curve from budgets to clipping thresholds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from sordino.config import Experiment
+from sordino.errors import UserError
+from sordino.experiment import prepare, start
+from sordino.parts.curves import Curve, filtered, fit
+
+
+def fit_curve(
+    keys: Mapping[str, Any],
+    epsilons: Sequence[float],
+    clips: Sequence[float],
+    seeds: int = 1,
+    kind: str | None = None,
+    monotone: bool = False,
+    tell: Callable[[str], None] = lambda line: None,
+) -> tuple[Curve, list[tuple[float, float]], list[dict[str, float]]]:
+    """The curve, the best threshold at each budget, and the accuracy at every point of the grid.
+
+    `keys` describe the simulated experiment on the proxy data; clients have equal budgets there.
+    """
+    if len(epsilons) < 3:
+        raise UserError("A curve needs at least three budgets to be fitted.")
+    grid: list[dict[str, float]] = []
+    best: list[tuple[float, float]] = []
+    for epsilon in sorted(epsilons):
+        accuracies = {clip: _accuracy(keys, epsilon, clip, seeds) for clip in sorted(clips)}
+        grid += [{"epsilon": epsilon, "clip": clip, "accuracy": value} for clip, value in accuracies.items()]
+        chosen = max(accuracies, key=lambda clip: accuracies[clip])
+        best.append((epsilon, chosen))
+        tell(f"epsilon {epsilon:g}: best threshold {chosen:g}, accuracy {accuracies[chosen]:.1%}")
+    return fit(filtered(best), kind, monotone), best, grid
+
+
+def _accuracy(keys: Mapping[str, Any], epsilon: float, clip: float, seeds: int) -> float:
+    """The global model's mean accuracy over seeds."""
+    found = []
+    for seed in range(seeds):
+        settings = {**keys.get("set", {}), "clip": clip}
+        chosen = {**keys, "method": "dp-fedavg-record", "epsilon": epsilon, "seed": seed, "set": settings}
+        experiment = Experiment.make({"evaluate_every": keys["rounds"]}, chosen)
+        found.append(start(prepare(experiment))["accuracy"]["global"])
+    return float(np.mean(found))

@@ -1,0 +1,120 @@
+"""PAC-DP ("Personalized Adaptive Clipping for Differentially Private Federated Learning").
+
+Every client has its own budget epsilon_i. Its clipping threshold follows from the budget by a curve F that was fitted
+beforehand by simulating on public data which threshold is best at which budget, times a schedule that holds and then
+falls: C_i^t = F(epsilon_i) lambda(t). Thresholds never look at a client's data: they cost nothing.
+
+`sound`: each client's noise is calibrated to its budget over all its local steps, on Poisson-sampled batches; a client
+whose budget would be exceeded takes no further part. The curve is held to the range it was fitted on.
+
+`paper`: noise is calibrated as published, with one release for each round and RDP orders 2 to 64, although every local
+step releases a noisy gradient; the true figures are printed. Budgets below 0.183 cannot come from that accountant
+(its bound for infinite noise at delta = 1e-5), and are refused.
+
+Departures: weights p_i are uniform (the paper's weights over the sampled clients do not sum to one, and sizes are
+private under add/remove neighbours). `hot_start`, which the paper uses but does not define, trains the first model on
+the public records.
+
+| paper | code |
+|---|---|
+| epsilon_i, z_i | the client's plan |
+| F, lambda(t) (Eq. 8, 9) | `parts/curves.py`: `Curve`, `plateau_then_cosine` |
+| r_s, lambda_min | `plateau`, `floor` |
+| T, B, eta | rounds, `batch`, `rate` |
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sordino.errors import UserError
+from sordino.method import Budget, Federation, Message, NotNegative, Result, Share, Variant
+from sordino.parts.curves import PUBLISHED, Curve, load_curve, plateau_then_cosine
+from sordino.parts.record_level import RecordLevel
+from sordino.privacy.gradients import PrivateRecords
+from sordino.privacy.release import Gradients, sends
+
+
+@dataclass(frozen=True)
+class PACDP(RecordLevel):
+    """Per-client budgets, and thresholds from a curve fitted on public data."""
+
+    title: ClassVar[str] = "each client has its own budget; thresholds follow from it by a curve fitted on public data"
+    paper: ClassVar[str] = "PAC-DP, personalized adaptive clipping"
+    caveats: ClassVar[dict[Variant, str]] = {
+        "paper": "the published accounting charges one release for each round although every local step releases one, "
+        "and its sensitivity holds for a removed record, not for a replaced one",
+    }
+
+    curve: str | None = None
+    """The curve F: a file made by `sordino curve fit`, or a published one: `mnist`, `cifar10`. Without one, `clip` is
+    every client's threshold."""
+    plateau: Share = 0.6
+    """The share of rounds before the threshold falls: r_s. Paper: 0.6."""
+    floor: Share = 0.1
+    """What it falls to, as a share: lambda_min. Paper: 0.1."""
+    hot_start: bool = False
+    """Train the first model on public records."""
+    hot_start_epochs: NotNegative = 5
+    """How long."""
+
+    def run(self, fed: Federation, model: Tensor) -> None:
+        thresholds = self._thresholds(fed.record_plan.budgets)
+        server = fed.state(model=self._hot(fed, model) if self.hot_start else model)
+        for t in fed.rounds(server):
+            clips = thresholds * plateau_then_cosine(t, fed.budget.rounds, self.plateau, self.floor)  # Eq. 8
+            got = fed.ask(fed.sample(), self.local, {"global": server.model, "clips": clips})
+            server.model = server.model + got.mean("update")
+
+    @sends(lambda self: {"update": Gradients(clip="clips", by_client=True)})
+    def local(self, message: Message, me: dict[str, Tensor], data: PrivateRecords) -> Result:
+        start = message["global"]
+        model = self.trained(start, data)
+        return Result(send={"update": model - start}, keep={"model": model}, start=start)
+
+    def needs_public(self) -> bool:
+        return self.hot_start
+
+    def notes(self, budget: Budget) -> list[str]:
+        if self.curve is None:
+            return [f"No curve is given: every client clips at {self.clip:g}. Fit one with `sordino curve fit`."]
+        return []
+
+    def published_multiplier(self, epsilon: float, delta: float, rounds: int, records: int) -> float:
+        """The smallest z with min over orders 2..64 of T a / (2 z^2) + ln(1/delta) / (a - 1) at most epsilon."""
+        least = math.log(1 / delta) / 63
+        if epsilon <= least:
+            raise UserError(
+                f"The published accountant (orders 2 to 64) cannot print epsilon = {epsilon:g} at delta = {delta:g}: "
+                f"even infinite noise costs {least:.3f} there. Use --variant sound."
+            )
+        needed = [
+            math.sqrt(rounds * order / 2 / (epsilon - math.log(1 / delta) / (order - 1)))
+            for order in range(2, 65)
+            if epsilon > math.log(1 / delta) / (order - 1)
+        ]
+        return min(needed)
+
+    def _thresholds(self, budgets: np.ndarray) -> Tensor:
+        """F(epsilon_i) for each client."""
+        if self.curve is None:
+            return torch.full((len(budgets),), self.clip)
+        curve = self._curve(self.curve)
+        return torch.tensor([curve(float(epsilon)) for epsilon in budgets])
+
+    @staticmethod
+    def _curve(name: str) -> Curve:
+        return PUBLISHED[name] if name in PUBLISHED else load_curve(Path(name))
+
+    def _hot(self, fed: Federation, model: Tensor) -> Tensor:
+        descent = self.descent(fed.public())
+        for _ in range(int(self.hot_start_epochs)):
+            model = descent.epoch(model)
+        return model

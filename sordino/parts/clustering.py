@@ -1,0 +1,195 @@
+"""Which clients are alike, and what clusters of them learn from each other (AdaDP-CFL).
+
+As published, a client is the span of the first left singular vectors of each class of its records, and two clients
+are as far apart as the smallest principal angle between their spans. Such vectors cannot be released privately:
+one record can turn them by 90 degrees (privacy.md, H13). Instead a client may release the second moments of records
+that are short after a public projection; from noisy matrices both the spans' angles and `moment_distances` can be
+taken. The latter finds groups under far more noise, because it uses the whole matrix and knows how large the noise
+and the chance of the draw are: it is 1 for two clients of the same distribution, whatever the noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy.cluster.hierarchy import dendrogram, fcluster, linkage
+from scipy.spatial.distance import squareform
+from torch import Generator, Tensor
+
+from sordino.errors import UserError
+
+ROUNDING = 1e-9
+"""Singular values and gaps smaller than this share of the largest are rounding."""
+
+
+def class_subspace(x: Tensor, y: Tensor, vectors: int) -> Tensor:
+    """An orthonormal basis (features, at most vectors x classes) of what a client's classes look like.
+
+    It spans the first `vectors` left singular vectors of each class's features x records matrix.
+    """
+    flat = x.reshape(len(x), -1).double()
+    return spanned(torch.cat([spanned(flat[y == label].T)[:, :vectors] for label in y.unique()], dim=1))
+
+
+def spanned(columns: Tensor) -> Tensor:
+    """An orthonormal basis of the span of some columns, the directions of the largest singular values first.
+
+    Not by QR: of columns that depend on each other it would keep arbitrary directions.
+    """
+    left, values, _ = torch.linalg.svd(columns, full_matrices=False)
+    return left[:, values > ROUNDING * values.max()]
+
+
+def directions(features: int, dimensions: int, random: Generator) -> Tensor:
+    """A public random orthonormal basis (features, dimensions); with fewer features, as many as there are."""
+    drawn = torch.randn(features, min(dimensions, features), generator=random, dtype=torch.float64)
+    return torch.linalg.qr(drawn).Q.float()
+
+
+def projected(x: Tensor, basis: Tensor, mean: Tensor | None = None) -> Tensor:
+    """The records in a public basis, less a public mean, each scaled down to a norm of at most 1.
+
+    One record more or less then changes X^T X by at most 1 in Frobenius norm.
+    """
+    flat = x.reshape(len(x), -1)
+    if mean is not None:
+        flat = flat - mean.reshape(-1)
+    short = flat @ basis
+    return short / torch.linalg.vector_norm(short, dim=1, keepdim=True).clamp(min=1)
+
+
+def subspace_of(matrix: Tensor, vectors: int) -> Tensor:
+    """The eigenvectors of a symmetric matrix's largest eigenvalues, the largest first."""
+    return torch.linalg.eigh(matrix.double()).eigenvectors.flip(1)[:, :vectors]
+
+
+def angles(subspaces: Sequence[Tensor]) -> np.ndarray:
+    """The smallest principal angle, in degrees, between each two spans of columns.
+
+    It is the arccos of the largest singular value of U_i^T U_j, where U are orthonormal bases of the spans.
+    """
+    bases = [spanned(subspace.double()).numpy() for subspace in subspaces]
+    found = np.zeros((len(bases), len(bases)))
+    for i, mine in enumerate(bases):
+        for j, other in enumerate(bases[:i]):
+            cosine = np.linalg.norm(mine.T @ other, 2)
+            # arccos would make a millionth of a degree between equal clients of a cosine's last digit
+            found[i, j] = found[j, i] = 0.0 if cosine > 1 - 1e-12 else np.degrees(np.arccos(cosine))
+    return found
+
+
+def moment_distances(matrices: Sequence[Tensor] | Tensor, noise: float | Tensor) -> np.ndarray:
+    """How far apart noisy second moments are, in units of what noise and the draw of records alone explain.
+
+    The Frobenius distance of the matrices divided by their traces, over the root of its expected square for two
+    clients of one distribution: k^2 noise^2/trace^2 for the noise and at most 1/trace for the records, of each
+    client. `noise` is the deviation of the noise in each of the k x k entries, whose lower triangle mirrors the
+    upper one: one number, or one for each client.
+    """
+    stacked = torch.stack(list(matrices)).double()
+    size = stacked.shape[-1]
+    noise = torch.as_tensor(noise, dtype=torch.float64)
+    # a client of hardly any records has a trace of mere noise, which may even be negative
+    trace = stacked.diagonal(dim1=1, dim2=2).sum(1).clamp(min=1).maximum(noise * size**0.5)
+    shapes = (stacked / trace.reshape(-1, 1, 1)).flatten(1)
+    squares = torch.stack([(shapes - shape).square().sum(1) for shape in shapes])
+    chance = (size * noise / trace).square() + 1 / trace
+    return (squares / (chance.unsqueeze(1) + chance)).sqrt().numpy()
+
+
+def moment_threshold(dimensions: int) -> float:
+    """Where `moment_distances` of k x k matrices are cut: 1 + 2.4/k.
+
+    Noise in k^2/2 free entries makes the distance of two alike clients 1 with a deviation of about 1/k.
+    """
+    return 1 + 2.4 / dimensions
+
+
+def clusters(matrix: np.ndarray, threshold: float | None = None) -> np.ndarray:
+    """The cluster of each client, numbered from 0 in the order of their first members.
+
+    Average linkage joins clients and clusters until none are within `threshold`, in the units of `matrix`. Without
+    a threshold it is the middle of the largest gap between the distances of successive joins.
+    """
+    if len(matrix) == 1:
+        return np.zeros(1, dtype=np.int64)
+    joins = linked(matrix)
+    found = fcluster(joins, widest_gap(joins[:, 2]) if threshold is None else threshold, criterion="distance")
+    _, first, place = np.unique(found, return_index=True, return_inverse=True)
+    return first.argsort().argsort()[place]
+
+
+def linked(matrix: np.ndarray) -> np.ndarray:
+    """scipy's table of joins by average linkage."""
+    return linkage(squareform(matrix, checks=False), method="average")
+
+
+def widest_gap(heights: np.ndarray) -> float:
+    """The middle of the largest gap between ascending heights; the last of them if all are equal."""
+    gaps = np.diff(heights)
+    if len(gaps) == 0 or gaps.max() <= ROUNDING * heights[-1]:
+        return float(heights[-1])
+    place = int(gaps.argmax())
+    return float(heights[place] + heights[place + 1]) / 2
+
+
+def proximal(models: Tensor, weight: float, steps: int = 10, rate: float = 0.01, momentum: float = 0.5) -> Tensor:
+    """Cluster models (K, d) after each has learned from the others (Eq. 4.4 to 4.6).
+
+    Each row G_s takes `steps` steps of SGD from itself on |w - G_s|^2 + weight sum_j lambda_sj |w - G_j|^2, where the
+    G are the models before the step and lambda_sj = max(cos(G_s, G_j), 0), divided by its sum over j != s. The
+    function is quadratic with the same curvature in all directions, so that the steps lead along the line to its
+    least point, and how far is a recursion of numbers.
+    """
+    alike = relations(models)
+    total = alike.sum(1, keepdim=True)  # 1, or 0 for a cluster like no other
+    least = (models + weight * alike @ models) / (1 + weight * total)
+    left, speed = 1.0, 0.0
+    for _ in range(steps):
+        speed = momentum * speed + 2 * (1 + weight) * left
+        left -= rate * speed
+    return least + left * (models - least)
+
+
+def relations(models: Tensor) -> Tensor:
+    """lambda_sj: the positive cosines between models, each row divided by its sum; a model has none with itself."""
+    unit = models / torch.linalg.vector_norm(models, dim=1, keepdim=True).clamp(min=1e-12)
+    alike = (unit @ unit.T).clamp(min=0).fill_diagonal_(0)
+    return alike / alike.sum(1, keepdim=True).clamp(min=1e-12)
+
+
+def draw(matrix: np.ndarray, labels: np.ndarray, path: Path, unit: str = "angle in degrees") -> None:
+    """Draw how clients were joined, with the cut, beside the matrix in the same order; at least two clients."""
+    try:
+        import matplotlib as mpl
+    except ImportError as error:
+        raise UserError('Pictures need matplotlib: pip install "sordino[report]".') from error
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    joins = linked(matrix)
+    inner = len(matrix) - int(labels.max()) - 1  # so many joins are within clusters
+    heights = np.concatenate([[0.0], joins[:, 2], [1.05 * joins[-1, 2]]])
+    cut = (heights[inner] + heights[inner + 1]) / 2
+    figure, (tree, grid) = pyplot.subplots(1, 2, figsize=(13, 5.5), layout="constrained")
+    drawn = dendrogram(joins, ax=tree, color_threshold=cut, above_threshold_color="0.6", no_labels=len(matrix) > 50)
+    tree.axhline(cut, color="0.3", lw=0.8, ls="--", label=f"cut at {cut:.3g}: {labels.max() + 1} clusters")
+    tree.set_xlabel("client")
+    tree.set_ylabel(unit)
+    tree.legend(frameon=False)
+    order = np.array(drawn["leaves"])
+    shown = np.where(np.eye(len(order)) > 0, np.nan, matrix[np.ix_(order, order)])  # zeros would take half the colours
+    image = grid.imshow(shown, cmap="viridis", interpolation="nearest")
+    for edge in np.flatnonzero(np.diff(labels[order])) + 0.5:
+        grid.axhline(edge, color="white", lw=0.8)
+        grid.axvline(edge, color="white", lw=0.8)
+    grid.set_title("clients in the order of the tree", fontsize=10)
+    grid.set_xticks([])
+    grid.set_yticks([])
+    figure.colorbar(image, ax=grid, label=unit)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)

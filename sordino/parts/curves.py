@@ -1,0 +1,266 @@
+"""PAC-DP's curve from a privacy budget to a clipping threshold, and how the threshold falls over the rounds.
+
+The points (epsilon, best C) come from simulations on public data. Unlike the paper's, a curve is not extrapolated:
+the published quadratic for MNIST is negative from epsilon 2.30.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.optimize import lsq_linear
+from scipy.stats import theilslopes
+from sklearn.isotonic import IsotonicRegression
+
+from sordino.errors import UserError, unknown
+
+Point = tuple[float, float]
+"""A budget epsilon and the threshold that was best with it."""
+KINDS = {"quadratic": 3, "power": 2, "piecewise": 2}
+"""The kinds of curve, and how many different epsilons each needs."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The clipping threshold C as a function of epsilon; calling it evaluates it."""
+
+    kind: str
+    """`quadratic`, `power` or `piecewise` (linear between knots)."""
+    coefficients: tuple[float, ...]
+    """Of a quadratic a e^2 + b e + c: a, b, c. Of a power law a e^b: a, b. Of a piecewise curve: all knots' epsilons,
+    then their C."""
+    low: float
+    """The smallest epsilon it was fitted to."""
+    high: float
+    """The largest."""
+    clip_low: float
+    """No C is below this."""
+    clip_high: float
+    """No C is above this."""
+    provenance: dict[str, Any] = field(default_factory=dict)
+    """Where it comes from."""
+
+    def __call__(self, epsilon: float) -> float:
+        """C, held to [clip_low, clip_high]; refused outside of [low, high], and where the curve is not positive."""
+        if not self.low <= epsilon <= self.high:
+            raise UserError(
+                f"The clipping curve is known for epsilon from {self.low:g} to {self.high:g}, not for {epsilon:g}: "
+                "choose a budget within, or fit a curve that reaches it (`sordino curve fit`)."
+            )
+        value = float(evaluated(self.kind, self.coefficients, np.array(epsilon)))
+        if not value > 0:
+            raise UserError(
+                f"The clipping curve gives C = {value:.3g} at epsilon {epsilon:g}, and a threshold must be above 0: "
+                "choose another budget or another curve."
+            )
+        return min(self.clip_high, max(self.clip_low, value))
+
+
+PUBLISHED = {
+    "mnist": Curve("quadratic", (-5.5235, 12.0719, 1.4004), 0.01, 2.29, 0.01, 10.0, {"source": "PAC-DP, MNIST"}),
+    "cifar10": Curve("quadratic", (0.0426, 1.29, 1.106), 0.1, 10.0, 0.01, 20.0, {"source": "PAC-DP, CIFAR-10"}),
+}
+"""The curves that the paper prints. It does not print the budgets they were fitted to: these ranges hold those it
+uses, and MNIST's ends before the curve is negative."""
+
+
+def evaluated(kind: str, coefficients: Sequence[float], epsilons: np.ndarray) -> np.ndarray:
+    """The values of a curve, not held to anything; a piecewise one is level beyond its knots."""
+    if kind == "quadratic":
+        return np.polyval(coefficients, epsilons)
+    if kind == "power":
+        return coefficients[0] * epsilons ** coefficients[1]
+    half = len(coefficients) // 2
+    return np.interp(epsilons, coefficients[:half], coefficients[half:])
+
+
+def filtered(points: Sequence[Point], neighbours: int = 5) -> list[Point]:
+    """The points, in the order of epsilon, without those whose C is far off that of their neighbours.
+
+    What counts is by how much a point's log C leaves the trend, the Theil-Sen line in log epsilon. Its neighbours are
+    the `neighbours` points nearest to it in the order of epsilon, itself included; it goes if it lies more than 1.5
+    interquartile ranges below their first or above their third quartile. The range counts as at least the smallest
+    step between different log C: one step of the grid of thresholds is no outlier. With fewer points none goes.
+    """
+    ordered = sorted(points)
+    if len(ordered) < neighbours or different(points) == 1:
+        return ordered
+    epsilons, clips = np.log(ordered).T
+    step = np.diff(np.unique(clips)).min(initial=np.inf)
+    beside = clips - theilslopes(clips, epsilons).slope * epsilons
+    kept = []
+    for place, point in enumerate(ordered):
+        begin = min(max(0, place - neighbours // 2), len(ordered) - neighbours)
+        first, third = np.percentile(beside[begin : begin + neighbours], [25, 75])
+        reach = 1.5 * max(third - first, step)
+        if first - reach <= beside[place] <= third + reach:
+            kept.append(point)
+    return kept
+
+
+def fit(points: Sequence[Point], kind: str | None = None, monotone: bool = False) -> Curve:
+    """The curve through some points, held to their range of epsilon and of C.
+
+    Without a kind, the one with the least error on points left out of the fit, one at a time. If `monotone`, C never
+    falls as epsilon grows: the points are first made so by isotonic regression, and of the quadratics that do not
+    fall between the first and the last epsilon the nearest is taken.
+    """
+    if kind is not None and kind not in KINDS:
+        raise unknown("kind of curve", kind, KINDS)
+    check(points, kind)
+    tried = [kind] if kind else [name for name, least in KINDS.items() if different(points) > least] or ["piecewise"]
+    errors = {name: left_out_error(points, name, monotone) for name in tried}
+    best = min(errors, key=lambda name: errors[name])
+    epsilons, clips = (np.array(column) for column in zip(*sorted(points), strict=True))
+    return Curve(
+        best,
+        coefficients_of(points, best, monotone),
+        float(epsilons.min()),
+        float(epsilons.max()),
+        float(clips.min()),
+        float(clips.max()),
+        {
+            "points": [[float(epsilon), float(clip)] for epsilon, clip in sorted(points)],
+            "left-out errors": {name: error for name, error in errors.items() if math.isfinite(error)},
+            "monotone": monotone,
+        },
+    )
+
+
+def check(points: Sequence[Point], kind: str | None) -> None:
+    """Refuse points that no curve, or no curve of that kind, can be fitted to."""
+    if any(not (0 < number < math.inf) for point in points for number in point):
+        raise UserError("A curve is fitted to budgets and thresholds that are above 0 and finite.")
+    least = KINDS[kind] if kind else min(KINDS.values())
+    if different(points) < least:
+        raise UserError(
+            f"A {kind or 'curve'} needs points at {least} or more different epsilons, but there are "
+            f"{different(points)}: try more budgets."
+        )
+
+
+def different(points: Sequence[Point]) -> int:
+    """How many different epsilons there are."""
+    return len({epsilon for epsilon, _ in points})
+
+
+def left_out_error(points: Sequence[Point], kind: str, monotone: bool) -> float:
+    """The mean squared error in log C at points left out, one epsilon at a time; infinite if too few remain.
+
+    In logarithms, because thresholds are chosen on a scale of factors. The first and the last epsilon stay in: what
+    a curve says beyond its points is never used.
+    """
+    ordered = sorted({epsilon for epsilon, _ in points})
+    errors = []
+    for left_out in ordered[1:-1]:
+        others = [point for point in points if point[0] != left_out]
+        if different(others) < KINDS[kind]:
+            return math.inf
+        said = float(evaluated(kind, coefficients_of(others, kind, monotone), np.array(left_out)))
+        said = max(said, 1e-3 * min(clip for _, clip in others))  # a negative C has no logarithm and counts as tiny
+        errors += [math.log(said / clip) ** 2 for epsilon, clip in points if epsilon == left_out]
+    return sum(errors) / len(errors) if errors else math.inf
+
+
+def coefficients_of(points: Sequence[Point], kind: str, monotone: bool) -> tuple[float, ...]:
+    """The coefficients of the curve of one kind through some points, by least squares."""
+    epsilons, clips = (np.array(column, dtype=float) for column in zip(*sorted(points), strict=True))
+    if monotone:
+        clips = IsotonicRegression().fit_transform(epsilons, clips)
+    if kind == "quadratic":
+        found = rising(epsilons, clips) if monotone else np.polyfit(epsilons, clips, 2)
+    elif kind == "power":
+        slope, start = np.polyfit(np.log(epsilons), np.log(clips), 1)
+        found = np.array([np.exp(start), slope])
+    else:
+        knots = np.unique(epsilons)
+        found = np.concatenate([knots, [clips[epsilons == knot].mean() for knot in knots]])
+    return tuple(float(number) for number in found)
+
+
+def rising(epsilons: np.ndarray, clips: np.ndarray) -> np.ndarray:
+    """The least-squares quadratic that does not fall between the first and the last epsilon.
+
+    A quadratic is, up to a constant, a combination of one that is level at the first epsilon and one that is level
+    at the last; it does not fall between them exactly if both coefficients are at least 0.
+    """
+    low, high = epsilons.min(), epsilons.max()
+    columns = np.stack([(epsilons - low) ** 2, -((high - epsilons) ** 2), np.ones_like(epsilons)], axis=1)
+    up, down, level = lsq_linear(columns, clips, bounds=([0, 0, -np.inf], np.inf)).x
+    return np.array([up - down, 2 * (down * high - up * low), up * low**2 - down * high**2 + level])
+
+
+def plateau_then_cosine(t: int, rounds: int, plateau: float = 0.6, floor: float = 0.1) -> float:
+    """What the threshold of round t = 0, 1, ... is multiplied with: lambda(t).
+
+    1 before round T_s = floor(plateau rounds); from there half a cosine that would reach `floor` in round `rounds`.
+    """
+    start = math.floor(plateau * rounds)
+    if t < start:
+        return 1.0
+    return floor + (1 - floor) * (1 + math.cos(math.pi * (t - start) / (rounds - start))) / 2
+
+
+def save(curve: Curve, path: Path) -> None:
+    """Write a curve as a small JSON file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(asdict(curve), indent=2) + "\n", encoding="utf-8")
+
+
+def load_curve(path: Path) -> Curve:
+    """The curve of a file that `save` wrote."""
+    try:
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        return restored(stored)
+    except OSError as error:
+        raise UserError(f"The curve {path} cannot be read ({error.strerror}); fit one: `sordino curve fit`.") from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise UserError(f"{path} is not a curve of `sordino curve fit`: {error}.") from error
+
+
+def restored(stored: Mapping[str, Any]) -> Curve:
+    """A curve from what JSON keeps of it; a ValueError, TypeError or KeyError if it is none."""
+    kind, coefficients = stored["kind"], tuple(float(number) for number in stored["coefficients"])
+    if kind not in KINDS:
+        raise ValueError(f"the kind {kind!r} is unknown")
+    count = len(coefficients)
+    if not (count >= 4 and count % 2 == 0 if kind == "piecewise" else count == KINDS[kind]):
+        raise ValueError(f"{count} coefficients are not those of a {kind} curve")
+    low, high, clip_low, clip_high = (float(stored[name]) for name in ("low", "high", "clip_low", "clip_high"))
+    return Curve(kind, coefficients, low, high, clip_low, clip_high, dict(stored.get("provenance", {})))
+
+
+def draw(curve: Curve, points: Sequence[Point], path: Path) -> None:
+    """Draw a curve over its range, and the points, those it was fitted to filled."""
+    try:
+        import matplotlib as mpl
+    except ImportError as error:
+        raise UserError('Pictures need matplotlib: pip install "sordino[report]".') from error
+    mpl.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axis = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
+    epsilons = np.geomspace(curve.low, curve.high, 300)
+    values = evaluated(curve.kind, curve.coefficients, epsilons)
+    held = np.where(values > 0, values.clip(curve.clip_low, curve.clip_high), np.nan)
+    axis.plot(epsilons, held, label=f"{curve.kind} curve")
+    used = {tuple(point) for point in curve.provenance.get("points", [])}
+    for inside, face, name in ((True, "C1", "fitted"), (False, "none", "left out")):
+        shown = [point for point in points if (tuple(point) in used) == inside]
+        if shown:
+            axis.scatter(*zip(*shown, strict=True), facecolors=face, edgecolors="C1", zorder=3, label=name)
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    axis.set_xlabel("epsilon")
+    axis.set_ylabel("clipping threshold C")
+    axis.grid(alpha=0.3)
+    axis.legend(frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)

@@ -1,0 +1,213 @@
+"""What records pay: accounting for Poisson-sampled noisy gradients, and the noise for a budget.
+
+A client's `Recipe` is everything that its records have gone through: Gaussian releases, each seen with a sampling
+rate, so many times. Epsilon is computed from privacy-loss distributions (add/remove one record), which are tight
+for Poisson sampling; nothing is claimed for any other sampling. For replacing one record, sensitivity doubles: the
+same figure with half the noise.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from sordino.privacy.accountant import attack_accuracy, epsilon_of, mu_of
+
+Charge = tuple[float, float, int]
+"""Sampling rate, noise multiplier, and how many times."""
+Recipe = tuple[Charge, ...]
+
+
+BEYOND = 60.0
+"""Above this epsilon there is no privacy left, and privacy-loss distributions would take minutes and gigabytes: the
+quicker bounds are given instead."""
+
+
+@lru_cache(maxsize=4096)
+def record_epsilon(recipe: Recipe, delta: float) -> float:
+    """The epsilon that holds for one added or removed record of a client whose records went through `recipe`."""
+    recipe = tuple(charge for charge in recipe if charge[2] > 0)
+    if not recipe:
+        return 0.0
+    if any(multiplier == 0 for _, multiplier, _ in recipe):
+        return math.inf
+    unsampled = epsilon_of(_mu_without_sampling(recipe), delta)
+    if all(rate == 1 for rate, _, _ in recipe):
+        return unsampled
+    quick = min(unsampled, quick_record_epsilon(recipe, delta))
+    return quick if quick > BEYOND else min(quick, _by_distribution(recipe, delta))
+
+
+@lru_cache(maxsize=65536)
+def quick_record_epsilon(recipe: Recipe, delta: float) -> float:
+    """An upper bound of `record_epsilon` by Renyi divergences: hundreds of times faster, a few percent larger."""
+    from dp_accounting import dp_event
+    from dp_accounting.rdp import RdpAccountant
+
+    accountant = RdpAccountant(orders=[*range(2, 64), 96, 160, 320, 640])
+    for rate, multiplier, count in recipe:
+        if count > 0:
+            accountant.compose(_event(dp_event, rate, multiplier), count)
+    return float(accountant.get_epsilon(delta))
+
+
+def replace_one(recipe: Recipe) -> Recipe:
+    """The recipe whose `record_epsilon` holds for one replaced record."""
+    return tuple((rate, multiplier / 2, count) for rate, multiplier, count in recipe)
+
+
+@lru_cache(maxsize=4096)
+def record_multiplier(epsilon: float, delta: float, rate: float, steps: int, others: Recipe = ()) -> float:
+    """The smallest noise multiplier, to half a percent, with which `steps` sampled steps stay within the budget.
+
+    `others` is what the records go through besides.
+    """
+
+    def spent(multiplier: float) -> float:
+        return record_epsilon((*others, (rate, multiplier, steps)), delta)
+
+    high = 1.0
+    while quick_record_epsilon((*others, (rate, high, steps)), delta) > epsilon:
+        high *= 2
+        if high > 2**40:
+            raise ValueError(f"what the records go through besides already costs more than epsilon {epsilon:g}")
+    low = high / 2
+    while spent(low) <= epsilon:
+        low, high = low / 2, low
+    while high / low > 1.005:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if spent(middle) <= epsilon else (middle, high)
+    return high
+
+
+def affordable(epsilon: float, delta: float, charge: Charge, most: int, others: Recipe = ()) -> int:
+    """How many times, up to `most`, a charge fits into a budget."""
+    rate, multiplier, steps = charge
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = record_epsilon((*others, (rate, multiplier, steps * middle)), delta) <= epsilon * (1 + 1e-9)
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return low
+
+
+@lru_cache(maxsize=4096)
+def record_attack_accuracy(recipe: Recipe) -> float:
+    """The balanced accuracy of the best attacker who must tell whether a record is there: (1 + delta(0)) / 2."""
+    recipe = tuple(charge for charge in recipe if charge[2] > 0)
+    if not recipe:
+        return 0.5
+    if any(multiplier == 0 for _, multiplier, _ in recipe):
+        return 1.0
+    unsampled = attack_accuracy(_mu_without_sampling(recipe))
+    if all(rate == 1 for rate, _, _ in recipe) or quick_record_epsilon(recipe, 1e-5) > BEYOND:
+        return unsampled
+    return (1 + _distribution(recipe, 1e-5).get_delta(0.0)) / 2
+
+
+def _mu_without_sampling(recipe: Recipe) -> float:
+    """The mu of the recipe if every record entered every batch: never smaller than the truth."""
+    return math.sqrt(sum(count / multiplier**2 for _, multiplier, count in recipe))
+
+
+def _by_distribution(recipe: Recipe, delta: float) -> float:
+    return float(_distribution(recipe, delta).get_epsilon(delta))
+
+
+def _distribution(recipe: Recipe, delta: float) -> Any:
+    from dp_accounting import dp_event
+    from dp_accounting.pld import PLDAccountant
+
+    # The grid is fine enough for small budgets, and coarse enough for large ones to stay quick.
+    rough = quick_record_epsilon(recipe, delta)
+    accountant = PLDAccountant(value_discretization_interval=min(1e-3, max(1e-5, rough / 20_000)))
+    for rate, multiplier, count in recipe:
+        accountant.compose(_event(dp_event, rate, multiplier), count)
+    return accountant
+
+
+def _event(dp_event: object, rate: float, multiplier: float) -> object:
+    gaussian = dp_event.GaussianDpEvent(multiplier)  # type: ignore[attr-defined]
+    return gaussian if rate == 1 else dp_event.PoissonSampledDpEvent(rate, gaussian)  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class RecordPlan:
+    """What each client's records will pay, decided before the first round from public sizes and budgets.
+
+    Arrays hold one value for each client.
+    """
+
+    rates: np.ndarray
+    """The probability with which each record enters a batch."""
+    steps: np.ndarray
+    """Noisy gradients in a round."""
+    multipliers: np.ndarray
+    """Noise over sensitivity of one gradient."""
+    budgets: np.ndarray
+    """The epsilon that each client allows."""
+    turns: np.ndarray
+    """How often each client may take part before its budget would be exceeded."""
+    matrix_multipliers: np.ndarray
+    """Noise over sensitivity of the second-moment matrix that is released once; zero where there is none."""
+    metric_multipliers: np.ndarray
+    """Noise over sensitivity of each mean over validation records; zero where there is none."""
+
+    def charge(self, client: int) -> Charge:
+        """What one round costs a client's training records."""
+        return float(self.rates[client]), float(self.multipliers[client]), int(self.steps[client])
+
+
+def plan_records(
+    sizes: Sequence[int],
+    budgets: np.ndarray,
+    delta: float,
+    *,
+    batch: int,
+    epochs: int,
+    turns: int,
+    multiplier: float | None = None,
+    matrix_share: float = 0.0,
+    metrics: int = 0,
+) -> RecordPlan:
+    """Noise for each client's budget, or how often a client may take part with a given `multiplier`.
+
+    `sizes` are the numbers of training records, `turns` how often a client takes part at the most. `matrix_share` is
+    the share of epsilon that the once-released matrix may cost. `metrics` means over the validation records leave in
+    each round: those records are disjoint from the training records, so they have the whole budget to themselves.
+    """
+    rates = sampling_rates(sizes, batch)
+    steps = np.array([epochs * math.ceil(1 / rate) for rate in rates])
+    matrix, multipliers, allowed = np.zeros(len(rates)), np.zeros(len(rates)), np.full(len(rates), turns)
+    for client, (rate, count, budget) in enumerate(zip(rates, steps, budgets, strict=True)):
+        others: Recipe = ()
+        if matrix_share > 0 and np.isfinite(budget):
+            matrix[client] = 1 / mu_of(matrix_share * budget, delta)
+            others = ((1.0, float(matrix[client]), 1),)
+        if not np.isfinite(budget):
+            multipliers[client] = multiplier or 0.0
+        elif multiplier is None:
+            multipliers[client] = record_multiplier(float(budget), delta, float(rate), int(count) * turns, others)
+        else:
+            multipliers[client] = multiplier
+            allowed[client] = affordable(float(budget), delta, (float(rate), multiplier, int(count)), turns, others)
+    noise = np.array(
+        [math.sqrt(metrics * turns) / mu_of(min(budget, 1e3), delta) if metrics else 0.0 for budget in budgets]
+    )
+    return RecordPlan(rates, steps, multipliers, np.asarray(budgets), allowed, matrix, noise)
+
+
+def sampling_rates(sizes: Sequence[int], batch: int) -> np.ndarray:
+    """The rate at which a batch of `batch` records is expected from each client.
+
+    With many different sizes, rates are rounded up to a grid of 4 % steps: budgets are then worked out for few rates.
+    """
+    exact = np.minimum(1.0, batch / np.asarray(sizes, dtype=float))
+    if len(np.unique(exact)) <= 8:
+        return exact
+    return np.minimum(1.0, 2 ** (np.ceil(np.log2(exact) * 16) / 16))
