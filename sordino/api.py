@@ -54,8 +54,8 @@ def compare(experiment: str | Path | None = None, *, methods: Sequence[str], see
 class Models:
     """The trained networks of a run."""
 
-    shared: nn.Module | None
-    """The global model; None where the method has none."""
+    shared: list[nn.Module]
+    """The server's models: one, one for each cluster, or none."""
     personal: dict[int, nn.Module]
     """The network of each client that took part, by client number."""
 
@@ -84,7 +84,9 @@ def load_models(run: str, store: str | Path = ".sordino") -> Models:
         return module.eval()
 
     personal = zip(tensors["clients"].tolist(), tensors["personal"], strict=True)
-    shared = network(tensors["global"]) if "global" in tensors else None
+    width = tensors["personal"].shape[1]
+    rows: Any = tensors["global"].reshape(-1, width) if "global" in tensors else []
+    shared = [network(row) for row in rows]
     return Models(shared, {client: network(flat) for client, flat in personal})
 
 

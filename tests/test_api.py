@@ -82,10 +82,10 @@ def test_models_predict_as_the_summary_says(method: str, tmp_path: Path) -> None
     assert sum(personal) / 8 == pytest.approx(result["accuracy"]["personal"], abs=1e-6)
     assert min(personal) == pytest.approx(result["accuracy"]["personal_worst"], abs=1e-6)
     if method == "local":
-        assert found.shared is None
+        assert found.shared == []
         return
-    assert found.shared is not None
-    shared = [accuracy(found.shared, client) for client in range(8)]
+    assert len(found.shared) == 1
+    shared = [accuracy(found.shared[0], client) for client in range(8)]
     assert sum(shared) / 8 == pytest.approx(result["accuracy"]["global"], abs=1e-6)
 
 

@@ -23,12 +23,15 @@ from sordino.privacy.accountant import epsilon_of
 from sordino.privacy.gate import Gate, UndeclaredReleaseError
 from sordino.privacy.ledger import VIEWS, Ledger
 from sordino.privacy.noise import Seeded
+from sordino.privacy.records import RecordPlan, record_epsilon
 from sordino.privacy.release import Derived, Number, Public, Update
 from sordino.simulator.engine import Engine, Work
 from sordino.simulator.memory import Memory
 from sordino.store import Store
 
 ALL = [(name, variant) for name in names() for variant in ("sound", "paper")]
+STACKED = [(name, variant) for name, variant in ALL if find(name).unit == "client"]
+ENGINES = [(*case, "one-by-one") for case in ALL] + [(*case, "stacked") for case in STACKED]
 every_method = pytest.mark.parametrize(("name", "variant"), ALL)
 CLIENTS, ROUNDS = 6, 3
 
@@ -61,7 +64,7 @@ def engine_of(prepared: Prepared, folder: Path, data: FederatedData | None = Non
     method, layout = prepared.method, prepared.learner.layout
     blank = method.memory(prepared.initial) | method.public_memory(prepared.initial, layout)
     memory = Memory(folder / "memory.bin", blank, len(data.clients))
-    gate = Gate(prepared.noise, Seeded(prepared.experiment.seed))
+    gate = Gate(prepared.noise, Seeded(prepared.experiment.seed), prepared.record_plan)
     return Engine(prepared.method, prepared.learner, data, gate, memory, "one-by-one")
 
 
@@ -71,6 +74,8 @@ class Recorder:
     def __init__(self, engine: Engine, budget: Budget) -> None:
         self.engine, self.asked = engine, []
         self.budget, self.layout = budget, engine.learner.layout
+        self.features, self.classes = math.prod(engine.data.shape), engine.data.classes
+        self.record_plan = engine.gate.record_plan
 
     def state(self, **initial: Any) -> Any:
         from sordino.method import State
@@ -82,6 +87,8 @@ class Recorder:
 
     def sample(self) -> list[int]:
         return list(range(len(self.engine.data.clients)))
+
+    everyone = sample
 
     def judge(self, model: torch.Tensor) -> tuple[float, float]:
         return 1.0, 0.5
@@ -96,7 +103,8 @@ class Recorder:
         work = Work(step.__name__, 0, message, who, targets, evaluate=False)
         public = Public(message, self.engine.public_states(who, self.engine.public_names), self.engine.layers)
         answer = self.engine.work(work)
-        self.engine.memory.advance(who, targets)
+        if answer.kept:
+            self.engine.memory.advance(who, targets)
         self.asked.append((work, answer, public))
         return Replies(self.engine.steps[step.__name__], answer, self.engine.gate.noise, public)
 
@@ -107,7 +115,7 @@ def one_round(prepared: Prepared, folder: Path, data: FederatedData | None = Non
     return recorder
 
 
-@every_method
+@pytest.mark.parametrize(("name", "variant"), STACKED)
 def test_stacked_and_one_by_one_agree(name: str, variant: str, tmp_path: Path) -> None:
     _, alone = finished(experiment(name, variant, tmp_path / "one", engine="one-by-one"))
     _, stacked = finished(experiment(name, variant, tmp_path / "stacked", engine="stacked"))
@@ -116,8 +124,7 @@ def test_stacked_and_one_by_one_agree(name: str, variant: str, tmp_path: Path) -
         assert torch.allclose(alone[key], stacked[key], atol=1e-4), key
 
 
-@every_method
-@pytest.mark.parametrize("engine", ["stacked", "one-by-one"])
+@pytest.mark.parametrize(("name", "variant", "engine"), ENGINES)
 def test_the_number_of_workers_changes_no_bit(name: str, variant: str, engine: str, tmp_path: Path) -> None:
     one, models = finished(experiment(name, variant, tmp_path / "1", engine=engine, workers=1))
     two, others = finished(experiment(name, variant, tmp_path / "2", engine=engine, workers=2))
@@ -137,7 +144,7 @@ def test_what_is_not_declared_does_not_leave(name: str, variant: str, tmp_path: 
 
         def leaking(self: Any, message: Any, me: Any, data: Any, original: Any = original) -> Any:
             result = original(message, me, data)
-            return dataclasses.replace(result, send=result.send | {"raw": data.x.mean()})
+            return dataclasses.replace(result, send=result.send | {"raw": me["model"].mean()})
 
         leaking.__name__ = step
         leaking.releases = getattr(type(prepared.method), step).releases  # type: ignore[attr-defined]
@@ -203,6 +210,15 @@ def test_noise_is_what_is_charged_and_never_reused(name: str, variant: str, tmp_
         assert len(values.unique()) > 0.99 * len(values), "the same noise came twice"
 
 
+def by_hand(plan: RecordPlan, client: int, method: Any, z: float, delta: float) -> float:
+    """Training records: every noisy step of every round, and the matrix once. Validation records: each mean."""
+    rate = float(plan.rates[client])
+    steps = ROUNDS * math.ceil(1 / rate)
+    once = ((1.0, z, 1),) if method.matrix_share() else ()
+    training = record_epsilon(tuple(sorted((*once, (rate, z, steps)))), delta)
+    return max(training, record_epsilon(((1.0, z, ROUNDS * method.metrics()),), delta))
+
+
 @every_method
 @pytest.mark.parametrize("protect_from", ["outsider", "server"])
 def test_epsilon_is_the_one_worked_out_by_hand(name: str, variant: str, protect_from: str, tmp_path: Path) -> None:
@@ -216,6 +232,12 @@ def test_epsilon_is_the_one_worked_out_by_hand(name: str, variant: str, protect_
     elif not all(release.private for release in sent):
         assert summary["epsilon"] == dict.fromkeys(VIEWS)
         assert summary["not_covered"]
+    elif method.unit == "record":
+        plan = prepare(experiment(name, variant, tmp_path, **keys)).record_plan
+        expected = max(by_hand(plan, client, method, z, delta) for client in range(CLIENTS))
+        for view in VIEWS:
+            assert summary["epsilon"][view] == pytest.approx(expected, rel=1e-9)
+        assert summary["epsilon_replace_one"] > summary["epsilon"]["server"]
     else:
         server = ROUNDS / z**2 if protect_from == "server" else ROUNDS * CLIENTS / z**2
         exposed = any(isinstance(release, Derived) and release.published for release in sent)
@@ -259,8 +281,7 @@ def test_private_state_is_in_no_message(name: str, variant: str, tmp_path: Path)
                         assert not torch.allclose(values[place], value.flatten(), atol=1e-3), state_name
 
 
-@every_method
-@pytest.mark.parametrize("engine", ["stacked", "one-by-one"])
+@pytest.mark.parametrize(("name", "variant", "engine"), ENGINES)
 def test_a_stopped_run_ends_as_if_it_had_not_been(
     name: str, variant: str, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -183,23 +183,27 @@ def plan_records(
     """
     rates = sampling_rates(sizes, batch)
     steps = np.array([epochs * math.ceil(1 / rate) for rate in rates])
-    matrix, multipliers, allowed = np.zeros(len(rates)), np.zeros(len(rates)), np.full(len(rates), turns)
+    plan = RecordPlan(rates, steps, *(np.zeros(len(rates)) for _ in range(5)))
+    plan.budgets[:], plan.turns[:] = budgets, turns
     for client, (rate, count, budget) in enumerate(zip(rates, steps, budgets, strict=True)):
+        if not np.isfinite(budget):  # the given noise decides, for everything that leaves
+            assert multiplier is not None
+            plan.multipliers[client] = multiplier
+            plan.matrix_multipliers[client] = multiplier if matrix_share else 0.0
+            plan.metric_multipliers[client] = multiplier if metrics else 0.0
+            continue
         others: Recipe = ()
-        if matrix_share > 0 and np.isfinite(budget):
-            matrix[client] = 1 / mu_of(matrix_share * budget, delta)
-            others = ((1.0, float(matrix[client]), 1),)
-        if not np.isfinite(budget):
-            multipliers[client] = multiplier or 0.0
-        elif multiplier is None:
-            multipliers[client] = record_multiplier(float(budget), delta, float(rate), int(count) * turns, others)
+        if matrix_share:
+            plan.matrix_multipliers[client] = 1 / mu_of(matrix_share * budget, delta)
+            others = ((1.0, float(plan.matrix_multipliers[client]), 1),)
+        if metrics:
+            plan.metric_multipliers[client] = math.sqrt(metrics * turns) / mu_of(budget, delta)
+        if multiplier is None:
+            plan.multipliers[client] = record_multiplier(budget, delta, float(rate), int(count) * turns, others)
         else:
-            multipliers[client] = multiplier
-            allowed[client] = affordable(float(budget), delta, (float(rate), multiplier, int(count)), turns, others)
-    noise = np.array(
-        [math.sqrt(metrics * turns) / mu_of(min(budget, 1e3), delta) if metrics else 0.0 for budget in budgets]
-    )
-    return RecordPlan(rates, steps, multipliers, np.asarray(budgets), allowed, matrix, noise)
+            plan.multipliers[client] = multiplier
+            plan.turns[client] = affordable(budget, delta, (float(rate), multiplier, int(count)), turns, others)
+    return plan
 
 
 def sampling_rates(sizes: Sequence[int], batch: int) -> np.ndarray:

@@ -192,12 +192,11 @@ class Simulator:
         """Evaluate every client once more, and write the summary that `summarize` makes of it."""
         everyone = range(self._clients)
         shared = self._shared_accuracies(everyone, self._final)
-        model: Tensor | None = self._final.__dict__.get("model")
         personal = self._workers.accuracies(everyone, None)
         if shared is not None:  # a client that never took part predicts with the global model
             personal = np.where(np.isnan(personal), shared, personal)
         summary = summarize(personal, shared)
-        self._save_models(model)
+        self._save_models()
         with contextlib.suppress(UserError):  # pictures are extra, and need matplotlib
             self._engine.method.pictures(self._final, self._folder)
         self._engine.memory.slots[:] = 0  # the clients' memory goes now, so where it lay means nothing
@@ -282,12 +281,17 @@ class Simulator:
         self._saved_rows = len(self.ledger.rows)
         self._pending = Progress([], [], [])
 
-    def _save_models(self, model: Tensor | None) -> None:
-        """Write the trained models: `global`, and `personal` with one row for each of `clients`."""
+    def _save_models(self) -> None:
+        """Write the trained models: `personal` with one row for each of `clients`, and the server's `global`.
+
+        A server with several models has one row for each, and `clusters` says which is whose.
+        """
         who, personal = self._engine.memory.models()
         tensors = {"personal": personal, "clients": torch.from_numpy(who)}
-        if model is not None:
-            tensors["global"] = model.contiguous()
+        served = self._engine.method.shared_models(self._final, self._clients)
+        if served is not None:
+            models, clusters = served
+            tensors |= {"global": models[0].clone()} if len(models) == 1 else {"global": models, "clusters": clusters}
         with saving(self._store.folder):
             checkpoints.write(tensors, self._folder / "models.safetensors")
 
