@@ -97,14 +97,14 @@ class PrivateRecords:
 
 
 def validation_records(count: int, share: float, source: Seeded, client: int) -> Tensor:
-    """Which of a client's records are set aside: coins that do not look at data, the same in every round.
+    """Which of a client's records are set aside: a choice that does not look at data, the same in every round.
 
     At least one record is set aside and at least one is not, where there are two.
     """
-    if share == 0 or count < 2:
-        return torch.zeros(count, dtype=torch.bool)
-    chosen = torch.rand(count, generator=source.generator("validation", client)) < share
-    chosen[0], chosen[-1] = True, False
+    chosen = torch.zeros(count, dtype=torch.bool)
+    if share > 0 and count > 1:
+        order = torch.randperm(count, generator=source.generator("validation", client))
+        chosen[order[: min(count - 1, max(1, round(share * count)))]] = True
     return chosen
 
 
