@@ -45,6 +45,10 @@ def compare(
     if seeds < 1:
         raise UserError(f"A comparison needs at least one seed, not {seeds}.")
     experiments = {text: experiment.for_method(*contender(text)) for text in dict.fromkeys(methods)}
+    if experiment.public is None and any(_needs_public(chosen) for chosen in experiments.values()):
+        # Records set aside for one method are set aside for all, so that clients hold the same ones.
+        shared = {"public": "default"}
+        experiments = {text: chosen.model_copy(update=shared) for text, chosen in experiments.items()}
     store = Store(experiment.store)
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in experiments}
     for seed in range(experiment.seed, experiment.seed + seeds):
@@ -54,6 +58,10 @@ def compare(
     rows = [_row(name, found, store) for name, found in results.items()]
     store.close()
     return Comparison(rows, _verdict(rows, experiment.protect_from))
+
+
+def _needs_public(experiment: Experiment) -> bool:
+    return experiment.build_method().settled(experiment.clients or 1).needs_public()
 
 
 def split_methods(text: str) -> list[str]:

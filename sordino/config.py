@@ -45,7 +45,8 @@ class Experiment(BaseModel):
     """Test each client on its own records, or all on the published test set."""
     public: str | None = None
     """Records that belong to no client, for methods that judge models on the server: a data set, a folder, or
-    `holdout:0.1` to set a share of the records aside. By default the published test set, else `holdout:0.1`."""
+    `holdout:0.1` to set a share of the records aside. `default`, and what is set aside when a method asks: the
+    published test set, else `holdout:0.1`."""
     model: str | None = None
     """A network by name or dotted name; by default one that suits the data."""
     method: str = "feddpa"

@@ -70,7 +70,8 @@ def _deal(experiment: Experiment, method: Method | None) -> tuple[FederatedData,
     if clients is None and dataset.owner is None:
         clients = DEFAULT_CLIENTS
     public = None
-    if method is not None and method.settled(clients or len(dataset.owner_names)).needs_public():
+    planned = clients or len(dataset.owner_names)
+    if experiment.public is not None or (method is not None and method.settled(planned).needs_public()):
         dataset, public = set_aside(dataset, experiment)
     dealt = federate(dataset, experiment.partition, clients, experiment.seed, experiment.test_fraction, experiment.test)
     return dealt, public

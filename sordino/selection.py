@@ -21,7 +21,7 @@ def set_aside(dataset: Dataset, experiment: Experiment) -> tuple[Dataset, Datase
     By default these are the published test set, which is dealt to no client, else a tenth of the records. In a
     deployment they would be data that are public anyway; here they stand in for such data.
     """
-    chosen = experiment.public
+    chosen = None if experiment.public == "default" else experiment.public
     natural = experiment.partition == "natural" or (experiment.partition is None and dataset.owner is not None)
     if chosen is None and dataset.test is not None and not natural and experiment.test == "own":
         return dataset, _part(dataset, dataset.test)

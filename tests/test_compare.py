@@ -158,3 +158,12 @@ def test_methods_may_come_with_their_own_hyper_parameters(tmp_path: Path) -> Non
 def test_one_seed_is_no_proof() -> None:
     rows = [row("local", 0.80, 0.0, 0.0) | {"seeds": 1}, row("feddpa", 0.90, 0.0, 8.0) | {"seeds": 1}]
     assert "from one seed" in _verdict(rows, "outsider")[0]
+
+
+def test_records_set_aside_for_one_method_are_set_aside_for_all(tmp_path: Path) -> None:
+    from sordino.api import compare
+    from sordino.store import Store
+
+    keys = {"clients": 6, "rounds": 1, "store": tmp_path, "set": {"epochs": 1, "batch": 200}}
+    compare(methods=["dp-fedavg", "acdp-pfsd"], seeds=1, **keys)
+    assert {row.configuration["public"] for row in Store(tmp_path).all()} == {"default"}

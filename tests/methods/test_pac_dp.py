@@ -1,0 +1,85 @@
+"""PAC-DP: budgets of one's own, thresholds from a curve, published accounting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sordino
+from sordino.config import Experiment
+from sordino.errors import UserError
+from sordino.experiment import prepare
+from sordino.methods.pac_dp import PACDP
+from sordino.store import Store
+
+KEYS = {"method": "pac-dp", "clients": 4, "partition": "iid", "rounds": 3, "delta": 1e-5}
+SETTINGS = {"epochs": 1, "batch": 60}
+
+
+def test_budgets_are_dealt_by_shares_or_listed() -> None:
+    random = np.random.default_rng(0)
+    dealt = PACDP(budgets="0.05:0.6,0.1:0.3,1.0:0.1").client_budgets(50, 8.0, random)
+    assert {float(e): int((dealt == e).sum()) for e in np.unique(dealt)} == {0.05: 30, 0.1: 15, 1.0: 5}
+    assert PACDP(budgets="1,8,2").client_budgets(3, 8.0, random).tolist() == [1.0, 8.0, 2.0]
+    assert PACDP().client_budgets(3, 4.0, random).tolist() == [4.0, 4.0, 4.0]
+
+
+@pytest.mark.parametrize("wrong", ["1,2", "a:b", "1:0.5,2", "0:1", "-1:0.5,2:0.5", "1:0"])
+def test_wrong_budgets_are_refused(wrong: str) -> None:
+    with pytest.raises(UserError, match="budgets"):
+        PACDP(budgets=wrong).client_budgets(3, 8.0, np.random.default_rng(0))
+
+
+def test_each_client_spends_its_own_budget(tmp_path: Path) -> None:
+    result = sordino.run(**KEYS, store=tmp_path, set={**SETTINGS, "budgets": "1,2,4,8"})
+    ledger = Store(tmp_path).ledger(result["run"])
+    from sordino.privacy.ledger import Ledger
+
+    spent = Ledger(4, ledger).record_epsilons(1e-5)
+    for client, budget in enumerate((1, 2, 4, 8)):
+        assert 0.97 * budget < spent[client] <= budget
+    assert result["epsilon_clients"]["min"] == pytest.approx(1, rel=0.03)
+    assert result["epsilon_clients"]["max"] == result["epsilon"]["server"]
+
+
+def test_a_client_whose_budget_is_used_up_takes_no_further_part(tmp_path: Path) -> None:
+    keys = KEYS | {"rounds": 6, "noise_multiplier": 1.0}
+    result = sordino.run(**keys, store=tmp_path, set={**SETTINGS, "budgets": "9,9,50,50"})
+    assert result["stopped_clients"] == [0, 1]
+    cohorts = [row["cohort"] for row in Store(tmp_path).curve(result["run"])]
+    assert cohorts[0] == 4
+    assert cohorts[-1] == 2
+    assert result["epsilon_clients"]["min"] <= 9
+
+
+def test_thresholds_follow_the_curve_and_the_schedule(tmp_path: Path) -> None:
+    prepared = prepare(
+        Experiment.make(KEYS | {"store": tmp_path}, {"set": SETTINGS | {"curve": "mnist", "budgets": "0.1,1,0.1,1"}})
+    )
+    thresholds = prepared.method._thresholds(prepared.record_plan.budgets)
+    assert thresholds.tolist() == pytest.approx([2.552, 7.949, 2.552, 7.949], abs=0.002)
+
+
+def test_a_curve_is_not_stretched(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="epsilon"):
+        sordino.run(**KEYS, store=tmp_path, epsilon=8, set=SETTINGS | {"curve": "mnist"})
+
+
+@pytest.mark.parametrize(("epsilon", "multiplier"), [(0.5, 48.5), (1, 24.5), (3, 8.49), (5, 5.27), (10, 2.85)])
+def test_the_published_accounting(epsilon: float, multiplier: float) -> None:
+    assert PACDP().published_multiplier(epsilon, 1e-5, 25, 1000) == pytest.approx(multiplier, rel=0.005)
+
+
+def test_budgets_that_the_published_accountant_cannot_print() -> None:
+    for impossible in (0.01, 0.05, 0.1, 0.18):
+        with pytest.raises(UserError, match="cannot print"):
+            PACDP().published_multiplier(impossible, 1e-5, 25, 1000)
+
+
+def test_a_hot_start_begins_from_public_records(tmp_path: Path) -> None:
+    cold = sordino.run(**KEYS, store=tmp_path, epsilon=1, set=SETTINGS)
+    hot = sordino.run(**KEYS, store=tmp_path, epsilon=1, set=SETTINGS | {"hot_start": True, "batch": 16})
+    assert hot["accuracy"]["start"] > cold["accuracy"]["start"] + 0.2
+    assert hot["epsilon"]["server"] <= 1
