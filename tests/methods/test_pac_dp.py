@@ -46,12 +46,12 @@ def test_each_client_spends_its_own_budget(tmp_path: Path) -> None:
 
 def test_a_client_whose_budget_is_used_up_takes_no_further_part(tmp_path: Path) -> None:
     keys = KEYS | {"rounds": 6, "noise_multiplier": 1.0}
-    result = sordino.run(**keys, store=tmp_path, set={**SETTINGS, "budgets": "9,9,50,50"})
+    result = sordino.run(**keys, store=tmp_path, set={**SETTINGS, "budgets": "5,5,50,50"})
     assert result["stopped_clients"] == [0, 1]
     cohorts = [row["cohort"] for row in Store(tmp_path).curve(result["run"])]
     assert cohorts[0] == 4
     assert cohorts[-1] == 2
-    assert result["epsilon_clients"]["min"] <= 9
+    assert result["epsilon_clients"]["min"] <= 5
 
 
 def test_thresholds_follow_the_curve_and_the_schedule(tmp_path: Path) -> None:
