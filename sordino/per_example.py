@@ -48,12 +48,13 @@ class Page:
 
     def weighted_sum(self, weights: Tensor) -> list[Tensor]:
         """The sum of the records' gradients, each times its weight, for each parameter of the layer."""
-        assert self.slope is not None
         if isinstance(self.layer, nn.Linear):
+            assert self.slope is not None
             slope = self.slope * weights.unsqueeze(1)
             whole = [slope.t() @ self.inputs]
             return [*whole, slope.sum(dim=0)] if self.layer.bias is not None else whole
         if isinstance(self.layer, nn.Conv2d) and self._positions_are_fewer():
+            assert self.slope is not None
             slope = self.slope * weights.view(-1, 1, 1, 1)
             shape = self.layer.weight.shape
             kernel = conv2d_weight(
@@ -81,6 +82,7 @@ class Page:
         """Each record's gradient, for each parameter of a convolution or a normalization."""
         if self._gradients is None:
             self._gradients = self._computed_gradients()
+            self.slope = None  # the gradients are smaller than what they were made of
         return self._gradients
 
     def _computed_gradients(self) -> list[Tensor]:
@@ -127,8 +129,7 @@ class Page:
 
     def _positions_are_fewer(self) -> bool:
         """Whether products of positions are smaller than the records' gradients."""
-        assert self.slope is not None
-        positions = self.slope.shape[2] * self.slope.shape[3]
+        positions = self.outputs.shape[2] * self.outputs.shape[3]
         return 2 * positions**2 < self.layer.weight.numel()  # type: ignore[union-attr, operator]
 
     def _norms_by_positions(self) -> Tensor:
