@@ -153,7 +153,8 @@ def compare(
     console = Console()
     console.print(comparison_table(found.rows))
     if found.rows:
-        console.print(f"epsilon at delta = {found.rows[0]['delta']:.3g}, protecting one client", style="dim")
+        units = " or ".join(sorted({row["unit"] for row in found.rows}))
+        console.print(f"epsilon at delta = {found.rows[0]['delta']:.3g}, protecting one {units}", style="dim")
     for note in dict.fromkeys(note for row in found.rows for note in row["notes"]):
         console.print(f"Note: {note}", style="yellow", highlight=False, markup=False)
     for sentence in found.verdict:

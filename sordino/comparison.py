@@ -92,6 +92,7 @@ def _row(name: str, results: list[dict[str, Any]], store: Store) -> dict[str, An
     return {
         "method": name,
         "variant": first["variant"],
+        "unit": first["unit"],
         "seeds": len(results),
         "accuracy": accuracy,
         "epsilon": {view: _highest([result["epsilon"][view] for result in results]) for view in VIEWS},

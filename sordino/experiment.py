@@ -190,6 +190,11 @@ def _record_plan(experiment: Experiment, method: RecordLevel, data: FederatedDat
         matrix_share=method.matrix_share(),
         metrics=method.metrics(),
     )
+    if not plan.turns.any():
+        raise UserError(
+            f"With a noise multiplier of {multiplier:g} not one round fits into any client's budget: give more noise, a "
+            "larger epsilon, or only an epsilon and let the noise follow."
+        )
     if method.variant == "paper" and multiplier is None:
         published = [method.published_multiplier(float(b), delta, turns, sum(sizes)) for b in budgets]
         if all(z is not None for z in published):
@@ -273,7 +278,7 @@ def summary(
         "delta": prepared.budget.delta,
         "unit": prepared.method.unit,
         "protect_from": prepared.experiment.protect_from,
-        "noise_multiplier": prepared.noise.multiplier if prepared.method.is_private() else None,
+        "noise_multiplier": prepared.budget.multiplier if prepared.method.is_private() else None,
         "not_covered": federation.ledger.reasons(),
         **_record_figures(prepared, federation),
         "upload_bytes": federation.uploaded,

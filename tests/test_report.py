@@ -99,8 +99,8 @@ def report(**more: Any) -> Any:
 
 
 def test_a_line_of_progress() -> None:
-    assert figures(report()) == "personal 50.0%  start 25.0%  global –  C 0.5  ε 1.01"
-    assert figures(report(clip=None, rejected=2)).endswith("global –  ε 1.01  2 rejected")
+    assert figures(report()) == "personal 50.0%  start 25.0%  global –  C 0.5  ε ≤ 1.01"
+    assert figures(report(clip=None, rejected=2)).endswith("global –  ε ≤ 1.01  2 rejected")
 
 
 def test_progress_in_a_log_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:

@@ -63,7 +63,7 @@ def figures(report: Any) -> str:
     ]
     if report.clip is not None:
         parts.append(f"C {report.clip:.3g}")
-    parts.append(f"ε {epsilon_text(report.epsilon['outsider'])}")
+    parts.append(f"ε ≤ {epsilon_text(report.epsilon['outsider'])}")
     if report.rejected:
         parts.append(f"{report.rejected} rejected")
     return "  ".join(parts)

@@ -54,14 +54,13 @@ def run_report(summary: Mapping[str, Any], store: str) -> RenderableType:
         f"{summary['run']}: {summary['method']} ({summary['variant']}), {summary['rounds']} rounds, "
         f"{summary['clients']} clients, {summary['parameters']:,} parameters, {summary['seconds']:.1f} s"
     )
-    unit = f"one {summary['unit']}, replaced by a null contribution"
     parts: list[RenderableType] = [
         Text(head, style="bold"),
         "",
         table,
         "",
         views_table(summary["epsilon"], summary["attack_accuracy"]),
-        Text(f"at delta = {summary['delta']:.3g}; protects {unit}; planned for: {summary['protect_from']}"),
+        *(Text(sentence) for sentence in _meaning(summary)),
     ]
     parts += [Text(f"Not covered: {reason}.", style="red") for reason in summary["not_covered"]]
     parts += [Text(f"Note: {note}", style="yellow") for note in summary["notes"]]
@@ -75,6 +74,23 @@ def run_report(summary: Mapping[str, Any], store: str) -> RenderableType:
     return Group(*parts)
 
 
+def _meaning(summary: Mapping[str, Any]) -> list[str]:
+    """What the epsilons of a run are for."""
+    at = f"at delta = {summary['delta']:.3g}"
+    if summary["unit"] == "client":
+        return [f"{at}; protects one client, replaced by a null contribution; planned for: {summary['protect_from']}"]
+    sentences = [f"{at}; protects one record that is added or removed; each client's noise holds for every observer"]
+    clients = summary["epsilon_clients"]
+    if clients is not None:
+        spread = ", ".join(f"{name} {epsilon_text(value)}" for name, value in clients.items())
+        replaced = epsilon_text(summary["epsilon_replace_one"])
+        sentences.append(f"over clients: {spread}; for a replaced record: at most {replaced}")
+    if summary["stopped_clients"]:
+        names = ", ".join(str(client) for client in summary["stopped_clients"])
+        sentences.append(f"Budget used up before the last round: clients {names} took no further part.")
+    return sentences
+
+
 def comparison_table(rows: list[dict[str, Any]]) -> Table:
     """Methods side by side, narrow enough for eighty columns: accuracies in percent, mean ± spread over seeds."""
     seeds = rows[0]["seeds"]
@@ -82,7 +98,10 @@ def comparison_table(rows: list[dict[str, Any]]) -> Table:
     title = f"accuracy in % (mean ± spread over {seeds} seed{plural}), then epsilon for each observer"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for name in ("method", "personal", "worst", "start", "global", "outsider", "peer", "server", "sec."):
-        table.add_column(name, justify="left" if name == "method" else "right")
+        if name == "method":
+            table.add_column(name, overflow="fold")
+        else:
+            table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         accuracy = row["accuracy"]
         name = row["method"] if row["variant"] == "sound" else f"{row['method']} ({row['variant']})"

@@ -119,6 +119,8 @@ class Simulator:
     def rounds(self, state: State) -> Iterator[int]:
         last_checkpoint = time.monotonic()
         for number in range(self._round, self._total):
+            if not any(self._may_take_part(client) for client in self._turns.of(number)):
+                break  # everybody's budget is used up
             self._round, self._asked, self._described = number, [], 0
             begin = time.monotonic()
             yield number

@@ -83,3 +83,12 @@ def test_a_hot_start_begins_from_public_records(tmp_path: Path) -> None:
     hot = sordino.run(**KEYS, store=tmp_path, epsilon=1, set=SETTINGS | {"hot_start": True, "batch": 16})
     assert hot["accuracy"]["start"] > cold["accuracy"]["start"] + 0.2
     assert hot["epsilon"]["server"] <= 1
+
+
+def test_a_run_ends_when_everybodys_budget_is_used_up(tmp_path: Path) -> None:
+    keys = KEYS | {"rounds": 6, "noise_multiplier": 1.0}
+    result = sordino.run(**keys, store=tmp_path, set={**SETTINGS, "budgets": "5,5,5,5"})
+    assert result["stopped_clients"] == [0, 1, 2, 3]
+    assert 1 <= len(Store(tmp_path).curve(result["run"])) < 6
+    with pytest.raises(UserError, match="not one round"):
+        sordino.run(**keys, store=tmp_path, set={**SETTINGS, "budgets": "1,1,1,1"})
