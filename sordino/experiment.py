@@ -192,8 +192,8 @@ def _record_plan(experiment: Experiment, method: RecordLevel, data: FederatedDat
     )
     if not plan.turns.any():
         raise UserError(
-            f"With a noise multiplier of {multiplier:g} not one round fits into any client's budget: give more noise, a "
-            "larger epsilon, or only an epsilon and let the noise follow."
+            f"With a noise multiplier of {multiplier:g} not one round fits into any client's budget: give more noise, "
+            "a larger epsilon, or only an epsilon and let the noise follow."
         )
     if method.variant == "paper" and multiplier is None:
         published = [method.published_multiplier(float(b), delta, turns, sum(sizes)) for b in budgets]
