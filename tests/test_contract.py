@@ -32,6 +32,7 @@ from sordino.store import Store
 ALL = [(name, variant) for name in names() for variant in ("sound", "paper")]
 STACKED = [(name, variant) for name, variant in ALL if find(name).unit == "client"]
 ENGINES = [(*case, "one-by-one") for case in ALL] + [(*case, "stacked") for case in STACKED]
+PROTECTED = [(*case, "outsider") for case in ALL] + [(*case, "server") for case in STACKED]
 every_method = pytest.mark.parametrize(("name", "variant"), ALL)
 CLIENTS, ROUNDS = 6, 3
 
@@ -169,20 +170,20 @@ def first_clients(public: Public, count: int) -> Public:
 
 
 @every_method
-@pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf, 1e38])
-def test_adversarial_values_are_bounded(name: str, variant: str, poison: float, tmp_path: Path) -> None:
+def test_adversarial_values_are_bounded(name: str, variant: str, tmp_path: Path) -> None:
     """Whatever a client computes, what it sends less its noise is within the sensitivity that was charged."""
     prepared = prepare(experiment(name, variant, tmp_path))
     for _, _, release, width, public in noised(one_round(prepared, tmp_path)):
         two = first_clients(public, 2)
-        rows = torch.full((2, width), poison)
-        rows[1, 0] = 1e6
-        bounded = release.bounded(rows, two)
-        lengths = bounded.rows.double().norm(dim=1)
-        assert (lengths <= release.sensitivity(two) * (1 + 1e-12)).all()
-        if not math.isfinite(poison):
-            assert bounded.rejected > 0
-            assert lengths[0] == 0
+        for poison in (math.nan, math.inf, -math.inf, 1e38):
+            rows = torch.full((2, width), poison)
+            rows[1, 0] = 1e6
+            bounded = release.bounded(rows, two)
+            lengths = bounded.rows.double().norm(dim=1)
+            assert (lengths <= release.sensitivity(two) * (1 + 1e-12)).all()
+            if not math.isfinite(poison):
+                assert bounded.rejected > 0
+                assert lengths[0] == 0
 
 
 @every_method
@@ -221,8 +222,7 @@ def by_hand(plan: RecordPlan, client: int, method: Any, z: float, delta: float) 
     return max(training, record_epsilon(((1.0, z, ROUNDS * method.metrics()),), delta))
 
 
-@every_method
-@pytest.mark.parametrize("protect_from", ["outsider", "server"])
+@pytest.mark.parametrize(("name", "variant", "protect_from"), PROTECTED)
 def test_epsilon_is_the_one_worked_out_by_hand(name: str, variant: str, protect_from: str, tmp_path: Path) -> None:
     z, delta = 2.0, 1e-5
     keys = {"noise_multiplier": z, "protect_from": protect_from, "delta": delta}

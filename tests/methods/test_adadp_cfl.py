@@ -31,6 +31,7 @@ def test_clients_of_one_distribution_are_not_parted(tmp_path: Path) -> None:
     assert len(sordino.load_models(result["run"], tmp_path).shared) == 1
 
 
+@pytest.mark.slow
 def test_clients_of_different_labels_are_parted(tmp_path: Path) -> None:
     keys = KEYS | {"partition": "labels:10%", "clients": 10, "rounds": 1, "epsilon": 40}
     result = sordino.run(**keys, store=tmp_path, set=SETTINGS | {"clipping": "fixed"})

@@ -78,6 +78,7 @@ def test_budgets_that_the_published_accountant_cannot_print() -> None:
             PACDP().published_multiplier(impossible, 1e-5, 25, 1000)
 
 
+@pytest.mark.slow
 def test_a_hot_start_begins_from_public_records(tmp_path: Path) -> None:
     cold = sordino.run(**KEYS, store=tmp_path, epsilon=1, set=SETTINGS)
     hot = sordino.run(**KEYS, store=tmp_path, epsilon=1, set=SETTINGS | {"hot_start": True, "batch": 16})

@@ -174,6 +174,7 @@ def found(best: float, seed: int, steps: int) -> float:
     return threshold(agent.mean_action(state, HERE), 0.1, 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
 def test_it_finds_the_best_threshold_of_a_bandit(seed: int) -> None:
     """The best is not the middle of the range, where a new agent begins. 300 transitions."""
