@@ -45,7 +45,9 @@ def known(context: typer.Context, data_dir: DataDir = None, as_json: Json = Fals
 
 
 @data_commands.command()
-def get(name: Annotated[str, typer.Argument(help="A known data set.")], data_dir: DataDir = None) -> None:
+def get(
+    name: Annotated[str, typer.Argument(help="A known data set.")], data_dir: DataDir = None, as_json: Json = False
+) -> None:
     """Fetch a data set from its official home and check its contents."""
     from rich.console import Console
     from rich.progress import Progress
@@ -59,7 +61,7 @@ def get(name: Annotated[str, typer.Argument(help="A known data set.")], data_dir
             progress.update(task, description=file, completed=done, total=total)
 
         folder = fetch(name, data_dir, progress=show)
-    typer.echo(f"{name} is in {folder}")
+    typer.echo(json.dumps({"name": name, "folder": str(folder)}) if as_json else f"{name} is in {folder}")
 
 
 @data_commands.command()
