@@ -3,8 +3,9 @@
 The common baseline of AdaDP-CFL and PAC-DP. Each client takes noisy gradient steps on Poisson-sampled batches of its
 records; what it sends is made of these, so the epsilon holds against the server too. All local steps are charged.
 
-Departures: models are averaged uniformly over the cohort, because the number of a client's records is not public
-under add/remove neighbours. Batches are Poisson-sampled in both variants, since shuffled ones earn no amplification.
+Departures: models are averaged uniformly over the cohort. A client's number of records decides its sampling rate and
+its number of steps, so it is treated as public: the epsilon does not hide it.
+Batches are Poisson-sampled in both variants, since shuffled ones earn no amplification.
 
 | paper | code |
 |---|---|
