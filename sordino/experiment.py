@@ -77,11 +77,11 @@ def _deal(experiment: Experiment, method: Method | None) -> tuple[FederatedData,
     return dealt, public
 
 
-def prepare(experiment: Experiment) -> Prepared:
-    """Load the data, build the network and derive the noise."""
+def prepare(experiment: Experiment, data: FederatedData | None = None) -> Prepared:
+    """Load the data (unless they are given, already dealt), build the network and derive the noise."""
     check_device(experiment.device)
     method = experiment.build_method()
-    data, public = _deal(experiment, method)
+    data, public = _deal(experiment, method) if data is None else (data, None)
     method = method.settled(len(data.clients))
     name = experiment.model or models.default(data.shape, data.classes)
     experiment = experiment.model_copy(update={"model": name})
