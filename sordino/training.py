@@ -17,6 +17,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
 from sordino.parameters import Layout
+from sordino.stacked import Chain
 
 Optimizer = Literal["sgd", "adam"]
 
@@ -58,6 +59,7 @@ class Learner:
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         self._bound: Tensor | None = None
         self._bookkeeper: Any = None
+        self._chain = Chain.of(module)
 
     def bind(self, flat: Tensor) -> None:
         """Make the network's parameters views of `flat`, so that changing it in place changes the network."""
@@ -71,6 +73,13 @@ class Learner:
         """The network's output, as a differentiable function of `flat`."""
         return functional_call(self.module, self.layout.named(flat), (x,))
 
+    def stacked_logits(self, models: Tensor, x: Tensor) -> Tensor:
+        """The outputs of many clients' models (or of one for all) on their records: (clients, records, classes)."""
+        with torch.no_grad():
+            if len(models) == 1:
+                return self.logits(models[0], x.flatten(0, 1)).unflatten(0, x.shape[:2])
+            return self._chain.logits(models, x) if self._chain is not None else vmap(self.logits)(models, x)
+
     def gradient(self, flat: Tensor, batch: Batch, loss: Loss) -> Tensor:
         """The gradient of the batch's mean loss, for one client."""
         self.bind(flat)
@@ -80,6 +89,8 @@ class Learner:
 
     def stacked_gradient(self, flat: Tensor, batch: Batch, loss: Loss) -> Tensor:
         """The same under `vmap` over clients."""
+        if self._chain is not None and loss is cross_entropy:
+            return self._chain.gradient(flat, batch.x, batch.y, batch.weight)
 
         def total(flat: Tensor) -> Tensor:
             return mean_loss(loss(self.logits(flat, batch.x), batch), batch)
@@ -310,9 +321,8 @@ class Descent:
             scale = (second / (1 - 0.999**count)).sqrt() + 1e-8
             return flat - self.rate * (first / (1 - 0.9**count)) / scale, (first, second, count)
         if memory:
-            gradient = self.momentum * memory[0] + gradient
-            return flat - self.rate * gradient, (gradient,)
-        return flat - self.rate * gradient, ()
+            gradient = torch.add(gradient, memory[0], alpha=self.momentum)
+        return torch.add(flat, gradient, alpha=-self.rate), (gradient,) if memory else ()
 
 
 def adam(flat: Tensor, gradient: Tensor, memory: tuple[Tensor, ...], rate: float) -> None:

@@ -261,11 +261,11 @@ def test_one_clients_data_do_not_touch_anothers_state(name: str, variant: str, t
         folder = tmp_path / str(number)
         folder.mkdir()
         recorder = one_round(prepared, folder, data)
-        states.append([recorder.engine.memory.read(client) for client in range(CLIENTS)])
+        states.append(recorder.engine.memory.states(range(CLIENTS)))
     for client in range(1, CLIENTS):
-        for key, value in states[0][client].items():
-            assert torch.equal(value, states[1][client][key]), (client, key)
-    assert any(not torch.equal(states[0][0][key], states[1][0][key]) for key in states[0][0])
+        for key, rows in states[0].items():
+            assert torch.equal(rows[client], states[1][key][client]), (client, key)
+    assert any(not torch.equal(rows[0], states[1][key][0]) for key, rows in states[0].items())
 
 
 @every_method
@@ -275,8 +275,8 @@ def test_private_state_is_in_no_message(name: str, variant: str, tmp_path: Path)
     for work, answer, _ in recorder.asked:
         assert set(answer.values) == set(recorder.engine.steps[work.step])
         for place, client in enumerate(work.clients):
-            kept = recorder.engine.memory.read(client)
-            kept = {key: value for key, value in kept.items() if key not in recorder.engine.public_names}
+            kept = recorder.engine.memory.states([client])
+            kept = {key: rows[0] for key, rows in kept.items() if key not in recorder.engine.public_names}
             for values in answer.values.values():
                 for state_name, value in kept.items():
                     if value.numel() > 1 and value.numel() == values.shape[1]:

@@ -158,9 +158,9 @@ def test_a_disk_that_takes_only_part_of_a_write(monkeypatch: pytest.MonkeyPatch,
     real = os.pwrite
     memory = Memory(tmp_path / "memory.bin", {"model": torch.zeros(100)}, 2)
     monkeypatch.setattr(os, "pwrite", lambda file, content, offset: real(file, content[:64], offset))
-    memory.write(1, 0, {"model": torch.arange(100.0)})
+    memory.write([1], [0], {"model": torch.arange(100.0).unsqueeze(0)})
     memory.participations[1] = 1
-    assert memory.read(1)["model"].tolist() == list(range(100))
+    assert memory.states([1])["model"][0].tolist() == list(range(100))
     memory.close()
 
 

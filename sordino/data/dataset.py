@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -42,13 +45,82 @@ class ClientData:
 
 
 @dataclass(frozen=True)
+class Split:
+    """Records of all clients in two tensors; each client's lie together."""
+
+    x: torch.Tensor
+    y: torch.Tensor
+    starts: np.ndarray
+    """int64 (clients,): where each client's records begin."""
+    sizes: np.ndarray
+    """int64 (clients,): how many records each client has."""
+
+    @classmethod
+    def of(cls, parts: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> Split:
+        """Records that do not lie together yet, copied."""
+        sizes = np.array([len(y) for _, y in parts], dtype=np.int64)
+        return cls(torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts]), sizes.cumsum() - sizes, sizes)
+
+    def part(self, client: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """One client's records, as views."""
+        begin = int(self.starts[client])
+        own = slice(begin, begin + int(self.sizes[client]))
+        return self.x[own], self.y[own]
+
+    def stacked(self, clients: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Inputs (clients, longest, ...), labels (clients, longest) and which are records (1) and not padding (0).
+
+        The last is None when all clients have the same number. What stands in the padding means nothing.
+        """
+        starts, sizes = self.starts[clients, None], self.sizes[clients, None]
+        places = np.arange(sizes.max(initial=0))
+        real = places < sizes
+        index = torch.from_numpy(np.where(real, starts + places, 0))
+        valid = None if real.all() else torch.from_numpy(real.astype(np.float32))
+        flat = index.reshape(-1)
+        x, y = self.x.index_select(0, flat), self.y.index_select(0, flat)
+        return x.reshape(*index.shape, *x.shape[1:]), y.reshape(index.shape), valid
+
+
+@dataclass(frozen=True)
+class Dealt(Sequence[ClientData]):
+    """Clients as views of shared tensors, made when they are looked at: a hundred thousand cost nothing."""
+
+    names: Sequence[str]
+    train: Split
+    test: Split
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __getitem__(self, client: Any) -> Any:
+        if isinstance(client, slice):
+            return tuple(self[place] for place in range(*client.indices(len(self))))
+        return ClientData(self.names[client], *self.train.part(client), *self.test.part(client))
+
+
+@dataclass(frozen=True)
 class FederatedData:
     """The records of every client of one federation."""
 
     name: str
-    clients: tuple[ClientData, ...]
+    clients: Sequence[ClientData]
     classes: int
     shape: tuple[int, ...]
     """Shape of one record."""
     fingerprint: str
     """SHA-256 over the contents and the deal: equal fingerprints mean byte-equal data for each client."""
+
+    @functools.cached_property
+    def train(self) -> Split:
+        """The training records of all clients."""
+        if isinstance(self.clients, Dealt):
+            return self.clients.train
+        return Split.of([(client.x, client.y) for client in self.clients])
+
+    @functools.cached_property
+    def test(self) -> Split:
+        """The test records of all clients."""
+        if isinstance(self.clients, Dealt):
+            return self.clients.test
+        return Split.of([(client.x_test, client.y_test) for client in self.clients])

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import torch
 
-from sordino.data.dataset import ClientData, Dataset, FederatedData
+from sordino.data.dataset import Dataset, Dealt, FederatedData, Split
 from sordino.data.partition import NOBODY, deal, parse, rank_within
 from sordino.errors import UserError, unknown
 
@@ -128,19 +128,13 @@ def build(
         )
     shared = [tensor[order] for order in (train_order, test_order) for tensor in (dataset.x, dataset.y)]
     x, y, x_test, y_test = shared
-    tests = (
-        [(x_test, y_test)] * len(names)
-        if test_sizes is None
-        else zip(x_test.split(test_sizes), y_test.split(test_sizes), strict=True)
-    )
-    trains = zip(x.split(train_sizes), y.split(train_sizes), strict=True)
+    sizes = np.array(train_sizes)
+    tested = np.full(len(names), len(y_test)) if test_sizes is None else np.array(test_sizes)
+    begins = np.zeros(len(names), np.int64) if test_sizes is None else tested.cumsum() - tested
     outline = [dataset.classes, names, list(x.shape), train_sizes, test_sizes]
     return FederatedData(
         name=dataset.name,
-        clients=tuple(
-            ClientData(name, *own_train, *own_test)
-            for name, own_train, own_test in zip(names, trains, tests, strict=True)
-        ),
+        clients=Dealt(names, Split(x, y, sizes.cumsum() - sizes, sizes), Split(x_test, y_test, begins, tested)),
         classes=dataset.classes,
         shape=tuple(dataset.x.shape[1:]),
         fingerprint=fingerprint(outline, shared),

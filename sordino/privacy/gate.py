@@ -90,7 +90,7 @@ class Gate:
                 rows = self._rows(release, wanted[name].detach(), clients)
                 bounded = release.bounded(rows, public)
                 noise = self._noise(release, rows, bounded.rows, (step, name, round), clients, public)
-                values[name] = bounded.rows if noise is None else bounded.rows + noise.to(bounded.rows.device)
+                values[name] = bounded.rows if noise is None else noise.to(bounded.rows.device).add_(bounded.rows)
                 rejected += bounded.rejected
             size += len(clients) * release.size(values[name].shape[1], public)
         return Passed(values, rejected, size)
@@ -111,7 +111,7 @@ class Gate:
         """The noise on what leaves; None where there is none, or where it is in the gradients already."""
         if isinstance(release, Bare | Gradients | Derived):
             return None
-        draws = torch.stack([self.source.normal(bounded.shape[1], *purpose, client) for client in clients])
+        draws = self.source.normals(bounded.shape[1], purpose, clients)
         if isinstance(release, Average | Matrix):
             assert self.record_plan is not None
             (client,) = clients

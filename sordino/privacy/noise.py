@@ -9,6 +9,7 @@ the seed can subtract the noise.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -28,6 +29,13 @@ class Seeded:
     def generator(self, *purpose: object) -> torch.Generator:
         """A generator of its own for each `purpose`."""
         return torch.Generator().manual_seed(self.key(*purpose))
+
+    def normals(self, size: int, purpose: Sequence[object], clients: Sequence[int]) -> torch.Tensor:
+        """A row of `size` independent standard normal numbers for each client, each its own for `purpose`."""
+        rows = torch.empty(len(clients), size)
+        for row, client in zip(rows, clients, strict=True):
+            torch.randn(size, generator=self.generator("noise", *purpose, client), out=row)
+        return rows
 
     def normal(self, size: int, *purpose: object) -> torch.Tensor:
         """`size` independent standard normal numbers for `purpose`."""

@@ -68,15 +68,18 @@ class Update:
 
     def bounded(self, rows: Tensor, public: Public) -> Bounded:
         """Rows whose parts are within their thresholds; a row that is not finite becomes zero."""
-        finite = torch.isfinite(rows).all(dim=1)
-        kept = torch.where(finite.unsqueeze(1), rows, torch.zeros_like(rows))
-        if self.at is not None:
-            kept = kept * public.states[self.at].to(kept.dtype)
-        thresholds = public.rows(self.clip)
+        kept = rows if self.at is None else rows * public.states[self.at].to(rows.dtype)
         parts = kept.split(self._sizes(rows.shape[1], public), dim=1)
-        pieces = [shortened(part, thresholds[:, place]) for place, part in enumerate(parts)]
-        whole = pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
-        return Bounded(whole, int((~finite).sum()))
+        norms = torch.stack([lengths(part) for part in parts], dim=1)
+        finite = torch.isfinite(norms).all(dim=1)  # no float32 vector is too long for float64
+        rejected = int((~finite).sum())
+        if rejected:
+            kept = torch.where(finite.unsqueeze(1), kept, torch.zeros_like(kept))
+            norms = torch.where(finite.unsqueeze(1), norms, torch.zeros_like(norms))
+            parts = kept.split(self._sizes(rows.shape[1], public), dim=1)
+        thresholds = public.rows(self.clip).to(norms.device)
+        pieces = [shortened(part, norms[:, place], thresholds[:, place]) for place, part in enumerate(parts)]
+        return Bounded(pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1), rejected)
 
     def deviations(self, multiplier: float, width: int, public: Public) -> Tensor:
         """The noise on each coordinate, for one message of multiplier `multiplier`: (clients or 1, width or 1)."""
@@ -214,7 +217,7 @@ class Matrix:
         """X^T X of one client's records (records, dimensions), as one row."""
         finite = torch.isfinite(rows).all(dim=1)
         kept = torch.where(finite.unsqueeze(1), rows, torch.zeros_like(rows))
-        kept = shortened(kept, torch.ones((), dtype=torch.float64))
+        kept = shortened(kept, lengths(kept), torch.ones((), dtype=torch.float64))
         return Bounded((kept.t() @ kept).reshape(1, -1), int((~finite).sum()))
 
     def size(self, width: int, public: Public) -> int:
@@ -344,9 +347,13 @@ def due(releases: Releases, round: int) -> Releases:
     return {n: replace(r, share=r.share / total) if r.share else r for n, r in left.items()}
 
 
-def shortened(rows: Tensor, threshold: Tensor) -> Tensor:
-    """Each row scaled down to its threshold where it is longer. Norms are taken in float64."""
-    norms = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+def lengths(rows: Tensor) -> Tensor:
+    """The L2 norm of each row, in float64."""
+    return torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+
+
+def shortened(rows: Tensor, norms: Tensor, threshold: Tensor) -> Tensor:
+    """Each row scaled down to its threshold where it is longer; `norms` are its `lengths`."""
     # The shrinking by 2^-22 makes up for float32 rounding: the norm after clipping is never above the threshold.
     scale = torch.where(norms > threshold, threshold / norms * (1 - 2**-22), torch.ones_like(norms))
     clipped = rows * scale.to(rows.dtype).unsqueeze(1)

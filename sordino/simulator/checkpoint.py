@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import struct
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as serialized
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -53,6 +55,27 @@ def write(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | Non
         save_file(tensors, temporary, metadata=metadata)
     except SafetensorError as error:  # how the library tells of a full disk
         raise OSError(str(error)) from error
+    replace_file(temporary, path)
+
+
+def write_models(tensors: dict[str, Tensor], width: int, personal: Iterable[Tensor], path: Path) -> None:
+    """A safetensors file of `tensors` and of `personal`, whose rows come in pieces and are never all in memory.
+
+    `tensors["clients"]` says how many rows there are.
+    """
+    content = serialized(tensors)
+    (length,) = struct.unpack("<Q", content[:8])
+    header, data = json.loads(content[8 : 8 + length]), content[8 + length :]
+    rows = len(tensors["clients"])
+    offsets = [len(data), len(data) + 4 * rows * width]
+    header["personal"] = {"dtype": "F32", "shape": [rows, width], "data_offsets": offsets}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight bytes
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
+        for piece in personal:
+            file.write(piece.contiguous().numpy().data)
     replace_file(temporary, path)
 
 

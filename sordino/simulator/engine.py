@@ -26,6 +26,8 @@ STACK = 50
 STACKABLE = (nn.Sequential, nn.Flatten, nn.Linear, nn.ReLU, nn.Tanh, nn.GELU, nn.Sigmoid, nn.LayerNorm)
 """Layers that gain from stacking. Convolutions on a CPU are faster one client at a time, and dropout draws
 from a random stream that a stack would share."""
+EVALUATED = 2**22
+"""How many numbers of test records are evaluated at once."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,11 @@ class Work:
     targets: Sequence[int]
     """The memory slot for each client's new state."""
     evaluate: bool
+
+    def part(self, places: Sequence[int]) -> Work:
+        """The same question to those of the clients that stand at `places`."""
+        clients, targets = ([row[place] for place in places] for row in (self.clients, self.targets))
+        return replace(self, clients=clients, targets=targets)
 
 
 @dataclass
@@ -94,61 +101,86 @@ class Engine:
         learner.module.to(self.device)
 
     def units(self, who: Sequence[int]) -> list[list[int]]:
-        """The clients in groups that must be worked on together, the largest first."""
-        by_size = sorted(who, key=lambda client: (-len(self.data.clients[client].y), client))
+        """Places in `who` in groups that must be worked on together, those with most records first."""
+        clients = np.asarray(who)
+        by_size = np.lexsort((clients, -self.data.train.sizes[clients]))
         if self.mode == "one-by-one":
-            return [[client] for client in by_size]
+            return by_size.reshape(-1, 1).tolist()
         stacks = -(-len(by_size) // STACK)
         if len(by_size) > 1:
             stacks += stacks % 2  # an even number keeps two workers equally busy
-        return [part.tolist() for part in np.array_split(np.array(by_size), stacks)]
+        return [part.tolist() for part in np.array_split(by_size, stacks)]
 
     def work(self, work: Work) -> Answer:
         """Run a step at clients, pass what it sends through the gate, and let them remember."""
         if self.gate.record_plan is not None and len(work.clients) > 1:  # records of different numbers do not stack
-            pairs = zip(work.clients, work.targets, strict=True)
-            return together([self.work(replace(work, clients=[c], targets=[slot])) for c, slot in pairs])
+            return together([self.work(work.part([place])) for place in range(len(work.clients))])
         message = {
             name: value.to(self.device) if isinstance(value, Tensor) else value for name, value in work.message.items()
         }
-        states = [self.memory.read(client) for client in work.clients]
-        me = {name: torch.stack([state[name] for state in states]).to(self.device) for name in states[0]}
+        me = {name: rows.to(self.device) for name, rows in self.memory.states(work.clients).items()}
         done = (self._stacked if self.mode == "stacked" else self._one_by_one)(work, message, me)
         releases = due(self.steps[work.step], work.round)
         wanted = {name: value for name, value in done.sent.items() if name in releases}
         public = Public(work.message, {name: me[name] for name in self.public_names}, self.layers)
         passed = self.gate.passes(releases, wanted, work.clients, work.step, work.round, public)
         accuracies = np.full((len(work.clients), 2), np.nan)
-        for place, (client, slot) in enumerate(zip(work.clients, work.targets, strict=True)):
-            kept = {name: value[place].detach().contiguous() for name, value in done.kept.items()}
-            if not kept:
-                continue
-            self.memory.write(client, slot, kept | self._learned(place, message, me, passed.values))
+        if done.kept:
+            learned = self._learned(len(work.clients), message, me, passed.values)
+            self.memory.write(work.clients, work.targets, done.kept | learned)
             if work.evaluate:
-                begin = None if done.start is None else done.start[place].detach().contiguous()
-                accuracies[place] = (self._accuracy(kept.get("model"), client), self._accuracy(begin, client))
+                for column, models in enumerate((done.kept.get("model"), done.start)):
+                    if models is not None:
+                        accuracies[:, column] = self._accuracies(models.detach(), work.clients)
         values = {name: rows.cpu() for name, rows in passed.values.items()}
         return Answer(values, accuracies, passed.rejected, passed.size, bool(done.kept))
 
     def public_states(self, clients: Sequence[int], names: Collection[str]) -> dict[str, Tensor]:
         """Those of the clients' public states that are asked for, one row per client."""
         wanted = [name for name in self.public_names if name in names]
-        states = [self.memory.read(client) for client in clients] if wanted else []
-        return {name: torch.stack([state[name] for state in states]) for name in wanted}
+        states = self.memory.states(clients) if wanted else {}
+        return {name: states[name] for name in wanted}
 
     def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
         """Each client's test accuracy with `model`, or with its own model when that is None.
 
         A client that has never taken part has no model of its own: `nan`.
         """
+        if model is not None:
+            who = np.asarray(clients)
+            held = np.stack([self.data.test.starts[who], self.data.test.sizes[who]], axis=1)
+            _, first, back = np.unique(held, axis=0, return_index=True, return_inverse=True)  # some share all records
+            return self._accuracies(model.to(self.device).unsqueeze(0), who[first].tolist())[back.reshape(-1)]
         found = np.full(len(clients), np.nan)
-        for place, client in enumerate(clients):
-            flat = model
-            if model is None and self.memory.participations[client]:
-                flat = self.memory.read(client)["model"]
-            if flat is not None:
-                found[place] = self._accuracy(flat.to(self.device), client)
+        taken = np.flatnonzero(self.memory.participations[clients])
+        if len(taken):
+            who = [clients[place] for place in taken]
+            found[taken] = self._accuracies(self.memory.states(who)["model"].to(self.device), who)
         return found
+
+    def _accuracies(self, models: Tensor, clients: Sequence[int]) -> np.ndarray:
+        """Each client's test accuracy with its row of `models`, or with the only row."""
+        if self.mode == "one-by-one":
+            rows = zip(models.expand(len(clients), -1), clients, strict=True)
+            return np.array([self._accuracy(flat.contiguous(), client) for flat, client in rows])
+        test = self.data.test
+        width = max(1, EVALUATED // max(1, int(test.sizes[clients].max()) * test.x[:1].numel()))
+        found = []
+        for begin in range(0, len(clients), width):
+            part = slice(begin, begin + width)
+            found.append(self._stacked_accuracies(models if len(models) == 1 else models[part], clients[part]))
+        return np.concatenate(found)
+
+    def _accuracy(self, flat: Tensor, client: int) -> float:
+        x, y = self.data.test.part(client)
+        return self.learner.accuracy(flat, x.to(self.device), y.to(self.device))
+
+    def _stacked_accuracies(self, models: Tensor, clients: Sequence[int]) -> np.ndarray:
+        x, y, valid = self.data.test.stacked(clients)
+        right = (self.learner.stacked_logits(models, x.to(self.device)).argmax(dim=2).cpu() == y).double()
+        sizes = self.data.test.sizes[clients]
+        whole = (right if valid is None else right * valid).sum(dim=1).numpy()
+        return np.where(sizes > 0, whole / np.maximum(sizes, 1), np.nan)
 
     def _step(self, name: str) -> Callable[..., Result]:
         step: Callable[..., Result] = getattr(self.method, name)
@@ -158,22 +190,21 @@ class Engine:
         results = []
         for place, client in enumerate(work.clients):
             seed = self._seed(work, client)
-            torch.manual_seed(seed)  # dropout draws from the global stream
+            self._seed_dropout(seed)
             records = self._records(work, client, seed)
             result = self._step(work.step)(message, {name: rows[place] for name, rows in me.items()}, records)
             check_declared(self.steps[work.step], result.send, work.step)
             results.append(result)
         first = results[0]
         return Done(
-            sent={name: torch.stack([result.send[name] for result in results]) for name in first.send},
-            kept={name: torch.stack([result.keep[name] for result in results]) for name in first.keep},
-            start=None if first.start is None else torch.stack([r.start for r in results if r.start is not None]),
+            sent={name: stack([result.send[name] for result in results]) for name in first.send},
+            kept={name: stack([result.keep[name] for result in results]) for name in first.keep},
+            start=None if first.start is None else stack([r.start for r in results if r.start is not None]),
         )
 
     def _records(self, work: Work, client: int, seed: int) -> Records | PrivateRecords:
         """What a step sees of a client's records: all of them, or at record level noisy gradients only."""
-        mine = self.data.clients[client]
-        x, y = mine.x.to(self.device), mine.y.to(self.device)
+        x, y = (tensor.to(self.device) for tensor in self.data.train.part(client))
         plan = self.gate.record_plan
         if plan is None:
             return Records(x, y, self.learner, seed)
@@ -187,9 +218,7 @@ class Engine:
         return PrivateRecords(x, y, kept_apart, self.bookkeeper, charge, clip, self.gate.source, purpose, bare)
 
     def _stacked(self, work: Work, message: dict[str, Any], me: dict[str, Tensor]) -> Done:
-        mine = [self.data.clients[client] for client in work.clients]
-        x, valid = padded([data.x for data in mine])
-        y, _ = padded([data.y for data in mine])
+        x, y, valid = self.data.train.stacked(work.clients)
         x, y = x.to(self.device), y.to(self.device)
         valid = None if valid is None else valid.to(self.device)
         seeds = torch.tensor([self._seed(work, client) for client in work.clients], device=self.device)
@@ -206,44 +235,38 @@ class Engine:
         return Done(send, keep, start.get("start"))
 
     def _learned(
-        self, place: int, message: Message, me: dict[str, Tensor], values: dict[str, Tensor]
+        self, count: int, message: Message, me: dict[str, Tensor], values: dict[str, Tensor]
     ) -> dict[str, Tensor]:
-        """What one client may remember of what it has just sent."""
+        """What each client may remember of what it has just sent, one row each."""
         if not self.public_names:
             return {}
-        public = {name: me[name][place] for name in self.public_names}
-        sent = {name: rows[place] for name, rows in values.items()}
-        return self.method.learn(public, message, sent, self.learner.layout)
+        learned = []
+        for place in range(count):
+            public = {name: me[name][place] for name in self.public_names}
+            sent = {name: rows[place] for name, rows in values.items()}
+            learned.append(self.method.learn(public, message, sent, self.learner.layout))
+        return {name: torch.stack([one[name] for one in learned]) for name in learned[0]}
 
     def _seed(self, work: Work, client: int) -> int:
         """What the order of a client's batches and its dropout depend on."""
         return self.gate.source.key("training", work.step, work.round, client) >> 32
 
-    def _accuracy(self, flat: Tensor | None, client: int) -> float:
-        if flat is None:
-            return float("nan")
-        mine = self.data.clients[client]
-        return self.learner.accuracy(flat, mine.x_test.to(self.device), mine.y_test.to(self.device))
+    def _seed_dropout(self, seed: int) -> None:
+        """Dropout draws from torch's global stream. `torch.manual_seed` would do, but takes a millisecond."""
+        torch.default_generator.manual_seed(seed)
+        if self.device.type != "cpu":
+            torch.get_device_module(self.device).manual_seed(seed)
+
+
+def stack(tensors: list[Tensor]) -> Tensor:
+    """Tensors as rows, without a copy when there is only one."""
+    return tensors[0].unsqueeze(0) if len(tensors) == 1 else torch.stack(tensors)
 
 
 def together(answers: list[Answer]) -> Answer:
     """Several answers as one, rows in the order in which they come."""
+    if len(answers) == 1:
+        return answers[0]
     values = {name: torch.cat([answer.values[name] for answer in answers]) for name in answers[0].values}
     accuracies = np.concatenate([answer.accuracies for answer in answers])
     return Answer(values, accuracies, sum(a.rejected for a in answers), sum(a.size for a in answers), answers[0].kept)
-
-
-def padded(tensors: list[Tensor]) -> tuple[Tensor, Tensor | None]:
-    """Tensors of different lengths stacked, zeros behind the shorter ones, and which rows are real.
-
-    The second value is None when all have the same length.
-    """
-    longest = max(len(tensor) for tensor in tensors)
-    if all(len(tensor) == longest for tensor in tensors):
-        return torch.stack(tensors), None
-    stack = tensors[0].new_zeros((len(tensors), longest, *tensors[0].shape[1:]))
-    valid = torch.zeros(len(tensors), longest)
-    for place, tensor in enumerate(tensors):
-        stack[place, : len(tensor)] = tensor
-        valid[place, : len(tensor)] = 1
-    return stack, valid

@@ -23,7 +23,7 @@ from sordino.privacy.noise import Seeded
 from sordino.privacy.records import RecordPlan
 from sordino.privacy.release import Number, Public, Releases, Update, due
 from sordino.simulator import checkpoint as checkpoints
-from sordino.simulator.engine import Answer, Work
+from sordino.simulator.engine import STACK, Answer, Work
 from sordino.simulator.workers import Workers
 from sordino.store import Progress, Store, saving
 from sordino.training import Records
@@ -288,14 +288,18 @@ class Simulator:
 
         A server with several models has one row for each, and `clusters` says which is whose.
         """
-        who, personal = self._engine.memory.models()
-        tensors = {"personal": personal, "clients": torch.from_numpy(who)}
+        memory = self._engine.memory
+        who = np.flatnonzero(memory.participations)
+        tensors = {"clients": torch.from_numpy(who)}
         served = self._engine.method.shared_models(self._final, self._clients)
         if served is not None:
             models, clusters = served
             tensors |= {"global": models[0].clone()} if len(models) == 1 else {"global": models, "clusters": clusters}
+        personal = (memory.states(who[begin : begin + STACK])["model"] for begin in range(0, len(who), STACK))
         with saving(self._store.folder):
-            checkpoints.write(tensors, self._folder / "models.safetensors")
+            checkpoints.write_models(
+                tensors, memory.blank["model"].numel(), personal, self._folder / "models.safetensors"
+            )
 
     def _resume(self) -> None:
         """Take up the run where its last checkpoint left it."""
@@ -324,28 +328,33 @@ class Turns:
 
     def __init__(self, clients: int, cohort: int, source: Seeded) -> None:
         self._clients, self._cohort, self._source = clients, cohort, source
-        self._waiting: list[int] = []
-        self._passes = 0
-        self._rounds: list[list[int]] = []
+        self._begin()
 
     def of(self, number: int) -> list[int]:
         """The clients of a round, in ascending order."""
-        while len(self._rounds) <= number:
-            taken = self._waiting[: self._cohort]
-            self._waiting = self._waiting[self._cohort :]
-            if len(taken) < self._cohort:
-                already = set(taken)  # they wait at the end of the new pass, so that nobody is asked twice
-                order = sorted(self._order(), key=already.__contains__)
-                missing = self._cohort - len(taken)
-                taken, self._waiting = taken + order[:missing], order[missing:]
-            self._rounds.append(sorted(taken))
-        return self._rounds[number]
+        if number < self._number:
+            self._begin()
+        while self._number < number:
+            self._advance()
+        return self._taken
 
-    def _order(self) -> list[int]:
-        self._passes += 1
-        seed = self._source.key("turns", self._passes)
-        order: list[int] = np.random.default_rng(seed).permutation(self._clients).tolist()
-        return order
+    def _begin(self) -> None:
+        self._number, self._passes, self._place = -1, 0, self._clients
+        self._order = np.empty(self._clients, dtype=np.int64)
+        self._taken: list[int] = []
+
+    def _advance(self) -> None:
+        self._number += 1
+        taken = self._order[self._place : self._place + self._cohort]
+        self._place += len(taken)
+        missing = self._cohort - len(taken)
+        if missing:
+            self._passes += 1
+            order = np.random.default_rng(self._source.key("turns", self._passes)).permutation(self._clients)
+            again = np.isin(order, taken)  # they wait at the end of the new pass, so that nobody is asked twice
+            self._order, self._place = np.concatenate([order[~again], order[again]]), missing
+            taken = np.concatenate([taken, self._order[:missing]])
+        self._taken = np.sort(taken).tolist()
 
 
 def mean(values: np.ndarray) -> float:

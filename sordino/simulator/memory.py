@@ -31,71 +31,70 @@ class Memory:
         """Where each client's current state lies."""
         self.participations = np.zeros(clients, dtype=np.int32)
         """How often each client has taken part."""
-        self._fresh: set[int] = set()
+        self._fresh = np.zeros(clients, dtype=bool)
+        """Whose current state is younger than the last checkpoint."""
+        self._blank = torch.cat([value.reshape(-1) for value in self.blank.values()]).numpy()
         self._file = os.open(path, os.O_RDWR | os.O_CREAT)
 
-    def targets(self, who: Sequence[int]) -> list[int]:
+    def targets(self, who: Sequence[int]) -> np.ndarray:
         """The slot to which each client's next state shall be written."""
-        return [int(self.slots[c]) if c in self._fresh else 1 - int(self.slots[c]) for c in who]
+        return np.where(self._fresh[who], self.slots[who], 1 - self.slots[who])
 
-    def read(self, client: int) -> dict[str, Tensor]:
-        """What a client remembers, with `participations`."""
-        taken = int(self.participations[client])
-        values = self._unpacked(self._row(client)) if taken else dict(self.blank)
-        return values | {"participations": torch.tensor(float(taken))}
+    def states(self, clients: Sequence[int]) -> dict[str, Tensor]:
+        """What clients remember, one row each, with `participations`."""
+        taken = self.participations[clients]
+        rows = np.empty((len(clients), self.width), dtype=np.float32)
+        for row, client, times in zip(rows, clients, taken.tolist(), strict=True):
+            if times:
+                self._fill(row, client)
+            else:
+                row[:] = self._blank
+        return self._unpacked(torch.from_numpy(rows)) | {"participations": torch.from_numpy(taken.astype(np.float32))}
 
-    def write(self, client: int, slot: int, state: dict[str, Tensor]) -> None:
-        """Put a client's new state into `slot`. It counts once `advance` has been called."""
-        if set(state) != set(self.blank):
-            raise ValueError(f"A step must keep exactly {sorted(self.blank)}, not {sorted(state)}.")
-        row = np.concatenate([state[name].detach().reshape(-1).cpu().numpy() for name in self.blank])
-        content, offset = row.tobytes(), self._offset(client, slot)
-        while content:  # a disk that is nearly full takes a part first, and only then complains
-            written = os.pwrite(self._file, content, offset)
-            content, offset = content[written:], offset + written
+    def write(self, clients: Sequence[int], slots: Sequence[int], states: dict[str, Tensor]) -> None:
+        """Put clients' new states, one row each, into their `slots`. They count once `advance` has been called."""
+        if set(states) != set(self.blank):
+            raise ValueError(f"A step must keep exactly {sorted(self.blank)}, not {sorted(states)}.")
+        columns = [states[name].detach().reshape(len(clients), -1) for name in self.blank]
+        rows = (columns[0] if len(columns) == 1 else torch.cat(columns, dim=1)).cpu().contiguous().numpy()
+        for row, client, slot in zip(rows, clients, slots, strict=True):
+            offset = self._offset(client, slot)
+            written = os.pwrite(self._file, row, offset)
+            content = row.view(np.uint8)
+            while written < len(content):  # a disk that is nearly full takes a part first, and only then complains
+                written += os.pwrite(self._file, content[written:], offset + written)
 
     def advance(self, who: Sequence[int], targets: Sequence[int]) -> None:
         """Make what was written the clients' current state."""
-        for client, slot in zip(who, targets, strict=True):
-            self.slots[client] = slot
-            self.participations[client] += 1
-        self._fresh.update(who)
+        self.slots[who] = targets
+        self.participations[who] += 1
+        self._fresh[who] = True
 
     def commit(self) -> None:
         """Bring everything written to disk: from now on it is what a resumed run finds."""
         os.fsync(self._file)
-        self._fresh.clear()
+        self._fresh[:] = False
 
     def restore(self, slots: np.ndarray, participations: np.ndarray) -> None:
         """Return to the state that a checkpoint recorded."""
         self.slots[:], self.participations[:] = slots, participations
-        self._fresh.clear()
-
-    def models(self) -> tuple[np.ndarray, Tensor]:
-        """The clients that have taken part, and the model of each, one row each."""
-        who = np.flatnonzero(self.participations)
-        models = torch.empty(len(who), self.blank["model"].numel())
-        for place, client in enumerate(who):
-            models[place] = self._unpacked(self._row(int(client)))["model"]
-        return who, models
+        self._fresh[:] = False
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)
 
     def _offset(self, client: int, slot: int) -> int:
-        return (client * 2 + slot) * self.width * 4
+        return (int(client) * 2 + int(slot)) * self.width * 4
 
-    def _row(self, client: int) -> Tensor:
-        size = self.width * 4
-        content = bytearray(os.pread(self._file, size, self._offset(client, int(self.slots[client]))))
-        if len(content) < size:
+    def _fill(self, row: np.ndarray, client: int) -> None:
+        """Read a client's current state into `row`."""
+        if os.preadv(self._file, [row], self._offset(client, self.slots[client])) < row.nbytes:
             raise UserError(
                 f"The file {self.path} has lost what client {client} remembered: start the run anew with `sordino run`."
             )
-        return torch.frombuffer(content, dtype=torch.float32)
 
-    def _unpacked(self, row: Tensor) -> dict[str, Tensor]:
-        pieces = row.split([value.numel() for value in self.blank.values()])
+    def _unpacked(self, rows: Tensor) -> dict[str, Tensor]:
+        pieces = rows.split([value.numel() for value in self.blank.values()], dim=1)
         named = zip(self.blank.items(), pieces, strict=True)
-        return {name: piece.reshape(value.shape) for (name, value), piece in named}
+        return {name: piece.reshape(len(rows), *value.shape) for (name, value), piece in named}

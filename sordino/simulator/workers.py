@@ -7,9 +7,10 @@ batch order depend on the run's seed, the round and the client alone, so it does
 
 from __future__ import annotations
 
+import gc
 import os
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -19,8 +20,7 @@ import torch
 import torch.multiprocessing as processes
 from torch import Tensor
 
-from sordino.method import Message
-from sordino.simulator.engine import Answer, Engine, Work, together
+from sordino.simulator.engine import STACK, Answer, Engine, Work, together
 
 Slabs = dict[str, Tensor]
 
@@ -45,33 +45,29 @@ class Workers:
 
     def work(self, work: Work) -> Answer:
         """Run a step at clients; rows come back in the order of `work.clients`."""
-        place = {client: i for i, client in enumerate(work.clients)}
         units = self.engine.units(work.clients)
         if not self._pipes:
-            answers = [self.engine.work(_part(work, unit, place, work.message)) for unit in units]
-            return _joined(answers, units, place)
-        light = self._share("message", work.message)
-        shares = self._divide(units)
-        for pipe, share in zip(self._pipes, shares, strict=True):
-            parts = [_part(work, unit, place, light) for unit in share]
-            pipe.send(("work", parts, self._states([client for unit in share for client in unit])))
-        answers = []
-        for number in range(len(self._pipes)):
-            names, accuracies, rejected, size, kept = self._receive(number)
-            values = {name: self._answers[number][name][: len(accuracies)] for name in names}
-            answers.append(Answer(values, accuracies, rejected, size, kept))
-        return _joined(answers, [unit for share in shares for unit in share], place)
+            return _joined([self.engine.work(work.part(unit)) for unit in units], units)
+        light = replace(work, message=self._share("message", work.message))
+        answers, done = [], []
+        for number, (taken, answer) in enumerate(self._ask("work", (light, units), work.clients)):
+            if taken:
+                names, accuracies, *rest = answer
+                values = {name: self._answers[number][name][: len(accuracies)] for name in names}
+                answers.append(Answer(values, accuracies, *rest))
+                done.append([place for unit in taken for place in units[unit]])
+        return _joined(answers, done)
 
     def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
         """Each client's test accuracy with `model`, or with its own when that is None."""
+        units = [clients[begin : begin + STACK] for begin in range(0, len(clients), STACK)]
         if not self._pipes:
-            return self.engine.accuracies(clients, model)
+            return np.concatenate([self.engine.accuracies(unit, model) for unit in units])
         message = self._share("evaluated", {} if model is None else {"model": model})
-        parts = np.array_split(np.asarray(clients, dtype=np.int64), len(self._pipes))
-        for pipe, part in zip(self._pipes, parts, strict=True):
-            pipe.send(("accuracies", (message, part.tolist()), self._states(part.tolist())))
-        found = np.concatenate([self._receive(number) for number in range(len(self._pipes))])
-        return np.asarray(found)
+        found: dict[int, np.ndarray] = {}
+        for taken, accuracies in self._ask("accuracies", (message, units), clients):
+            found |= dict(zip(taken, accuracies, strict=True))
+        return np.concatenate([found[unit] for unit in range(len(units))])
 
     def close(self) -> None:
         """End the processes."""
@@ -85,19 +81,27 @@ class Workers:
 
     def _start(self, count: int) -> None:
         context = processes.get_context("fork")
+        self._next = context.Value("q", 0)
+        gc.freeze()  # collecting garbage in a worker would copy what it shares with the others
         for _ in range(count):
             here, there = context.Pipe()
             others = [*self._pipes, here]
-            child = context.Process(target=_serve, args=(self.engine, there, others), daemon=True)
+            child = context.Process(target=_serve, args=(self.engine, there, others, self._next), daemon=True)
             child.start()
             there.close()
             self._pipes.append(here)
             self._children.append(child)
             self._answers.append({})
+        gc.unfreeze()
 
-    def _states(self, clients: Sequence[int]) -> tuple[Sequence[int], np.ndarray, np.ndarray]:
+    def _ask(self, kind: str, question: Any, clients: Sequence[int]) -> list[Any]:
+        """What each worker says to a question about `clients`; whoever is free takes the next unit of it."""
         memory = self.engine.memory
-        return clients, memory.slots[clients], memory.participations[clients]
+        states = (clients, memory.slots[clients], memory.participations[clients])
+        self._next.value = 0
+        for pipe in self._pipes:
+            pipe.send((kind, question, states))
+        return [self._receive(number) for number in range(len(self._pipes))]
 
     def _share(self, prefix: str, message: Any) -> dict[str, Any]:
         """Put a message's tensors into shared memory; what remains is small enough for a pipe."""
@@ -131,35 +135,26 @@ class Workers:
             else:
                 return content[0]
 
-    def _divide(self, units: list[list[int]]) -> list[list[list[int]]]:
-        """Units to workers: each next largest unit goes to whoever has the least to do."""
-        shares: list[list[list[int]]] = [[] for _ in self._pipes]
-        loads = [0] * len(self._pipes)
-        for unit in units:
-            least = loads.index(min(loads))
-            shares[least].append(unit)
-            loads[least] += sum(len(self.engine.data.clients[client].y) for client in unit)
-        return shares
-
 
 class _Shared(str):
     """The name of a tensor in shared memory."""
 
 
-def _part(work: Work, unit: list[int], place: dict[int, int], message: Message) -> Work:
-    targets = [work.targets[place[client]] for client in unit]
-    return Work(work.step, work.round, message, unit, targets, work.evaluate)
+def _joined(answers: list[Answer], places: list[list[int]]) -> Answer:
+    """Several answers as one, each row put where `places` says."""
+    order = np.concatenate([np.asarray(part) for part in places])
+    accuracies = np.concatenate([answer.accuracies for answer in answers])
+    values = {}
+    for name, first in answers[0].values.items():
+        rows = first.new_empty(len(order), *first.shape[1:])
+        for answer, part in zip(answers, places, strict=True):
+            rows[torch.tensor(part)] = answer.values[name]
+        values[name] = rows
+    rejected, size = sum(answer.rejected for answer in answers), sum(answer.size for answer in answers)
+    return Answer(values, accuracies[np.argsort(order)], rejected, size, answers[0].kept)
 
 
-def _joined(answers: list[Answer], units: list[list[int]], place: dict[int, int]) -> Answer:
-    """Several answers as one, rows in the order of the question."""
-    whole = together([answer for answer in answers if len(answer.accuracies)])
-    back = np.argsort([place[client] for unit in units for client in unit])
-    values = {name: rows[torch.from_numpy(back)] for name, rows in whole.values.items()}
-    return Answer(values, whole.accuracies[back], whole.rejected, whole.size, whole.kept)
-
-
-def _serve(engine: Engine, pipe: Connection, others: list[Connection]) -> None:
+def _serve(engine: Engine, pipe: Connection, others: list[Connection], turn: Any) -> None:
     """A worker's life: answer questions until the pipe closes."""
     for other in others:  # inherited ends of the main process; open here they would keep pipes from closing
         other.close()
@@ -172,15 +167,16 @@ def _serve(engine: Engine, pipe: Connection, others: list[Connection]) -> None:
             if kind == "slab":
                 shared[content[0]] = content[1]
                 continue
-            question, (clients, slots, participations) = content
+            (question, units), (clients, slots, participations) = content
             engine.memory.slots[clients] = slots
             engine.memory.participations[clients] = participations
+            taken = _taken(turn, len(units))
             if kind == "accuracies":
-                message, who = question
-                model = shared[message["model"]] if message else None
-                pipe.send(("done", engine.accuracies(who, model)))
+                model = shared[question["model"]] if question else None
+                done = {number: engine.accuracies(units[number], model) for number in taken}
+                pipe.send(("done", (list(done), list(done.values()))))
             else:
-                _answer(engine, pipe, shared, answers, question)
+                _answer(engine, pipe, shared, answers, question, units, taken)
         except (EOFError, KeyboardInterrupt):
             return
         except Exception as error:
@@ -188,13 +184,34 @@ def _serve(engine: Engine, pipe: Connection, others: list[Connection]) -> None:
             pipe.send(("error", error))
 
 
-def _answer(engine: Engine, pipe: Connection, shared: Slabs, answers: Slabs, parts: list[Work]) -> None:
-    """Work on each part and leave the rows in shared memory."""
-    if not parts:
-        pipe.send(("done", ([], np.empty((0, 2)), 0, 0, True)))
+def _taken(turn: Any, units: int) -> Iterator[int]:
+    """The numbers of the units that fall to this worker: the next one each time it is free."""
+    while True:
+        with turn.get_lock():
+            number = turn.value
+            turn.value += 1
+        if number >= units:
+            return
+        yield number
+
+
+def _answer(
+    engine: Engine,
+    pipe: Connection,
+    shared: Slabs,
+    answers: Slabs,
+    work: Work,
+    units: list[list[int]],
+    taken: Iterator[int],
+) -> None:
+    """Work on units while there are any, and leave the rows in shared memory."""
+    message = {name: shared[value] if isinstance(value, _Shared) else value for name, value in work.message.items()}
+    work = replace(work, message=message)
+    done = {number: engine.work(work.part(units[number])) for number in taken}
+    if not done:
+        pipe.send(("done", ([], None)))
         return
-    heavy = {n: shared[v] if isinstance(v, _Shared) else v for n, v in parts[0].message.items()}
-    answer = together([engine.work(replace(part, message=heavy)) for part in parts])
+    answer = together(list(done.values()))
     for name, rows in answer.values.items():
         slab = answers.get(name)
         if slab is None or slab.shape[1] != rows.shape[1] or len(slab) < len(rows):
@@ -202,4 +219,5 @@ def _answer(engine: Engine, pipe: Connection, shared: Slabs, answers: Slabs, par
             answers[name] = slab
             pipe.send(("slab", name, slab))
         slab[: len(rows)] = rows
-    pipe.send(("done", (list(answer.values), answer.accuracies, answer.rejected, answer.size, answer.kept)))
+    rest = (answer.accuracies, answer.rejected, answer.size, answer.kept)
+    pipe.send(("done", (list(done), (list(answer.values), *rest))))

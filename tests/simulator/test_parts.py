@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 from sordino import models
+from sordino.data.dataset import Split
 from sordino.errors import UserError
 from sordino.privacy.noise import Seeded
 from sordino.simulator import checkpoint
-from sordino.simulator.engine import choose_mode, padded
+from sordino.simulator.engine import choose_mode
 from sordino.simulator.federation import Turns
 from sordino.simulator.memory import Memory
 
@@ -44,21 +45,23 @@ def memory(path: Path) -> Memory:
     return Memory(path / "memory.bin", {"model": torch.zeros(3), "extra": torch.ones(2, 2)}, clients=4)
 
 
+def remembered(kept: Memory, client: int) -> dict[str, torch.Tensor]:
+    return {name: rows[0] for name, rows in kept.states([client]).items()}
+
+
 def test_memory_keeps_what_was_written(tmp_path: Path) -> None:
     kept = memory(tmp_path)
-    assert kept.read(2)["extra"].tolist() == [[1.0, 1.0], [1.0, 1.0]]
+    assert remembered(kept, 2)["extra"].tolist() == [[1.0, 1.0], [1.0, 1.0]]
     state = {"model": torch.tensor([1.0, 2.0, 3.0]), "extra": torch.arange(4.0).reshape(2, 2)}
     (target,) = kept.targets([2])
-    kept.write(2, target, state)
-    assert kept.read(2)["participations"] == 0
+    kept.write([2], [target], {name: value.unsqueeze(0) for name, value in state.items()})
+    assert remembered(kept, 2)["participations"] == 0
     kept.advance([2], [target])
-    found = kept.read(2)
+    found = remembered(kept, 2)
     assert torch.equal(found["model"], state["model"])
     assert torch.equal(found["extra"], state["extra"])
     assert found["participations"] == 1
-    who, rows = kept.models()
-    assert who.tolist() == [2]
-    assert rows.tolist() == [[1.0, 2.0, 3.0]]
+    assert kept.states([1, 2])["model"].tolist() == [[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]]
 
 
 def test_what_a_checkpoint_points_to_is_not_overwritten_before_the_next(tmp_path: Path) -> None:
@@ -66,7 +69,7 @@ def test_what_a_checkpoint_points_to_is_not_overwritten_before_the_next(tmp_path
 
     def put(value: float) -> None:
         (target,) = kept.targets([0])
-        kept.write(0, target, {"model": torch.full((3,), value), "extra": torch.zeros(2, 2)})
+        kept.write([0], [target], {"model": torch.full((1, 3), value), "extra": torch.zeros(1, 2, 2)})
         kept.advance([0], [target])
 
     put(1.0)
@@ -74,15 +77,15 @@ def test_what_a_checkpoint_points_to_is_not_overwritten_before_the_next(tmp_path
     slots, participations = kept.slots.copy(), kept.participations.copy()
     put(2.0)
     put(3.0)
-    assert kept.read(0)["model"][0] == 3.0
+    assert remembered(kept, 0)["model"][0] == 3.0
     again = memory(tmp_path)  # another process, after a crash
     again.restore(slots, participations)
-    assert again.read(0)["model"][0] == 1.0
+    assert remembered(again, 0)["model"][0] == 1.0
 
 
 def test_memory_wants_exactly_what_it_was_laid_out_for(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="must keep exactly"):
-        memory(tmp_path).write(0, 0, {"model": torch.zeros(3)})
+        memory(tmp_path).write([0], [0], {"model": torch.zeros(1, 3)})
 
 
 def test_checkpoints_hold_nested_state(tmp_path: Path) -> None:
@@ -103,13 +106,16 @@ def test_checkpoints_hold_nested_state(tmp_path: Path) -> None:
         checkpoint.load(path, "abc")
 
 
-def test_padding() -> None:
-    stack, valid = padded([torch.ones(2, 3), torch.ones(1, 3)])
-    assert stack.shape == (2, 2, 3)
-    assert stack.sum() == 9
+def test_records_of_uneven_clients_are_padded() -> None:
+    split = Split.of([(torch.full((count, 3), float(count)), torch.full((count,), count)) for count in (2, 1, 2)])
+    x, y, valid = split.stacked([0, 1])
+    assert x.shape == (2, 2, 3)
     assert valid is not None
     assert valid.tolist() == [[1, 1], [1, 0]]
-    assert padded([torch.ones(2), torch.ones(2)])[1] is None
+    assert (x.sum(dim=2) * valid).tolist() == [[6, 6], [3, 0]]
+    assert y[1, 0] == 1
+    assert split.stacked([0, 2])[2] is None
+    assert [part.tolist() for part in split.part(1)] == [[[1, 1, 1]], [1]]
 
 
 @pytest.mark.parametrize(

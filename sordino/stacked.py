@@ -1,0 +1,136 @@
+"""The gradient of many clients' networks at once: batched matrix products instead of automatic differentiation.
+
+Under `torch.func.vmap` a step still sees one client. Where the network is a chain of linear layers and simple
+activations and the loss is cross-entropy, `Chain.gradient` takes the gradients of all stacked clients in a handful of
+products; written for the whole stack it costs a fraction of what differentiating under `vmap` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
+    nn.ReLU: (torch.relu, lambda slope, out: torch.ops.aten.threshold_backward(slope, out, 0)),
+    nn.Tanh: (torch.tanh, torch.ops.aten.tanh_backward),
+    nn.Sigmoid: (torch.sigmoid, torch.ops.aten.sigmoid_backward),
+}
+"""Each activation, and the gradient at its input from the gradient at its output and that output."""
+
+
+@dataclass(frozen=True)
+class Linear:
+    """Where a linear layer lies in the flat vector."""
+
+    begin: int
+    inputs: int
+    outputs: int
+    bias: bool
+
+    @property
+    def middle(self) -> int:
+        """Where the weights end and the bias begins."""
+        return self.begin + self.inputs * self.outputs
+
+    def weight(self, flat: Tensor) -> Tensor:
+        """(clients, outputs, inputs), a view."""
+        return flat[:, self.begin : self.middle].unflatten(1, (self.outputs, self.inputs))
+
+    def offset(self, flat: Tensor) -> Tensor:
+        """(clients, outputs), a view."""
+        return flat[:, self.middle : self.middle + self.outputs]
+
+
+class Chain:
+    """A network of linear layers and activations, as functions of stacked flat vectors."""
+
+    def __init__(self, layers: list[Linear | type[nn.Module]]) -> None:
+        self.layers = layers
+
+    @classmethod
+    def of(cls, module: nn.Module) -> Chain | None:
+        """The network as a chain; None where it is anything else."""
+        if not isinstance(module, nn.Sequential):
+            return None
+        layers: list[Linear | type[nn.Module]] = []
+        begin = 0
+        for layer in module:
+            if type(layer) is nn.Linear and all(p.requires_grad for p in layer.parameters()):
+                bias = layer.bias is not None
+                layers.append(Linear(begin, layer.in_features, layer.out_features, bias))
+                begin += layer.in_features * layer.out_features + (layer.out_features if bias else 0)
+            elif type(layer) in ACTIVATIONS:
+                layers.append(type(layer))
+            elif not (type(layer) is nn.Flatten and layer.start_dim == 1 and layer.end_dim == -1 and not layers):
+                return None
+        return cls(layers) if layers and isinstance(layers[-1], Linear) else None
+
+    def gradient(self, flat: Tensor, x: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
+        """The gradient of the batch's mean cross-entropy at one client's `flat`; for use under `vmap`."""
+        found: Tensor = _Gradient.apply(self, flat, x, y, weight)
+        return found
+
+    def gradients(self, flat: Tensor, x: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
+        """One row for each client: `flat` (clients, parameters), `x` (clients, records, ...), `y`, `weight`."""
+        outs = self._forward(flat, x)
+        logits = outs[-1]
+        slope = torch.exp(logits - logits.amax(dim=2, keepdim=True))  # for few classes quicker than torch.softmax
+        slope /= slope.sum(dim=2, keepdim=True)
+        slope.scatter_add_(2, y.unsqueeze(2), slope.new_full((), -1.0).expand(*y.shape, 1))
+        slope *= (
+            1 / y.shape[1] if weight is None else (weight / weight.sum(dim=1, keepdim=True).clamp(min=1))[..., None]
+        )
+        found = flat.new_empty(flat.shape)
+        for place in range(len(self.layers) - 1, -1, -1):
+            layer, below = self.layers[place], outs[place]
+            if not isinstance(layer, Linear):
+                slope = ACTIVATIONS[layer][1](slope, outs[place + 1])
+                continue
+            layer.weight(found).copy_(torch.bmm(slope.transpose(1, 2), below))
+            if layer.bias:
+                torch.sum(slope, dim=1, out=layer.offset(found))
+            if place:
+                slope = torch.bmm(slope, layer.weight(flat))
+        return found
+
+    def logits(self, flat: Tensor, x: Tensor) -> Tensor:
+        """(clients, records, classes)."""
+        return self._forward(flat, x)[-1]
+
+    def _forward(self, flat: Tensor, x: Tensor) -> list[Tensor]:
+        """What goes into each layer, and what comes out of the last."""
+        outs = [x.flatten(2)]
+        for layer in self.layers:
+            if isinstance(layer, Linear):
+                weight = layer.weight(flat).transpose(1, 2)
+                bias = layer.offset(flat).unsqueeze(1) if layer.bias else None
+                outs.append(torch.bmm(outs[-1], weight) if bias is None else torch.baddbmm(bias, outs[-1], weight))
+            else:
+                outs.append(ACTIVATIONS[layer][0](outs[-1]))
+        return outs
+
+
+class _Gradient(torch.autograd.Function):
+    """`Chain.gradients` as seen from one client under `vmap`. It is not differentiated itself."""
+
+    @staticmethod
+    def forward(chain: Chain, flat: Tensor, x: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
+        many = (tensor if tensor is None else tensor.unsqueeze(0) for tensor in (flat, x, y, weight))
+        return chain.gradients(*many).squeeze(0)  # type: ignore[arg-type]
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        return
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, chain: Chain, *tensors: Any) -> tuple[Tensor, int]:
+        many = []
+        for tensor, dim in zip(tensors, dims[1:], strict=True):
+            if tensor is not None:
+                tensor = tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+            many.append(tensor)
+        return chain.gradients(*many), 0
