@@ -60,7 +60,7 @@ class Workload:
         return FederatedData("generated", people, CLASSES, self.shape, f"generated-{self.clients}x{self.records}")
 
     def keys(self) -> dict[str, Any]:
-        """The keys of the experiment: client-level privacy, evaluated only at the end, as the bare loops are not at all."""
+        """Those of the experiment: client-level privacy, and evaluated at the end only, as the bare loops are not."""
         settings = {"epochs": self.epochs, "batch": self.batch, "optimizer": self.optimizer, "rate": self.rate}
         return {
             "method": self.method,

@@ -74,15 +74,21 @@ def run(
     workers: WorkerCount = None,
     store: StoreFolder = None,
     set: Set = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Say how the run is executed, and why.")] = False,
     as_json: Json = False,
 ) -> None:
     """Run an experiment. Without arguments: the built-in example on real data."""
     chosen = _experiment(experiment, locals())
     from sordino.experiment import prepare, start
 
+    prepared = prepare(chosen)
+    reasons = prepared.choice.reasons if explain else []
+    if not as_json:
+        for sentence in reasons:
+            typer.echo(sentence)
     with _watching(as_json) as watch:
-        result = start(prepare(chosen), watch=watch(None, chosen.rounds))
-    _show_result(result, chosen.store, as_json)
+        result = start(prepared, watch=watch(None, chosen.rounds))
+    _show_result(result | ({"execution": reasons} if explain else {}), chosen.store, as_json)
 
 
 @app.command()

@@ -76,7 +76,9 @@ class Experiment(BaseModel):
     workers: int | None = Field(default=None, ge=1)
     """Processes; by default one per core. Results do not depend on it."""
     engine: Literal["auto", "stacked", "one-by-one"] = "auto"
-    """Whether clients are trained stacked or one by one."""
+    """Whether clients are trained stacked or one by one; `auto` measures what is faster."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """In which format a network's layers compute in local training; what leaves is clipped and noised in fp32."""
     device: str = "cpu"
     """Where training happens: a torch device. Workers are for the CPU."""
     evaluate_every: int = Field(default=1, ge=1)

@@ -25,7 +25,8 @@ from sordino.privacy.noise import Seeded
 from sordino.privacy.plan import check_delta, cohort_size, default_delta, multiplier_for
 from sordino.privacy.records import RecordPlan, plan_records
 from sordino.selection import fewer, set_aside
-from sordino.simulator.engine import Engine, choose_mode
+from sordino.simulator.choice import Choice, choose, has_bf16
+from sordino.simulator.engine import Engine
 from sordino.simulator.federation import RoundReport, Simulator, mean, none
 from sordino.simulator.memory import Memory
 from sordino.simulator.workers import Workers
@@ -47,6 +48,8 @@ class Prepared:
     public: Dataset | None
     """Records that belong to no client, where the method judges models on the server."""
     initial: Tensor
+    choice: Choice
+    """How it is executed, and why."""
     noise: Noise
     budget: Budget
     identity: str
@@ -87,14 +90,13 @@ def prepare(experiment: Experiment, data: FederatedData | None = None) -> Prepar
     experiment = experiment.model_copy(update={"model": name})
     torch.manual_seed(Seeded(experiment.seed).key("initial model") >> 32)
     module = models.build(name, data.shape, data.classes, **experiment.model_options())
-    if method.unit == "record" and experiment.engine == "stacked":
-        raise UserError("Record-level methods train clients one by one: leave `engine` out.")
-    if experiment.engine == "auto":
-        mode = "one-by-one" if method.unit == "record" else choose_mode(module)
-        experiment = experiment.model_copy(update={"engine": mode})
+    learner, initial = Learner(module, experiment.precision), flatten(module)
+    clients, cohort = len(data.clients), cohort_size(len(data.clients), experiment.participation)
+    _check_execution(experiment, method)
+    choice = choose(experiment, method, learner, data, initial, cohort)
+    experiment = experiment.model_copy(update={"engine": choice.engine})
     noise, delta, notes = _noise(experiment, method, data)
     record_plan = _record_plan(experiment, method, data, delta) if isinstance(method, RecordLevel) else None
-    clients, cohort = len(data.clients), cohort_size(len(data.clients), experiment.participation)
     budget = Budget(
         rounds=experiment.rounds,
         clients=clients,
@@ -108,14 +110,34 @@ def prepare(experiment: Experiment, data: FederatedData | None = None) -> Prepar
         method=method,
         data=data,
         public=public,
-        learner=Learner(module),
-        initial=flatten(module),
+        learner=learner,
+        initial=initial,
+        choice=choice,
         noise=noise,
         budget=budget,
         identity=experiment.identity(data.fingerprint),
         record_plan=record_plan,
-        notes=notes + method.notes(budget),
+        notes=notes + _notes(experiment) + method.notes(budget),
     )
+
+
+def _check_execution(experiment: Experiment, method: Method) -> None:
+    """Refuse ways to execute a run that do not go together."""
+    if method.unit == "record" and experiment.engine == "stacked":
+        raise UserError("Record-level methods train clients one by one: leave `engine` out.")
+    if experiment.precision != "bf16":
+        return
+    if method.unit == "record":
+        raise UserError("Record-level methods clip each record's gradient in fp32: leave `precision` out.")
+    if experiment.engine == "stacked":
+        raise UserError("bf16 is for networks that are trained one by one: leave `engine` or `precision` out.")
+
+
+def _notes(experiment: Experiment) -> list[str]:
+    """What a user should know of how the run is executed."""
+    if experiment.precision == "bf16" and not has_bf16(experiment.device):
+        return ["This processor has no instructions for bf16: fp32 would be faster."]
+    return []
 
 
 def check_device(name: str) -> None:
@@ -235,9 +257,9 @@ def carry_on(prepared: Prepared, store: Store, run: str, watch: Watch | None = N
         blank = method.memory(prepared.initial) | method.public_memory(prepared.initial, prepared.learner.layout)
         memory = Memory(store.path(run) / "memory.bin", blank, len(prepared.data.clients))
         gate = Gate(prepared.noise, Seeded(experiment.seed), prepared.record_plan)
-        mode = "stacked" if experiment.engine == "stacked" else "one-by-one"
-        engine = Engine(method, prepared.learner, prepared.data, gate, memory, mode, experiment.device)  # type: ignore[arg-type]
-        workers = Workers(engine, min(experiment.process_count(), prepared.budget.cohort))
+        choice = prepared.choice
+        engine = Engine(method, prepared.learner, prepared.data, gate, memory, choice.engine, experiment.device)
+        workers = Workers(engine, choice.workers)
         try:
             federation = Simulator(
                 store=store,

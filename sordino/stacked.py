@@ -128,9 +128,14 @@ class _Gradient(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, dims: Any, chain: Chain, *tensors: Any) -> tuple[Tensor, int]:
-        many = []
-        for tensor, dim in zip(tensors, dims[1:], strict=True):
-            if tensor is not None:
-                tensor = tensor.expand(info.batch_size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-            many.append(tensor)
-        return chain.gradients(*many), 0
+        def whole(tensor: Tensor | None, dim: int | None) -> Tensor | None:
+            if tensor is None or dim is not None:
+                return tensor if tensor is None else tensor.movedim(dim, 0)  # type: ignore[arg-type]
+            return tensor.expand(info.batch_size, *tensor.shape)
+
+        return chain.gradients(*map(whole, tensors, dims[1:])), 0  # type: ignore[arg-type]
+
+
+def shares(weight: Tensor) -> Tensor:
+    """What each record counts in its batch's mean: (clients, records) of ones, and zeros for padding."""
+    return weight / weight.sum(dim=1, keepdim=True).clamp(min=1)

@@ -16,10 +16,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
+from sordino.models.arrangement import arranged
 from sordino.parameters import Layout
 from sordino.stacked import Chain
 
 Optimizer = Literal["sgd", "adam"]
+Precision = Literal["fp32", "bf16"]
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,13 @@ def mean_loss(losses: Tensor, batch: Batch) -> Tensor:
 class Learner:
     """A network as functions of its flat parameter vector."""
 
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
+    def __init__(self, module: nn.Module, precision: Precision = "fp32") -> None:
+        """With `bf16` the network's layers compute in that format when gradients are taken for training; losses,
+        parameters and gradients stay in float32, as does everything else."""
+        self._written = module
+        self.precision = precision
+        self.module = arranged(module)
+        """The network as it is run for one client; its layers are those of the network as it was written."""
         self.layout = Layout.of(module)
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         self._bound: Tensor | None = None
@@ -71,7 +78,7 @@ class Learner:
 
     def logits(self, flat: Tensor, x: Tensor) -> Tensor:
         """The network's output, as a differentiable function of `flat`."""
-        return functional_call(self.module, self.layout.named(flat), (x,))
+        return functional_call(self._written, self.layout.named(flat), (x,))
 
     def stacked_logits(self, models: Tensor, x: Tensor) -> Tensor:
         """The outputs of many clients' models (or of one for all) on their records: (clients, records, classes)."""
@@ -83,7 +90,9 @@ class Learner:
     def gradient(self, flat: Tensor, batch: Batch, loss: Loss) -> Tensor:
         """The gradient of the batch's mean loss, for one client."""
         self.bind(flat)
-        total = mean_loss(loss(self.module(batch.x), batch), batch)
+        with torch.autocast(flat.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
+            logits = self.module(batch.x)
+        total = mean_loss(loss(logits.float(), batch), batch)
         pieces = torch.autograd.grad(total, self._parameters)
         return torch.cat([piece.reshape(-1) for piece in pieces])
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import vmap
 
 from sordino.data import FederatedData
@@ -23,9 +23,6 @@ from sordino.training import Learner, Records
 Mode = Literal["stacked", "one-by-one"]
 STACK = 50
 """How many clients a stack holds at most: the same for any number of workers, so that results are too."""
-STACKABLE = (nn.Sequential, nn.Flatten, nn.Linear, nn.ReLU, nn.Tanh, nn.GELU, nn.Sigmoid, nn.LayerNorm)
-"""Layers that gain from stacking. Convolutions on a CPU are faster one client at a time, and dropout draws
-from a random stream that a stack would share."""
 EVALUATED = 2**22
 """How many numbers of test records are evaluated at once."""
 
@@ -69,12 +66,6 @@ class Done:
     sent: dict[str, Tensor]
     kept: dict[str, Tensor]
     start: Tensor | None
-
-
-def choose_mode(module: nn.Module) -> Mode:
-    """Stack clients when the network has only layers that gain from it."""
-    layers = [layer for layer in module.modules() if layer is not module or not list(module.children())]
-    return "stacked" if all(isinstance(layer, STACKABLE) for layer in layers) else "one-by-one"
 
 
 class Engine:
@@ -154,8 +145,8 @@ class Engine:
         found = np.full(len(clients), np.nan)
         taken = np.flatnonzero(self.memory.participations[clients])
         if len(taken):
-            who = [clients[place] for place in taken]
-            found[taken] = self._accuracies(self.memory.states(who)["model"].to(self.device), who)
+            mine = [clients[int(place)] for place in taken]
+            found[taken] = self._accuracies(self.memory.states(mine)["model"].to(self.device), mine)
         return found
 
     def _accuracies(self, models: Tensor, clients: Sequence[int]) -> np.ndarray:

@@ -289,8 +289,8 @@ class Simulator:
         A server with several models has one row for each, and `clusters` says which is whose.
         """
         memory = self._engine.memory
-        who = np.flatnonzero(memory.participations)
-        tensors = {"clients": torch.from_numpy(who)}
+        who: list[int] = np.flatnonzero(memory.participations).tolist()
+        tensors = {"clients": torch.tensor(who, dtype=torch.int64)}
         served = self._engine.method.shared_models(self._final, self._clients)
         if served is not None:
             models, clusters = served

@@ -36,9 +36,10 @@ class Memory:
         self._blank = torch.cat([value.reshape(-1) for value in self.blank.values()]).numpy()
         self._file = os.open(path, os.O_RDWR | os.O_CREAT)
 
-    def targets(self, who: Sequence[int]) -> np.ndarray:
+    def targets(self, who: Sequence[int]) -> list[int]:
         """The slot to which each client's next state shall be written."""
-        return np.where(self._fresh[who], self.slots[who], 1 - self.slots[who])
+        slots: list[int] = np.where(self._fresh[who], self.slots[who], 1 - self.slots[who]).tolist()
+        return slots
 
     def states(self, clients: Sequence[int]) -> dict[str, Tensor]:
         """What clients remember, one row each, with `participations`."""
@@ -89,7 +90,7 @@ class Memory:
 
     def _fill(self, row: np.ndarray, client: int) -> None:
         """Read a client's current state into `row`."""
-        if os.preadv(self._file, [row], self._offset(client, self.slots[client])) < row.nbytes:
+        if os.preadv(self._file, [row.data], self._offset(client, self.slots[client])) < row.nbytes:
             raise UserError(
                 f"The file {self.path} has lost what client {client} remembered: start the run anew with `sordino run`."
             )

@@ -9,14 +9,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
 
-from sordino import models
 from sordino.data.dataset import Split
 from sordino.errors import UserError
 from sordino.privacy.noise import Seeded
 from sordino.simulator import checkpoint
-from sordino.simulator.engine import choose_mode
 from sordino.simulator.federation import Turns
 from sordino.simulator.memory import Memory
 
@@ -116,14 +113,3 @@ def test_records_of_uneven_clients_are_padded() -> None:
     assert y[1, 0] == 1
     assert split.stacked([0, 2])[2] is None
     assert [part.tolist() for part in split.part(1)] == [[[1, 1, 1]], [1]]
-
-
-@pytest.mark.parametrize(
-    ("name", "mode"), [("logistic", "stacked"), ("mlp", "stacked"), ("lenet", "one-by-one"), ("cnn", "one-by-one")]
-)
-def test_small_networks_are_stacked(name: str, mode: str) -> None:
-    assert choose_mode(models.build(name, (1, 28, 28), 10)) == mode
-
-
-def test_dropout_is_not_stacked() -> None:
-    assert choose_mode(nn.Sequential(nn.Flatten(), nn.Linear(4, 2), nn.Dropout(0.5))) == "one-by-one"
