@@ -92,7 +92,7 @@ class Learner:
         self.bind(flat)
         with torch.autocast(flat.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
             logits = self.module(batch.x)
-        total = mean_loss(loss(logits.float(), batch), batch)
+        total = mean_loss(loss(logits.to(flat.dtype), batch), batch)
         pieces = torch.autograd.grad(total, self._parameters)
         return torch.cat([piece.reshape(-1) for piece in pieces])
 

@@ -109,8 +109,8 @@ def die_at(owner: Any, name: str, call: int, when: str) -> None:
 
 
 MOMENTS: dict[str, tuple[Any, str, int, str]] = {
-    "before anything was saved": (Memory, "write", 3, "before"),
-    "while clients write": (Memory, "write", 8 * 2 + 3, "after"),
+    "before anything was saved": (Memory, "write", 2, "before"),
+    "while clients write": (Memory, "write", 2 * 2 + 1, "after"),
     "before the memory is on disk": (Memory, "commit", 3, "before"),
     "before the checkpoint": (Memory, "commit", 3, "after"),
     "when the checkpoint is half there": (checkpoint, "replace_file", 3, "before"),
