@@ -19,11 +19,12 @@ import torch
 from torch import nn
 
 from sordino import models
+from sordino.descent import InPlace
 from sordino.parameters import flatten
 from sordino.per_example import Bookkeeper
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.noise import Seeded
-from sordino.training import Batch, InPlace, Learner, cross_entropy
+from sordino.training import Batch, Learner, cross_entropy
 
 BATCH, RECORDS = 64, 640
 

@@ -18,10 +18,11 @@ import torch
 from pydantic import Field
 from torch import Generator, Tensor
 
+from sordino.descent import Descent, Optimizer
 from sordino.parameters import Layout
 from sordino.privacy.records import RecordPlan
 from sordino.privacy.release import Releases
-from sordino.training import Descent, Optimizer, Records
+from sordino.training import Records
 
 Variant = Literal["sound", "paper"]
 Message = Mapping[str, Any]

@@ -1,8 +1,8 @@
-"""Local training on a flat parameter vector.
+"""Gradients and predictions of a network that is one flat parameter vector.
 
 `Learner` turns a network into functions of a flat vector. `Records` is what a step sees of its client's
-data. `Descent` is local SGD or Adam. All three work for one client, and for many stacked clients under
-`torch.func.vmap`: steps are written for one client, and `Records.stacked` decides how gradients are taken.
+data. Both work for one client, and for many stacked clients under `torch.func.vmap`: steps are written for
+one client, and `Records.stacked` decides how gradients are taken. `sordino.descent` makes steps of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from sordino.models.arrangement import arranged
 from sordino.parameters import Layout
 from sordino.stacked import Chain
 
-Optimizer = Literal["sgd", "adam"]
 Precision = Literal["fp32", "bf16"]
 
 
@@ -238,117 +237,3 @@ def scrambled(numbers: Tensor) -> Tensor:
     for shift, factor in ((30, -4658895280553007687), (27, -7723592293110705685)):
         mixed = (mixed ^ ((mixed & mask) >> shift)) * factor
     return (mixed ^ ((mixed & mask) >> 31)) & mask
-
-
-@dataclass
-class InPlace:
-    """An optimizer's steps on one flat vector, fused and without temporaries."""
-
-    optimizer: Optimizer
-    rate: float
-    momentum: float = 0.0
-    memory: tuple[Tensor, ...] | None = field(default=None, init=False)
-
-    def step(self, flat: Tensor, gradient: Tensor) -> Tensor:
-        """`flat` after one step, changed in place."""
-        if self.memory is None:
-            self.memory = blank_memory(self.optimizer, self.momentum, gradient)
-        if self.optimizer == "adam":
-            adam(flat, gradient, self.memory, self.rate)
-            return flat
-        if self.memory:
-            gradient = self.memory[0].mul_(self.momentum).add_(gradient)
-        return flat.add_(gradient, alpha=-self.rate)
-
-
-def blank_memory(optimizer: Optimizer, momentum: float, gradient: Tensor) -> tuple[Tensor, ...]:
-    """What an optimizer remembers before its first step."""
-    if optimizer == "adam":
-        return torch.zeros_like(gradient), torch.zeros_like(gradient), torch.zeros_like(gradient.sum())
-    return (torch.zeros_like(gradient),) if momentum else ()
-
-
-@dataclass
-class Descent:
-    """Local gradient descent at one client. It remembers momentum from one epoch to the next."""
-
-    records: Records
-    optimizer: Optimizer
-    rate: float
-    """The learning rate."""
-    batch: int
-    """How many records a step sees."""
-    momentum: float = 0.0
-    """Of SGD; Adam has (0.9, 0.999)."""
-    memory: tuple[Tensor, ...] | None = field(default=None, init=False)
-
-    def __post_init__(self) -> None:
-        self._single = InPlace(self.optimizer, self.rate, self.momentum)
-
-    def epoch(
-        self,
-        flat: Tensor,
-        loss: Loss = cross_entropy,
-        mask: Tensor | None = None,
-        pull: Callable[[Tensor], Tensor] | None = None,
-    ) -> Tensor:
-        """The model after one pass over the records from `flat`, which is left as it is.
-
-        `mask` (0/1) names the entries that may move; `pull` is the gradient of a penalty on the model.
-        """
-        flat = flat.clone()
-        for batch in self.records.batches(self.batch):
-            gradient = self.records.gradient(flat, batch, loss)
-            if pull is not None:
-                gradient = gradient + pull(flat)
-            if mask is not None:
-                gradient = gradient * mask
-            flat = self._step(flat, gradient, batch)
-        return flat
-
-    def _step(self, flat: Tensor, gradient: Tensor, batch: Batch) -> Tensor:
-        if not self.records.stacked:
-            return self._single.step(flat, gradient)
-        if self.memory is None:
-            self.memory = blank_memory(self.optimizer, self.momentum, gradient)
-        moved, memory = self._stacked(flat, gradient)
-        if batch.weight is not None:  # a client whose records are used up stands still
-            active = batch.weight.sum() > 0
-            moved = torch.where(active, moved, flat)
-            memory = tuple(torch.where(active, new, old) for new, old in zip(memory, self.memory, strict=True))
-        self.memory = memory
-        return moved
-
-    def _stacked(self, flat: Tensor, gradient: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The same step without changing anything in place, for `vmap`."""
-        memory = self.memory or ()
-        if self.optimizer == "adam":
-            first, second, count = memory
-            first = 0.9 * first + 0.1 * gradient
-            second = 0.999 * second + 0.001 * gradient.square()
-            count = count + 1
-            scale = (second / (1 - 0.999**count)).sqrt() + 1e-8
-            return flat - self.rate * (first / (1 - 0.9**count)) / scale, (first, second, count)
-        if memory:
-            gradient = torch.add(gradient, memory[0], alpha=self.momentum)
-        return torch.add(flat, gradient, alpha=-self.rate), (gradient,) if memory else ()
-
-
-def adam(flat: Tensor, gradient: Tensor, memory: tuple[Tensor, ...], rate: float) -> None:
-    """One step of Adam (betas 0.9 and 0.999) on a flat vector and its memory (first, second, count), in place."""
-    first, second, count = memory
-    torch._fused_adam_(
-        [flat],
-        [gradient],
-        [first],
-        [second],
-        [],
-        [count.add_(1)],
-        lr=rate,
-        beta1=0.9,
-        beta2=0.999,
-        weight_decay=0.0,
-        eps=1e-8,
-        amsgrad=False,
-        maximize=False,
-    )

@@ -8,8 +8,9 @@ from torch import nn
 from torch.func import vmap
 from torch.nn import functional
 
+from sordino.descent import Descent, Tether
 from sordino.parameters import Layout, flatten
-from sordino.training import Batch, Descent, Learner, Records, cross_entropy, scrambled
+from sordino.training import Batch, Learner, Records, cross_entropy, scrambled
 
 
 def network() -> nn.Module:
@@ -94,16 +95,22 @@ def test_descent_is_torchs_optimizer(optimizer: str, momentum: float) -> None:
     assert torch.equal(flat, flatten(network())), "the start is left as it was"
 
 
+@pytest.mark.parametrize("few", [False, True])
+@pytest.mark.parametrize("tethered", [False, True])
 @pytest.mark.parametrize(("optimizer", "momentum"), [("sgd", 0.0), ("sgd", 0.5), ("adam", 0.0)])
-def test_stacked_clients_of_uneven_size_train_as_they_would_alone(optimizer: str, momentum: float) -> None:
+def test_stacked_clients_of_uneven_size_train_as_they_would_alone(
+    optimizer: str, momentum: float, tethered: bool, few: bool
+) -> None:
     learner = Learner(network())
     flat = flatten(learner.module)
-    mask = (torch.arange(len(flat)) % 3 > 0).float()
+    mask = ((torch.arange(len(flat)) % 3 > 0) != few).float()
     parts = [records(count, seed, learner) for seed, count in enumerate((5, 17, 1, 16))]
+    tether = Tether(flat, mask, lambda distance: 0.1 * torch.sign(distance - 0.2))
+    pull = tether if tethered else lambda model: 0.1 * (model - flat)
 
     def train(data: Records) -> tuple[torch.Tensor, torch.Tensor]:
         descent = Descent(data, optimizer, 0.05, 8, momentum)
-        model = descent.epoch(flat, mask=mask, pull=lambda w: 0.1 * (w - flat))
+        model = descent.epoch(descent.epoch(flat, mask=mask, pull=pull), mask=mask, pull=pull)
         model = descent.epoch(model)
         return model, data.fisher(model)
 

@@ -35,13 +35,13 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from sordino.descent import InPlace
 from sordino.method import Federation, Message, NotNegative, Positive, Replies, Result, Share, State, Variant
 from sordino.parts import clustering
 from sordino.parts.ddpg import Ddpg, threshold
 from sordino.parts.record_level import RecordLevel
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.release import Average, Bare, Gradients, Matrix, Releases, sends
-from sordino.training import InPlace
 
 PATIENCE = 5
 """Over how many participations the percentile rule looks back."""

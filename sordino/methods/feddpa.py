@@ -36,6 +36,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from sordino.descent import Pull, Tether
 from sordino.method import Federation, Message, NotNegative, Result, Variant
 from sordino.parameters import Layout
 from sordino.parts.clipped import Clipped, unit
@@ -104,27 +105,27 @@ class FedDPA(Clipped):
 
     def _penalties(
         self, start: Tensor, received: Tensor, personal: Tensor, shared: Tensor, clip: float | Tensor, layout: Layout
-    ) -> tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]:
+    ) -> tuple[Pull, Pull]:
         """The gradients of (lambda1/2) |u - u0| (Eq. 9) and (lambda2/2) | |v - v0| - C | (Eq. 11)."""
-        as_published = self.constraints == "paper"
 
-        def length_and_slope(difference: Tensor) -> tuple[Tensor, Tensor]:
-            if as_published:
-                return torch.linalg.vector_norm(difference), unit(difference)
-            pieces = layout.tensors(difference)
-            length = torch.stack([torch.linalg.vector_norm(piece) for piece in pieces]).sum()
-            return length, torch.cat([unit(piece) for piece in pieces])
+        def hold(length: Tensor) -> float:
+            return self.lambda1 / 2
 
-        def hold(model: Tensor) -> Tensor:
-            difference = (model - start) * personal if as_published else model - received
-            return self.lambda1 / 2 * length_and_slope(difference)[1]
+        def draw(length: Tensor) -> Tensor:
+            return self.lambda2 / 2 * torch.sign(length - clip)
 
-        def draw(model: Tensor) -> Tensor:
-            difference = (model - start) * shared if as_published else model - received
-            length, slope = length_and_slope(difference)
-            return self.lambda2 / 2 * torch.sign(length - clip) * slope
+        if self.constraints == "paper":
+            return Tether(start, personal, hold), Tether(start, shared, draw)
 
-        return hold, draw
+        def around_received(force: Callable[[Tensor], float | Tensor]) -> Pull:
+            def pull(model: Tensor) -> Tensor:
+                pieces = layout.tensors(model - received)
+                length = torch.stack([torch.linalg.vector_norm(piece) for piece in pieces]).sum()
+                return force(length) * torch.cat([unit(piece) for piece in pieces])
+
+            return pull
+
+        return around_received(hold), around_received(draw)
 
     def published_multiplier(self, epsilon: float, delta: float, rounds: int, records: int) -> float:
         """What the released code computes: DP-SGD on the pooled records, although noise is added once a round."""

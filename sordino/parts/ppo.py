@@ -15,8 +15,9 @@ from torch import Generator, Tensor, nn
 from torch.distributions import Beta
 from torch.nn import functional
 
+from sordino.descent import adam
 from sordino.parameters import flatten
-from sordino.training import Learner, adam
+from sordino.training import Learner
 
 State = dict[str, Any]
 

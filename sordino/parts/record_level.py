@@ -8,10 +8,11 @@ from typing import ClassVar, Literal
 import numpy as np
 from torch import Tensor
 
+from sordino.descent import InPlace
 from sordino.errors import UserError
 from sordino.method import Budget, Method, Positive
 from sordino.privacy.gradients import PrivateRecords
-from sordino.training import InPlace, Loss, cross_entropy
+from sordino.training import Loss, cross_entropy
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,209 @@
+"""Local gradient descent: SGD or Adam on a flat vector, for one client in place and for many stacked ones."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from sordino.training import Batch, Loss, Records, cross_entropy
+
+Optimizer = Literal["sgd", "adam"]
+
+
+@dataclass
+class InPlace:
+    """An optimizer's steps on one flat vector, fused and without temporaries."""
+
+    optimizer: Optimizer
+    rate: float
+    momentum: float = 0.0
+    memory: tuple[Tensor, ...] | None = field(default=None, init=False)
+
+    def step(self, flat: Tensor, gradient: Tensor) -> Tensor:
+        """`flat` after one step, changed in place."""
+        if self.memory is None:
+            self.memory = blank_memory(self.optimizer, self.momentum, gradient)
+        if self.optimizer == "adam":
+            adam(flat, gradient, self.memory, self.rate)
+            return flat
+        if self.memory:
+            gradient = self.memory[0].mul_(self.momentum).add_(gradient)
+        return flat.add_(gradient, alpha=-self.rate)
+
+    def narrowed(self, flat: Tensor, places: Tensor) -> InPlace:
+        """The same optimizer for some entries of `flat`, with what it remembers of them."""
+        if self.memory is None:
+            self.memory = blank_memory(self.optimizer, self.momentum, flat)
+        narrow = InPlace(self.optimizer, self.rate, self.momentum)
+        narrow.memory = tuple(part[places] if part.dim() else part for part in self.memory)
+        return narrow
+
+    def take_back(self, narrow: InPlace, places: Tensor) -> None:
+        """Remember what the optimizer for some entries has come to remember."""
+        for whole, part in zip(self.memory or (), narrow.memory or (), strict=True):
+            if whole.dim():
+                whole[places] = part
+
+
+def blank_memory(optimizer: Optimizer, momentum: float, gradient: Tensor) -> tuple[Tensor, ...]:
+    """What an optimizer remembers before its first step."""
+    if optimizer == "adam":
+        return torch.zeros_like(gradient), torch.zeros_like(gradient), torch.zeros_like(gradient.sum())
+    return (torch.zeros_like(gradient),) if momentum else ()
+
+
+@dataclass(frozen=True)
+class Tether:
+    """The gradient of a penalty on the distance of some entries from where they started.
+
+    It points away from the start and has the length `force(distance)`; at the start itself it is zero.
+    """
+
+    start: Tensor
+    mask: Tensor
+    """One for the entries that count, zero for the others."""
+    force: Callable[[Tensor], Tensor | float]
+
+    def __call__(self, model: Tensor) -> Tensor:
+        difference = (model - self.start) * self.mask
+        return difference * self._factor(difference)
+
+    def add_to(self, gradient: Tensor, model: Tensor) -> None:
+        """Add it to `gradient` in place, for one client."""
+        difference = model - self.start
+        difference[self._others] = 0
+        gradient.add_(difference, alpha=float(self._factor(difference)))
+
+    def at(self, places: Tensor) -> Tether:
+        """The same for the entries at `places` alone; all that count must be among them."""
+        return Tether(self.start[places], self.mask[places], self.force)
+
+    @functools.cached_property
+    def _others(self) -> Tensor:
+        return (self.mask == 0).nonzero().squeeze(1)
+
+    def _factor(self, difference: Tensor) -> Tensor:
+        length = torch.linalg.vector_norm(difference)
+        return self.force(length) / length.clamp(min=1e-12)
+
+
+Pull = Callable[[Tensor], Tensor]
+"""A model to the gradient of a penalty on it."""
+
+
+@dataclass
+class Descent:
+    """Local gradient descent at one client. It remembers momentum from one epoch to the next."""
+
+    records: Records
+    optimizer: Optimizer
+    rate: float
+    """The learning rate."""
+    batch: int
+    """How many records a step sees."""
+    momentum: float = 0.0
+    """Of SGD; Adam has (0.9, 0.999)."""
+    memory: tuple[Tensor, ...] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._alone = InPlace(self.optimizer, self.rate, self.momentum)
+
+    def epoch(
+        self, flat: Tensor, loss: Loss = cross_entropy, mask: Tensor | None = None, pull: Pull | None = None
+    ) -> Tensor:
+        """The model after one pass over the records from `flat`, which is left as it is.
+
+        `mask` (0/1) names the entries that may move; `pull` is the gradient of a penalty on the model.
+        """
+        flat = flat.clone()
+        if not self.records.stacked:
+            return self._epoch_alone(flat, loss, mask, pull)
+        for batch in self.records.batches(self.batch):
+            gradient = self.records.gradient(flat, batch, loss)
+            if pull is not None:
+                gradient = gradient + pull(flat)
+            if mask is not None:
+                gradient = gradient * mask
+            flat = self._step(flat, gradient, batch)
+        return flat
+
+    def _epoch_alone(self, flat: Tensor, loss: Loss, mask: Tensor | None, pull: Pull | None) -> Tensor:
+        """The same for one client: in place, and without touching what does not move."""
+        moving = None if mask is None else mask.nonzero().squeeze(1)
+        if moving is not None and 2 * len(moving) < len(flat) and (pull is None or isinstance(pull, Tether)):
+            return self._epoch_of_few(flat, loss, moving, pull)
+        still = None if mask is None else (mask == 0).nonzero().squeeze(1)
+        for batch in self.records.batches(self.batch):
+            gradient = self.records.gradient(flat, batch, loss)
+            if isinstance(pull, Tether):
+                pull.add_to(gradient, flat)
+            elif pull is not None:
+                gradient += pull(flat)
+            if still is not None:
+                gradient[still] = 0
+            flat = self._alone.step(flat, gradient)
+        return flat
+
+    def _epoch_of_few(self, flat: Tensor, loss: Loss, moving: Tensor, pull: Tether | None) -> Tensor:
+        """The same where few entries move: the optimizer and the penalty see only these."""
+        few, tether = flat[moving], None if pull is None else pull.at(moving)
+        narrow = self._alone.narrowed(flat, moving)
+        for batch in self.records.batches(self.batch):
+            gradient = self.records.gradient(flat, batch, loss)[moving]
+            if tether is not None:
+                tether.add_to(gradient, few)
+            few = narrow.step(few, gradient)
+            flat[moving] = few
+        self._alone.take_back(narrow, moving)
+        return flat
+
+    def _step(self, flat: Tensor, gradient: Tensor, batch: Batch) -> Tensor:
+        """One step of stacked clients."""
+        if self.memory is None:
+            self.memory = blank_memory(self.optimizer, self.momentum, gradient)
+        moved, memory = self._stacked(flat, gradient)
+        if batch.weight is not None:  # a client whose records are used up stands still
+            active = batch.weight.sum() > 0
+            moved = torch.where(active, moved, flat)
+            memory = tuple(torch.where(active, new, old) for new, old in zip(memory, self.memory, strict=True))
+        self.memory = memory
+        return moved
+
+    def _stacked(self, flat: Tensor, gradient: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """The same step without changing anything in place, for `vmap`."""
+        memory = self.memory or ()
+        if self.optimizer == "adam":
+            first, second, count = memory
+            first = 0.9 * first + 0.1 * gradient
+            second = 0.999 * second + 0.001 * gradient.square()
+            count = count + 1
+            scale = (second / (1 - 0.999**count)).sqrt() + 1e-8
+            return flat - self.rate * (first / (1 - 0.9**count)) / scale, (first, second, count)
+        if memory:
+            gradient = torch.add(gradient, memory[0], alpha=self.momentum)
+        return torch.add(flat, gradient, alpha=-self.rate), (gradient,) if memory else ()
+
+
+def adam(flat: Tensor, gradient: Tensor, memory: tuple[Tensor, ...], rate: float) -> None:
+    """One step of Adam (betas 0.9 and 0.999) on a flat vector and its memory (first, second, count), in place."""
+    first, second, count = memory
+    torch._fused_adam_(
+        [flat],
+        [gradient],
+        [first],
+        [second],
+        [],
+        [count.add_(1)],
+        lr=rate,
+        beta1=0.9,
+        beta2=0.999,
+        weight_decay=0.0,
+        eps=1e-8,
+        amsgrad=False,
+        maximize=False,
+    )
