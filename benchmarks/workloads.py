@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from sordino import models
-from sordino.data import ClientData, FederatedData
+from sordino.data import FederatedData
+from sordino.data.dataset import Dealt, Split
 
 CLASSES = 10
 
@@ -56,7 +58,11 @@ class Workload:
     def data(self) -> FederatedData:
         """The same records, dealt to clients; each has two for testing."""
         x, y = self.tensors()
-        people = tuple(ClientData(f"client-{i}", x[i], y[i], x[i, :2], y[i, :2]) for i in range(self.clients))
+        starts = np.arange(self.clients) * self.records
+        train, test = (
+            Split(x.flatten(0, 1), y.flatten(), starts, np.full(self.clients, count)) for count in (self.records, 2)
+        )
+        people = Dealt([f"client-{place}" for place in range(self.clients)], train, test)
         return FederatedData("generated", people, CLASSES, self.shape, f"generated-{self.clients}x{self.records}")
 
     def keys(self) -> dict[str, Any]:
