@@ -122,7 +122,8 @@ def draw(result: dict[str, Any], path: Path) -> None:
         time_axis, memory_axis = rows[0][column], rows[1][column]
         time_axis.loglog(sizes, [point["milliseconds"] for point in points], "o-")
         memory_axis.loglog(sizes, [point["peak_mib"] for point in points], "o-", label="all")
-XX
+        without = [max(1, point["peak_mib"] - point["data_mib"]) for point in points]
+        memory_axis.loglog(sizes, without, "o--", label="without records")
         time_axis.set_title(f"{study}\n{ABOUT[study]}", fontsize=8)
         time_axis.set_ylabel("milliseconds a round")
         memory_axis.set_ylabel("peak memory, MiB")
