@@ -1,96 +1,202 @@
 """Speed as ratios of one run: Sordino, privacy included, against bare PyTorch loops without it.
 
-    make bench                                    # everything, about ten minutes on two cores
-    python benchmarks/bench.py --only W1 W3       # some workloads
+    make bench                                    # everything, about a quarter of an hour on two cores
+    python benchmarks/bench.py --only W1 W3       # some of it
 
 Contenders take turns and medians over the turns are compared, so that a busy machine hurts all of them alike. Loop B
-(two single-threaded processes) is the denominator.
+(two single-threaded processes) is the denominator. At the end stands what was aimed at, and whether it was reached.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
-import statistics
 from collections.abc import Callable
-from dataclasses import replace
-from importlib.metadata import version
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
+import record_level
+import startup
 from bare import Bare
-from contenders import Contender, Sordino
-from workloads import W2, WORKLOADS, Workload
+from contenders import Contender, Sordino, privacy_share
+from measuring import machine, measured, medians
+from scale import point
+from workloads import W1, W2, W3, Workload
 
-Entry = Callable[[], Contender]
+from sordino.simulator.choice import has_bf16
 
-
-def entries(workload: Workload) -> dict[str, Entry]:
-    """Who is measured on a workload."""
-    found: dict[str, Entry] = {
-        "loop A (1 process, 2 threads)": lambda: Bare(workload, 1, 2),
-        "loop B (2 processes)": lambda: Bare(workload, 2, 1),
-        "sordino": lambda: Sordino(workload),
-    }
-    if workload is W2:
-        found["sordino, bf16"] = lambda: Sordino(workload, precision="bf16")
-        found["sordino, feddpa"] = lambda: Sordino(replace(workload, method="feddpa"))
-    return found
+A, B = "loop A (1 process, 2 threads)", "loop B (2 processes)"
 
 
-def measured(workload: Workload, contenders: dict[str, Contender], turns: int) -> dict[str, list[float]]:
-    """Samples a second of each contender in each turn."""
-    rates: dict[str, list[float]] = {name: [] for name in contenders}
-    for contender in contenders.values():
-        contender.rate(1)
-    for turn in range(turns):
-        for name, contender in contenders.items():
-            rates[name].append(contender.rate(workload.rounds))
-            print(f"  {workload.name} turn {turn + 1}: {name:32} {rates[name][-1]:12,.0f} samples/s", flush=True)
-    return rates
+@dataclass(frozen=True)
+class Target:
+    """Something aimed at, and what was measured."""
+
+    what: str
+    wanted: float
+    found: float | None
+    """None where it cannot be measured here."""
+    at_least: bool = True
+    why: str = ""
+    """What keeps it from being measured, or met."""
+
+    def met(self) -> bool | None:
+        if self.found is None:
+            return None
+        return self.found >= self.wanted if self.at_least else self.found <= self.wanted
+
+    def line(self) -> str:
+        verdict = {True: "met", False: "NOT MET", None: "not measured"}[self.met()]
+        found = "" if self.found is None else f"{self.found:8.2f}"
+        sign = "at least" if self.at_least else "at most"
+        return f"  {self.what:62} {sign:8} {self.wanted:6.2f}   {found:>8}   {verdict}{self.why and f' ({self.why})'}"
 
 
-def machine() -> dict[str, Any]:
-    """What the figures depend on."""
-    model = platform.processor() or platform.machine()
-    if Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        model = next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), model)
-    return {
-        "processor": model,
-        "cores": os.cpu_count(),
-        "load": os.getloadavg()[0],
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "sordino": version("sordino"),
-    }
+@dataclass(frozen=True)
+class Section:
+    """What one part of the benchmark found."""
+
+    figures: dict[str, Any]
+    targets: list[Target]
+
+
+def against_loops(workload: Workload, turns: int, **more: Contender) -> tuple[dict[str, Any], dict[str, float]]:
+    """Samples a second of the bare loops, of Sordino and of `more` on a workload, printed as ratios to loop B."""
+    contenders: dict[str, Contender] = {A: Bare(workload, 1, 2), B: Bare(workload, 2, 1), "sordino": Sordino(workload)}
+    rates = measured(workload.name, workload.rounds, contenders | more, turns)
+    middle = medians(rates)
+    print(f"{workload.name}: {workload.about}")
+    for who, value in middle.items():
+        print(f"  {who:32} {value:12,.0f} samples/s   {value / middle[B]:.2f} x B")
+    return {"about": workload.about, "turns": rates, "median": middle}, middle
+
+
+def w1(turns: int) -> Section:
+    figures, middle = against_loops(W1, turns)
+    share = privacy_share(W1)
+    return Section(
+        figures | {"privacy_share": share},
+        [
+            Target("W1 against loop B", 1.0, middle["sordino"] / middle[B]),
+            Target("W1: share of clipping and noise in a round", 0.1, share, at_least=False),
+        ],
+    )
+
+
+def w2(turns: int) -> Section:
+    more: dict[str, Contender] = {"sordino, bf16": Sordino(W2, precision="bf16")} if has_bf16("cpu") else {}
+    figures, middle = against_loops(W2, turns, **more)
+    share = privacy_share(W2)
+    coarse = middle["sordino, bf16"] / middle[B] if more else None
+    why = "" if more else "this processor has no bf16 instructions"
+    return Section(
+        figures | {"privacy_share": share},
+        [
+            Target("W2 against loop B, fp32", 1.0, middle["sordino"] / middle[B]),
+            Target("W2 against loop B, bf16", 1.3, coarse, why=why),
+            Target("W2: share of clipping and noise in a round", 0.1, share, at_least=False),
+        ],
+    )
+
+
+def w3(turns: int) -> Section:
+    figures, middle = against_loops(W3, turns)
+    return Section(figures, [Target("W3 against loop B", 3.0, middle["sordino"] / middle[B])])
+
+
+def w4(turns: int) -> Section:
+    """Steps at record level, with one thread: see record_level.py."""
+    figures = record_level.measured(turns)
+    record_level.show(figures)
+    ratios, memory = figures["ratios"], figures["memory"]
+    missing = "Opacus is not installed"
+    return Section(
+        figures,
+        [
+            Target("W4 eager against the step without privacy", 0.6, ratios["eager"]),
+            Target("W4 eager against Opacus's best mode", 1.3, ratios.get("eager_opacus"), why=missing),
+            Target("W4 compiled against the compiled step without privacy", 0.85, ratios["compiled"]),
+            Target("W4 compiled against Opacus's best mode", 2.0, ratios.get("compiled_opacus"), why=missing),
+            Target("W4 peak memory, against without privacy", 1.5, memory["ratio"], at_least=False),
+        ],
+    )
+
+
+def feddpa(turns: int) -> Section:
+    """A whole round of FedDPA (Fisher information, both phases) against one of DP-FedAvg, on W2's shapes."""
+    contenders: dict[str, Contender] = {"dp-fedavg": Sordino(W2), "feddpa": Sordino(replace(W2, method="feddpa"))}
+    rates = measured("FedDPA", W2.rounds, contenders, turns)
+    middle = medians(rates)
+    times = middle["dp-fedavg"] / middle["feddpa"]
+    print(f"FedDPA: a round takes {times:.2f} times that of DP-FedAvg with as many epochs (W2's shapes)")
+    return Section(
+        {"turns": rates, "median": middle},
+        [Target("FedDPA's round, in rounds of DP-FedAvg", 3.0, times, at_least=False)],
+    )
+
+
+def clients(turns: int) -> Section:
+    """A hundred times the clients, with as many a round."""
+    few, many = 1_000, 100_000
+    sizes = {f"{size:,} clients": Sordino(replace(W3, clients=size)) for size in (few, many)}
+    rates = measured("clients", 100, dict[str, Contender](sizes), turns)
+    middle = list(medians(rates).values())
+    memory = point("clients", many)["peak_mib"] / 1024
+    print(f"clients: with {many:,} a round takes {middle[0] / middle[1]:.2f} times that with {few:,}; {memory:.2f} GiB")
+    return Section(
+        {"turns": rates, "peak_gib": memory},
+        [
+            Target("10^5 clients: time a round, against 10^3", 1.2, middle[0] / middle[1], at_least=False),
+            Target("10^5 clients: peak memory in GiB", 2.0, memory, at_least=False),
+        ],
+    )
+
+
+def start(turns: int) -> Section:
+    """Seconds from the shell to the help page and to the end of a first round."""
+    figures = startup.measured(turns)
+    print(f"start: help after {figures['help']:.2f} s, a first round done after {figures['first_round']:.2f} s")
+    return Section(
+        figures,
+        [
+            Target("seconds to `sordino --help`", 0.3, figures["help"], at_least=False),
+            Target("seconds to the end of the built-in example's first round", 5.0, figures["first_round"], False),
+        ],
+    )
+
+
+SECTIONS: dict[str, Callable[[int], Section]] = {
+    "W1": w1,
+    "W2": w2,
+    "W3": w3,
+    "W4": w4,
+    "feddpa": feddpa,
+    "clients": clients,
+    "start": start,
+}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=sorted(WORKLOADS), default=sorted(WORKLOADS))
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=list(SECTIONS))
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--json", type=Path, default=Path(".bench/bench.json"))
     chosen = parser.parse_args()
-    result: dict[str, Any] = {"machine": machine(), "workloads": {}}
+    result: dict[str, Any] = {"machine": machine(), "sections": {}, "targets": []}
+    targets: list[Target] = []
     for name in chosen.only:
-        workload = WORKLOADS[name]
-        contenders = {who: make() for who, make in entries(workload).items()}
-        rates = measured(workload, contenders, chosen.turns)
-        for contender in contenders.values():
-            contender.close()
-        medians = {who: statistics.median(values) for who, values in rates.items()}
-        result["workloads"][name] = {"about": workload.about, "turns": rates, "median": medians}
-        base = medians["loop B (2 processes)"]
-        print(f"{name}: {workload.about}")
-        for who, value in medians.items():
-            print(f"  {who:32} {value:12,.0f} samples/s   {value / base:.2f} x B")
+        section = SECTIONS[name](chosen.turns)
+        result["sections"][name] = section.figures
+        targets += section.targets
+    result["targets"] = [asdict(target) | {"met": target.met()} for target in targets]
     chosen.json.parent.mkdir(parents=True, exist_ok=True)
     chosen.json.write_text(json.dumps(result, indent=1))
-    print(f"Written to {chosen.json}; load at the start {result['machine']['load']:.2f}.")
+    print("Aimed at, and measured:")
+    for target in targets:
+        print(target.line())
+    about = ", ".join(f"{key} {value}" for key, value in result["machine"].items())
+    print(f"Machine: {about}. Written to {chosen.json}.")
 
 
 if __name__ == "__main__":

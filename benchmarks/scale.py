@@ -24,10 +24,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bench import machine
+from measuring import machine
 from workloads import W3, Workload
 
-HERE = Path(__file__).parent
 STUDIES: dict[str, list[int]] = {
     "clients": [100, 1_000, 10_000, 100_000],
     "rounds": [100, 1_000, 10_000],
@@ -78,6 +77,14 @@ def run_point(study: str, size: int) -> dict[str, Any]:
     }
 
 
+def point(study: str, size: int) -> dict[str, Any]:
+    """One point of a study, run in a process of its own."""
+    command = [sys.executable, str(Path(__file__)), "--point", study, str(size)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
 class Peak:
     """The largest memory of this process and its children while the block runs, in bytes."""
 
@@ -118,11 +125,11 @@ def draw(result: dict[str, Any], path: Path) -> None:
     studies = result["studies"]
     figure, rows = pyplot.subplots(2, len(studies), figsize=(3.6 * len(studies), 5.6), squeeze=False, sharex="col")
     for column, (study, points) in enumerate(studies.items()):
-        sizes = [point["size"] for point in points]
+        sizes = [one["size"] for one in points]
         time_axis, memory_axis = rows[0][column], rows[1][column]
-        time_axis.loglog(sizes, [point["milliseconds"] for point in points], "o-")
-        memory_axis.loglog(sizes, [point["peak_mib"] for point in points], "o-", label="all")
-        without = [max(1, point["peak_mib"] - point["data_mib"]) for point in points]
+        time_axis.loglog(sizes, [one["milliseconds"] for one in points], "o-")
+        memory_axis.loglog(sizes, [one["peak_mib"] for one in points], "o-", label="all")
+        without = [max(1, one["peak_mib"] - one["data_mib"]) for one in points]
         memory_axis.loglog(sizes, without, "o--", label="without records")
         time_axis.set_title(f"{study}\n{ABOUT[study]}", fontsize=8)
         time_axis.set_ylabel("milliseconds a round")
@@ -138,12 +145,12 @@ def draw(result: dict[str, Any], path: Path) -> None:
 
 
 def show(study: str, points: list[dict[str, Any]]) -> None:
-    """One study as a table."""
+    """Print one study as a table."""
     print(f"{study}: {ABOUT[study]}")
     print(f"  {study:>12}  ms a round  last tenth  records MiB  peak MiB  disk MiB")
-    for point in points:
-        figures = f"{point['milliseconds']:10.1f}  {point['last_tenth']:10.1f}  {point['data_mib']:11,.0f}"
-        print(f"  {point['size']:12,}  {figures}  {point['peak_mib']:8,.0f}  {point['disk_mib']:8,.1f}")
+    for one in points:
+        figures = f"{one['milliseconds']:10.1f}  {one['last_tenth']:10.1f}  {one['data_mib']:11,.0f}"
+        print(f"  {one['size']:12,}  {figures}  {one['peak_mib']:8,.0f}  {one['disk_mib']:8,.1f}")
 
 
 def main() -> None:
@@ -160,9 +167,7 @@ def main() -> None:
     for study in chosen.only:
         points = []
         for size in STUDIES[study]:
-            command = [sys.executable, str(HERE / "scale.py"), "--point", study, str(size)]
-            done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-            points.append(json.loads(done.stdout.splitlines()[-1]))
+            points.append(point(study, size))
             print(f"  {study} {size:,}: {points[-1]['milliseconds']:.1f} ms a round", file=sys.stderr, flush=True)
         result["studies"][study] = points
         show(study, points)

@@ -7,7 +7,7 @@ products; written for the whole stack it costs a fraction of what differentiatin
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,9 @@ ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Callable[[T
     nn.Sigmoid: (torch.sigmoid, torch.ops.aten.sigmoid_backward),
 }
 """Each activation, and the gradient at its input from the gradient at its output and that output."""
+
+
+Whole = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 
 
 @dataclass(frozen=True)
@@ -71,35 +74,60 @@ class Chain:
 
     def gradient(self, flat: Tensor, x: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
         """The gradient of the batch's mean cross-entropy at one client's `flat`; for use under `vmap`."""
-        found: Tensor = _Gradient.apply(self, flat, x, y, weight)
+        found: Tensor = _Stacked.apply(self.gradients, flat, x, y, weight)
+        return found
+
+    def squares(self, flat: Tensor, x: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
+        """The sum over a batch of the squared gradients of single records; for use under `vmap`."""
+        found: Tensor = _Stacked.apply(self.sums_of_squares, flat, x, y, weight)
         return found
 
     def gradients(self, flat: Tensor, x: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
         """One row for each client: `flat` (clients, parameters), `x` (clients, records, ...), `y`, `weight`."""
-        outs = self._forward(flat, x)
-        logits = outs[-1]
-        slope = torch.exp(logits - logits.amax(dim=2, keepdim=True))  # for few classes quicker than torch.softmax
-        slope /= slope.sum(dim=2, keepdim=True)
-        slope.scatter_add_(2, y.unsqueeze(2), slope.new_full((), -1.0).expand(*y.shape, 1))
-        slope *= (
-            1 / y.shape[1] if weight is None else (weight / weight.sum(dim=1, keepdim=True).clamp(min=1))[..., None]
-        )
         found = flat.new_empty(flat.shape)
-        for place in range(len(self.layers) - 1, -1, -1):
-            layer, below = self.layers[place], outs[place]
-            if not isinstance(layer, Linear):
-                slope = ACTIVATIONS[layer][1](slope, outs[place + 1])
-                continue
+        share = 1 / y.shape[1] if weight is None else shares(weight).unsqueeze(2)
+        for layer, below, slope in self._backward(flat, x, y, share):
             layer.weight(found).copy_(torch.bmm(slope.transpose(1, 2), below))
             if layer.bias:
                 torch.sum(slope, dim=1, out=layer.offset(found))
-            if place:
-                slope = torch.bmm(slope, layer.weight(flat))
+        return found
+
+    def sums_of_squares(self, flat: Tensor, x: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
+        """One row for each client: a record's gradient is its slope times what went in, so its square is too."""
+        found = flat.new_empty(flat.shape)
+        share = 1.0 if weight is None else weight.unsqueeze(2)
+        for layer, below, slope in self._backward(flat, x, y, share):
+            squared = slope.square()
+            layer.weight(found).copy_(torch.bmm(squared.transpose(1, 2), below.square()))
+            if layer.bias:
+                torch.sum(squared, dim=1, out=layer.offset(found))
         return found
 
     def logits(self, flat: Tensor, x: Tensor) -> Tensor:
         """(clients, records, classes)."""
         return self._forward(flat, x)[-1]
+
+    def _backward(
+        self, flat: Tensor, x: Tensor, y: Tensor, share: float | Tensor
+    ) -> Iterator[tuple[Linear, Tensor, Tensor]]:
+        """The linear layers from last to first, each with what went in and the slope of the loss at what came out.
+
+        The loss is the sum of the records' cross-entropies, each times its `share`.
+        """
+        outs = self._forward(flat, x)
+        logits = outs[-1]
+        slope = torch.exp(logits - logits.amax(dim=2, keepdim=True))  # for few classes quicker than torch.softmax
+        slope /= slope.sum(dim=2, keepdim=True)
+        slope.scatter_add_(2, y.unsqueeze(2), slope.new_full((), -1.0).expand(*y.shape, 1))
+        slope *= share
+        for place in range(len(self.layers) - 1, -1, -1):
+            layer = self.layers[place]
+            if not isinstance(layer, Linear):
+                slope = ACTIVATIONS[layer][1](slope, outs[place + 1])
+                continue
+            yield layer, outs[place], slope
+            if place:
+                slope = torch.bmm(slope, layer.weight(flat))
 
     def _forward(self, flat: Tensor, x: Tensor) -> list[Tensor]:
         """What goes into each layer, and what comes out of the last."""
@@ -114,26 +142,26 @@ class Chain:
         return outs
 
 
-class _Gradient(torch.autograd.Function):
-    """`Chain.gradients` as seen from one client under `vmap`. It is not differentiated itself."""
+class _Stacked(torch.autograd.Function):
+    """A function of whole stacks as seen from one client under `vmap`. It is not differentiated itself."""
 
     @staticmethod
-    def forward(chain: Chain, flat: Tensor, x: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
-        many = (tensor if tensor is None else tensor.unsqueeze(0) for tensor in (flat, x, y, weight))
-        return chain.gradients(*many).squeeze(0)  # type: ignore[arg-type]
+    def forward(function: Whole, flat: Tensor, x: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
+        only = None if weight is None else weight.unsqueeze(0)
+        return function(flat.unsqueeze(0), x.unsqueeze(0), y.unsqueeze(0), only).squeeze(0)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         return
 
     @staticmethod
-    def vmap(info: Any, dims: Any, chain: Chain, *tensors: Any) -> tuple[Tensor, int]:
+    def vmap(info: Any, dims: Any, function: Whole, *tensors: Any) -> tuple[Tensor, int]:
         def whole(tensor: Tensor | None, dim: int | None) -> Tensor | None:
             if tensor is None or dim is not None:
                 return tensor if tensor is None else tensor.movedim(dim, 0)  # type: ignore[arg-type]
             return tensor.expand(info.batch_size, *tensor.shape)
 
-        return chain.gradients(*map(whole, tensors, dims[1:])), 0  # type: ignore[arg-type]
+        return function(*map(whole, tensors, dims[1:])), 0  # type: ignore[arg-type]
 
 
 def shares(weight: Tensor) -> Tensor:

@@ -41,7 +41,12 @@ Loss = Callable[[Tensor, Batch], Tensor]
 
 def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
     """The usual loss, for each record."""
-    return functional.cross_entropy(logits, batch.y, reduction="none")
+    return cross_entropies(logits, batch.y)
+
+
+def cross_entropies(logits: Tensor, y: Tensor) -> Tensor:
+    """The cross-entropy of each record. As quick as torch's own function, and many times quicker under `vmap`."""
+    return -functional.log_softmax(logits, dim=1).gather(1, y.unsqueeze(1)).squeeze(1)
 
 
 def mean_loss(losses: Tensor, batch: Batch) -> Tensor:
@@ -108,8 +113,11 @@ class Learner:
     def squared_gradients(self, flat: Tensor, batch: Batch) -> Tensor:
         """The sum over the batch's records of the squared gradient of each record's loss."""
 
+        if self._chain is not None:
+            return self._chain.squares(flat, batch.x, batch.y, batch.weight)
+
         def one(flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
-            return functional.cross_entropy(self.logits(flat, x.unsqueeze(0)), y.unsqueeze(0))
+            return cross_entropies(self.logits(flat, x.unsqueeze(0)), y.unsqueeze(0)).squeeze(0)
 
         squares = vmap(grad(one), in_dims=(None, 0, 0))(flat, batch.x, batch.y).square()
         if batch.weight is not None:

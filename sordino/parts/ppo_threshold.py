@@ -15,12 +15,11 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from sordino.method import Federation, Message, Replies
 from sordino.parts.ppo import Ppo
 from sordino.privacy.release import Bare, Number, Releases, Update
-from sordino.training import Records
+from sordino.training import Records, cross_entropies
 
 Reads = Literal["auto", "public", "metrics"]
 State = dict[str, Any]
@@ -62,7 +61,7 @@ class LearnedThreshold:
             return {"update": update}
         logits = data.logits(model)
         weight = torch.ones_like(data.y, dtype=update.dtype) if data.valid is None else data.valid
-        losses = functional.cross_entropy(logits, data.y, reduction="none")
+        losses = cross_entropies(logits, data.y)
         right = (logits.argmax(dim=1) == data.y).to(update.dtype)
         return {
             "update": update,
