@@ -37,14 +37,13 @@ class Page:
         """The squared L2 norm of each record's gradient in this layer."""
         if isinstance(self.layer, nn.Linear):
             assert self.slope is not None
-            size = self.slope.square().sum(dim=1)
-            reach = self.inputs.square().sum(dim=1)
+            size, reach = _sums_of_squares(self.slope), _sums_of_squares(self.inputs)
             return size * (reach + 1 if self.layer.bias is not None else reach)
         if isinstance(self.layer, nn.Conv2d) and self._positions_are_fewer():
-            return self._norms_by_positions() + sum(
-                (part.square().sum(dim=1) for part in self._convolution_bias()), torch.zeros(len(self.inputs))
-            )
-        return sum((part.flatten(1).square().sum(dim=1) for part in self.gradients()), torch.zeros(len(self.inputs)))
+            parts = [_sums_of_squares(part) for part in self._convolution_bias()]
+            return sum(parts, self._norms_by_positions())
+        first, *others = (_sums_of_squares(part) for part in self.gradients())
+        return sum(others, first)
 
     def weighted_sum(self, weights: Tensor) -> list[Tensor]:
         """The sum of the records' gradients, each times its weight, for each parameter of the layer."""
@@ -125,7 +124,7 @@ class Page:
             inputs = functional.pad(inputs, (left, left, top, top))
         # A strided view copied once: several times faster than `unfold` of torch.nn.functional on a CPU.
         windows = inputs.unfold(2, high, down).unfold(3, wide, across).permute(0, 1, 4, 5, 2, 3)
-        return windows.reshape(len(inputs), -1, windows.shape[4] * windows.shape[5])
+        return windows.reshape(inputs.shape[0], -1, windows.shape[4] * windows.shape[5])
 
     def _positions_are_fewer(self) -> bool:
         """Whether products of positions are smaller than the records' gradients."""
@@ -135,7 +134,13 @@ class Page:
     def _norms_by_positions(self) -> Tensor:
         assert self.slope is not None
         patches, slope = self._patches(), self.slope.flatten(2)
-        return (torch.bmm(patches.transpose(1, 2), patches) * torch.bmm(slope.transpose(1, 2), slope)).sum(dim=(1, 2))
+        products = torch.bmm(patches.transpose(1, 2), patches) * torch.bmm(slope.transpose(1, 2), slope)
+        return products.sum(dim=(1, 2), dtype=torch.float64)
+
+
+def _sums_of_squares(rows: Tensor) -> Tensor:
+    """The sum of squares in each row, in double precision: compilers may add up naively, and norms must be right."""
+    return rows.flatten(1).square().sum(dim=1, dtype=torch.float64)
 
 
 class Book:
@@ -145,11 +150,12 @@ class Book:
         self.pages = pages
 
     def layer_norms(self) -> Tensor:
-        """The L2 norm of each record's gradient in each layer: (records, layers)."""
+        """The L2 norm of each record's gradient in each layer, in double precision: (records, layers)."""
         return torch.stack([page.squared_norms() for page in self.pages], dim=1).sqrt()
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """The flat sum of the records' gradients times their weights: (records,) or (records, layers)."""
+        weights = weights.to(self.pages[0].inputs.dtype)
         by_layer = weights.unsqueeze(1).expand(-1, len(self.pages)) if weights.dim() == 1 else weights
         parts = [part for i, page in enumerate(self.pages) for part in page.weighted_sum(by_layer[:, i])]
         return torch.cat([part.reshape(-1) for part in parts])
@@ -174,9 +180,17 @@ class Bookkeeper:
     def book(self, flat: Tensor, batch: Batch, loss: Loss) -> Book:
         """One forward and one backward pass at `flat`."""
         self.learner.bind(flat)
+        return self._written(self.learner.module, batch, loss)
+
+    def pure_book(self, flat: Tensor, batch: Batch, loss: Loss) -> Book:
+        """The same without touching the network's own parameters: slower, but it can be traced."""
+        leaf = flat.detach().requires_grad_()
+        return self._written(lambda x: self.learner.logits(leaf, x), batch, loss)
+
+    def _written(self, network: Callable[[Tensor], Tensor], batch: Batch, loss: Loss) -> Book:
         self._pages, self._open = {}, True
         try:
-            total = loss(self.learner.module(batch.x), batch).sum()
+            total = loss(network(batch.x), batch).sum()
         finally:
             self._open = False
         pages = [self._pages[layer] for _, layer in self.layers]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -68,6 +70,15 @@ def test_float32_is_within_a_hundred_thousandth() -> None:
     assert torch.allclose(book.weighted_sum(torch.ones(8)), torch.stack(single).sum(dim=0), atol=1e-5)
     exact = torch.stack(single).double().norm(dim=1)
     assert torch.allclose(book.layer_norms().double().norm(dim=1), exact, rtol=1e-5)
+
+
+def test_norms_of_wide_layers_are_added_up_in_double_precision() -> None:
+    """A hundred thousand equal numbers added up one after the other in float32 are off by a ten-thousandth."""
+    wide = 100_003
+    learner = Learner(nn.Sequential(nn.Linear(wide, 2, bias=False)))
+    x, y = torch.full((1, wide), 0.1), torch.tensor([0])
+    book = Bookkeeper(learner).book(torch.zeros(2 * wide), Batch(x, y, y, None), cross_entropy)
+    assert float(book.layer_norms()) == pytest.approx(math.sqrt(2 * 0.5**2 * wide * 0.1**2), rel=1e-7)
 
 
 @pytest.mark.parametrize(
