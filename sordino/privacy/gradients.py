@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from sordino.errors import UserError
 from sordino.parameters import Layout
-from sordino.per_example import Bookkeeper
+from sordino.per_example import Book, Bookkeeper
 from sordino.privacy.noise import Seeded
 from sordino.privacy.records import Charge
 from sordino.training import Batch, Loss, cross_entropy
@@ -89,11 +89,21 @@ class PrivateRecords:
         return self.__bare
 
     def _clipped_sum(self, flat: Tensor, chosen: Tensor, loss: Loss) -> Tensor:
+        total = self._sum(flat, chosen, loss)
+        if bool(torch.isfinite(total).all()):
+            return total
+        # Zero times NaN is not zero: records whose gradients are not finite are left out altogether.
+        book = self.__bookkeeper.book(flat, self._batch(chosen), loss)
+        known = torch.isfinite(book.layer_norms()).all(dim=1)
+        return self._sum(flat, chosen[known], loss)
+
+    def _sum(self, flat: Tensor, chosen: Tensor, loss: Loss) -> Tensor:
         if len(chosen) == 0:
             return torch.zeros_like(flat)
-        batch = Batch(self.__x[chosen], self.__y[chosen], chosen, None)
-        book = self.__bookkeeper.book(flat, batch, loss)
-        return book.weighted_sum(clipping_factors(book.layer_norms(), self.clip))
+        return clipped_sum(self.__bookkeeper.book(flat, self._batch(chosen), loss), self.clip)
+
+    def _batch(self, chosen: Tensor) -> Batch:
+        return Batch(self.__x[chosen], self.__y[chosen], chosen, None)
 
 
 def validation_records(count: int, share: float, source: Seeded, client: int) -> Tensor:
@@ -106,6 +116,11 @@ def validation_records(count: int, share: float, source: Seeded, client: int) ->
         order = torch.randperm(count, generator=source.generator("validation", client))
         chosen[order[: min(count - 1, max(1, round(share * count)))]] = True
     return chosen
+
+
+def clipped_sum(book: Book, clip: Tensor) -> Tensor:
+    """The flat sum of the records' gradients, each scaled down to the threshold, or to one for each layer."""
+    return book.weighted_sum(clipping_factors(book.layer_norms(), clip))
 
 
 def clipping_factors(norms: Tensor, clip: Tensor) -> Tensor:

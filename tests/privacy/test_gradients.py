@@ -137,6 +137,24 @@ def test_no_record_counts_more_than_its_threshold(clip: float | list[float]) -> 
     assert torch.isfinite(bad).all()
 
 
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 1e30])
+def test_a_record_that_is_not_finite_counts_nothing(bad: float) -> None:
+    """Zero times NaN is not zero: such a record must not spoil the others' sum."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3))
+    x, y, none = torch.randn(5, 6), torch.randint(0, 3, (5,)), torch.zeros(5, dtype=torch.bool)
+    with_it = torch.cat([x[:2], torch.full((1, 6), bad), x[3:]])
+    without = torch.arange(5) != 2
+    keeper, flat, clip = Bookkeeper(Learner(module)), flatten(module), torch.tensor([0.5])
+
+    def whole(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """The noiseless sum over all records."""
+        data = PrivateRecords(x, y, none[: len(y)], keeper, (1.0, 1e-12, 1), clip, Seeded(0), ("local", 0, 0))
+        return data.gradient(flat) * len(y)
+
+    assert torch.allclose(whole(with_it, y), whole(x[without], y[without]), atol=1e-6)
+
+
 def test_the_noise_has_the_stated_deviation_and_is_never_reused() -> None:
     """Records whose gradients vanish leave noise alone: N(0, (z C)^2) over the expected batch."""
     module = nn.Sequential(nn.Flatten(), nn.Linear(5000, 2))
