@@ -79,6 +79,9 @@ class Experiment(BaseModel):
     """Whether clients are trained stacked or one by one; `auto` measures what is faster."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """In which format a network's layers compute in local training; what leaves is clipped and noised in fp32."""
+    compiled: Literal["auto", "never", "always"] = "auto"
+    """Whether the noisy gradient steps of record-level methods are compiled, which takes half a minute once and needs a
+    C++ compiler. `auto`: where the run is long enough to gain from it. Results differ by rounding."""
     device: str = "cpu"
     """Where training happens: a torch device. Workers are for the CPU."""
     evaluate_every: int = Field(default=1, ge=1)
@@ -187,8 +190,11 @@ class Experiment(BaseModel):
         return self.workers or max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
 
     def identity(self, data_fingerprint: str) -> str:
-        """SHA-256 of everything that decides the results: the place and the number of processes do not."""
-        values = self.model_dump(mode="json", exclude={"store", "workers", "data_dir", "data"})
+        """SHA-256 of everything that decides the results: the place and the number of processes do not.
+
+        Nor does `compiled`, up to rounding: `auto` may be decided otherwise the next time, for the same experiment.
+        """
+        values = self.model_dump(mode="json", exclude={"store", "workers", "data_dir", "data", "compiled"})
         text = json.dumps(values | {"data": data_fingerprint}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 

@@ -12,13 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sordino import models
+from sordino import compiling, models
 from sordino.config import Experiment
 from sordino.data import Dataset, FederatedData, federate, load
 from sordino.errors import UserError
 from sordino.method import Budget, Method
 from sordino.parameters import flatten
 from sordino.parts.record_level import RecordLevel
+from sordino.privacy.compiled import CompiledSum
 from sordino.privacy.gate import Gate, Noise
 from sordino.privacy.gradients import validation_records
 from sordino.privacy.noise import Seeded
@@ -55,6 +56,8 @@ class Prepared:
     identity: str
     record_plan: RecordPlan | None
     """At record level: what each client's records pay."""
+    compiled: CompiledSum | None
+    """The compiled sum of clipped gradients, once it has been made."""
     notes: list[str]
     """What the user should know before the run."""
 
@@ -97,6 +100,10 @@ def prepare(experiment: Experiment, data: FederatedData | None = None) -> Prepar
     experiment = experiment.model_copy(update={"engine": choice.engine})
     noise, delta, notes = _noise(experiment, method, data)
     record_plan = _record_plan(experiment, method, data, delta) if isinstance(method, RecordLevel) else None
+    with single_threaded():
+        decision = compiling.decide(experiment.compiled, method, module, data, record_plan, experiment.device)
+    experiment = experiment.model_copy(update={"compiled": decision.compiled})
+    choice = replace(choice, reasons=choice.reasons + decision.reasons)
     budget = Budget(
         rounds=experiment.rounds,
         clients=clients,
@@ -117,6 +124,7 @@ def prepare(experiment: Experiment, data: FederatedData | None = None) -> Prepar
         budget=budget,
         identity=experiment.identity(data.fingerprint),
         record_plan=record_plan,
+        compiled=decision.made,
         notes=notes + _notes(experiment) + method.notes(budget),
     )
 
@@ -229,6 +237,7 @@ Watch = Callable[[RoundReport], None]
 
 def start(prepared: Prepared, store: Store | None = None, watch: Watch | None = None) -> dict[str, Any]:
     """Make a new run of a prepared experiment and return its summary."""
+    prepared = _with_compiled(prepared)  # before anything is written: it may not be possible here
     experiment = prepared.experiment
     store = store or Store(experiment.store)
     run = store.create(
@@ -252,13 +261,23 @@ def resume(run: str, store: Store, watch: Watch | None = None, workers: int | No
 
 def carry_on(prepared: Prepared, store: Store, run: str, watch: Watch | None = None) -> dict[str, Any]:
     """Work on a run until it is done."""
+    prepared = _with_compiled(prepared)
     experiment, method = prepared.experiment, prepared.method
     with store.lock(run), single_threaded(), saving(store.folder):
         blank = method.memory(prepared.initial) | method.public_memory(prepared.initial, prepared.learner.layout)
         memory = Memory(store.path(run) / "memory.bin", blank, len(prepared.data.clients))
         gate = Gate(prepared.noise, Seeded(experiment.seed), prepared.record_plan)
         choice = prepared.choice
-        engine = Engine(method, prepared.learner, prepared.data, gate, memory, choice.engine, experiment.device)
+        engine = Engine(
+            method,
+            prepared.learner,
+            prepared.data,
+            gate,
+            memory,
+            choice.engine,
+            experiment.device,
+            prepared.compiled,
+        )
         workers = Workers(engine, choice.workers)
         try:
             federation = Simulator(
@@ -276,6 +295,15 @@ def carry_on(prepared: Prepared, store: Store, run: str, watch: Watch | None = N
         finally:
             workers.close()
             memory.close()
+
+
+def _with_compiled(prepared: Prepared) -> Prepared:
+    """With the compiled step where the experiment wants one: made before the workers are forked, which share it."""
+    if prepared.experiment.compiled != "always" or prepared.compiled is not None:
+        return prepared
+    with single_threaded():
+        made = compiling.compile_for(prepared.method, prepared.learner.module, prepared.data)
+    return replace(prepared, compiled=made)
 
 
 def summary(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -12,6 +14,9 @@ from sordino.per_example import Book, Bookkeeper
 from sordino.privacy.noise import Seeded
 from sordino.privacy.records import Charge
 from sordino.training import Batch, Loss, cross_entropy
+
+if TYPE_CHECKING:
+    from sordino.privacy.compiled import CompiledSum
 
 
 class PrivateRecords:
@@ -28,15 +33,17 @@ class PrivateRecords:
         source: Seeded,
         purpose: tuple[object, ...],
         bare: bool = False,
+        compiled: CompiledSum | None = None,
     ) -> None:
         """`validation` says which records are set aside for judging; `clip` holds one threshold, or one for each
         layer; `purpose` names the client, round and step. `bare` hands out the records as they are: only for steps
-        that declare a bare release, whose epsilon is infinite.
+        that declare a bare release, whose epsilon is infinite. `compiled` computes clipped sums where it fits.
         """
         self.__judge = (x[validation], y[validation])
         self.__bare = (x, y) if bare else None
         self.__x, self.__y = x[~validation], y[~validation]
         self.__bookkeeper, self.__source, self.__purpose = bookkeeper, source, purpose
+        self.__compiled = compiled
         self.rate, self.multiplier, self.steps = charge
         self.clip = clip
         self.taken = 0
@@ -100,7 +107,10 @@ class PrivateRecords:
     def _sum(self, flat: Tensor, chosen: Tensor, loss: Loss) -> Tensor:
         if len(chosen) == 0:
             return torch.zeros_like(flat)
-        return clipped_sum(self.__bookkeeper.book(flat, self._batch(chosen), loss), self.clip)
+        batch = self._batch(chosen)
+        if self.__compiled is not None and self.__compiled.fits(len(chosen), self.clip, loss):
+            return self.__compiled(flat, batch.x, batch.y, self.clip)
+        return clipped_sum(self.__bookkeeper.book(flat, batch, loss), self.clip)
 
     def _batch(self, chosen: Tensor) -> Batch:
         return Batch(self.__x[chosen], self.__y[chosen], chosen, None)

@@ -14,6 +14,7 @@ from torch.func import vmap
 from sordino.data import FederatedData
 from sordino.method import Message, Method, Result
 from sordino.per_example import Bookkeeper
+from sordino.privacy.compiled import CompiledSum
 from sordino.privacy.gate import Gate, check_declared
 from sordino.privacy.gradients import PrivateRecords, validation_records
 from sordino.privacy.release import Bare, Gradients, Public, Releases, due
@@ -80,6 +81,7 @@ class Engine:
         memory: Memory,
         mode: Mode,
         device: str = "cpu",
+        compiled: CompiledSum | None = None,
     ) -> None:
         self.method, self.learner, self.data, self.gate, self.memory = method, learner, data, gate, memory
         self.mode = mode
@@ -89,6 +91,7 @@ class Engine:
         self.public_names = sorted(method.public_memory(memory.blank["model"], learner.layout))
         self.validation_share = getattr(method, "validation_share", lambda: 0.0)()
         self.bookkeeper = None if gate.record_plan is None else Bookkeeper(learner)
+        self.compiled = compiled
         learner.module.to(self.device)
 
     def units(self, who: Sequence[int]) -> list[list[int]]:
@@ -206,7 +209,9 @@ class Engine:
         purpose = (work.step, work.round, client)
         kept_apart = validation_records(len(y), self.validation_share, self.gate.source, client)
         bare = any(isinstance(release, Bare) for release in self.steps[work.step].values())
-        return PrivateRecords(x, y, kept_apart, self.bookkeeper, charge, clip, self.gate.source, purpose, bare)
+        return PrivateRecords(
+            x, y, kept_apart, self.bookkeeper, charge, clip, self.gate.source, purpose, bare, self.compiled
+        )
 
     def _stacked(self, work: Work, message: dict[str, Any], me: dict[str, Tensor]) -> Done:
         x, y, valid = self.data.train.stacked(work.clients)
