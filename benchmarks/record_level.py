@@ -1,9 +1,10 @@
-"""Record-level steps: ours against the step without privacy and against Opacus, in one process, interleaved.
+"""Record-level steps: ours against steps without privacy and against Opacus, in one process, in turns.
 
     python benchmarks/record_level.py            # Opacus is measured when it is installed: pip install "opacus>=1.6"
 
-LeNet on 1x28x28, batch 64, one thread: samples per second of one training step (gradient and SGD update; privacy
-included: norms, clipping, noise), medians over interleaved repeats, and the peak memory of a step.
+LeNet on 1x28x28, batches of 64, one thread: samples per second of one training step (gradient and SGD update; with
+privacy also sampling, norms, clipping and noise), medians over the turns, and the peak memory of a step. Our batches
+are Poisson-sampled with a mean of 64; the others' are always 64.
 """
 
 from __future__ import annotations
@@ -14,22 +15,27 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.func import grad
+from torch.profiler import ProfilerActivity, profile
 
 from sordino import models
-from sordino.descent import InPlace
+from sordino.errors import UserError
 from sordino.parameters import flatten
 from sordino.per_example import Bookkeeper
+from sordino.privacy.compiled import COMPILER_OPTIONS, CompiledSum, compiled_sum
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.noise import Seeded
-from sordino.training import Batch, Learner, cross_entropy
+from sordino.training import InPlace, Learner
 
-BATCH, RECORDS = 64, 640
+BATCH, RECORDS, STEPS = 64, 640, 30
+Step = Callable[[], None]
 
 
-def data() -> tuple[torch.Tensor, torch.Tensor]:
+def data() -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(RECORDS, 1, 28, 28, generator=generator)
     return x, torch.randint(0, 10, (RECORDS,), generator=generator)
@@ -40,57 +46,86 @@ def network() -> nn.Module:
     return models.build("lenet", (1, 28, 28), 10)
 
 
-def bare_step() -> Callable[[], None]:
-    """A plain PyTorch step without privacy."""
-    module, (x, y) = network(), data()
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
+def in_batches(step: Callable[[Tensor, Tensor], None]) -> Step:
+    """The step on one batch after the other."""
+    x, y = data()
     place = 0
 
-    def step() -> None:
+    def next_step() -> None:
         nonlocal place
         part = slice(place, place + BATCH)
         place = (place + BATCH) % RECORDS
+        step(x[part], y[part])
+
+    return next_step
+
+
+def bare_step() -> Step:
+    """A plain PyTorch step without privacy."""
+    module = network()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
+
+    def step(x: Tensor, y: Tensor) -> None:
         optimizer.zero_grad()
-        nn.functional.cross_entropy(module(x[part]), y[part]).backward()
+        nn.functional.cross_entropy(module(x), y).backward()
         optimizer.step()
 
-    return step
+    return in_batches(step)
 
 
-def our_step() -> Callable[[], None]:
-    """A step as a record-level method takes it, on a batch of fixed size (a rate of one on 64 records)."""
+def compiled_bare_step() -> Step:
+    """A step without privacy whose gradient is compiled as a whole for batches of 64, with the same options as ours.
+
+    It is faster than `torch.compile` of the network alone, which leaves the loss and the update outside.
+    """
+    module = network()
+    learner, flat, optimizer = Learner(module), flatten(module), InPlace("sgd", 0.01)
+
+    def loss(flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(learner.logits(flat, x), y)
+
+    gradient = torch.compile(grad(loss), fullgraph=True, dynamic=False, options=COMPILER_OPTIONS)
+
+    def step(x: Tensor, y: Tensor) -> None:
+        optimizer.step(flat, gradient(flat, x, y))
+
+    return in_batches(step)
+
+
+def our_step(compiled: CompiledSum | None = None, rate: float = BATCH / RECORDS) -> Step:
+    """A step as a record-level method takes it, on Poisson-sampled batches of 64 in the mean."""
     module, (x, y) = network(), data()
-    learner, flat = Learner(module), flatten(module)
-    keeper, optimizer = Bookkeeper(learner), InPlace("sgd", 0.01)
-    none = torch.zeros(BATCH, dtype=torch.bool)
-    clip = torch.tensor([1.0])
-    views = [
-        PrivateRecords(x[i : i + BATCH], y[i : i + BATCH], none, keeper, (1.0, 1.0, 10**9), clip, Seeded(i), (0,))
-        for i in range(0, RECORDS, BATCH)
-    ]
-    turn = 0
+    flat, keeper, optimizer = flatten(module), Bookkeeper(Learner(module)), InPlace("sgd", 0.01)
+    count = round(BATCH / rate)
+    view = PrivateRecords(
+        x[:count],
+        y[:count],
+        torch.zeros(count, dtype=torch.bool),
+        keeper,
+        (rate, 1.0, 10**9),
+        torch.tensor([1.0]),
+        Seeded(0),
+        ("local", 0, 0),
+        compiled=compiled,
+    )
 
     def step() -> None:
-        nonlocal turn
-        optimizer.step(flat, views[turn % len(views)].gradient(flat))
-        turn += 1
+        optimizer.step(flat, view.gradient(flat))
 
     return step
 
 
-def opacus_step(mode: str) -> Callable[[], None]:
+def opacus_step(mode: str) -> Step:
     """A step of Opacus in one of its modes for the gradients of single records."""
     from opacus import PrivacyEngine
     from torch.utils.data import DataLoader, TensorDataset
 
-    module, (x, y) = network(), data()
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
-    loader = DataLoader(TensorDataset(x, y), batch_size=BATCH)
+    module = network()
     criterion = nn.CrossEntropyLoss()
     made = PrivacyEngine().make_private(
         module=module,
-        optimizer=optimizer,
-        data_loader=loader,
+        optimizer=torch.optim.SGD(module.parameters(), lr=0.01),
+        data_loader=DataLoader(TensorDataset(*data()), batch_size=BATCH),
         criterion=criterion,
         noise_multiplier=1.0,
         max_grad_norm=1.0,
@@ -99,85 +134,101 @@ def opacus_step(mode: str) -> Callable[[], None]:
     )
     private, stepper = made[0], made[1]
     loss_of = made[2] if mode == "ghost" else criterion
-    place = 0
 
-    def step() -> None:
-        nonlocal place
-        part = slice(place, place + BATCH)
-        place = (place + BATCH) % RECORDS
+    def step(x: Tensor, y: Tensor) -> None:
         stepper.zero_grad()
-        loss_of(private(x[part]), y[part]).backward()
+        loss_of(private(x), y).backward()
         stepper.step()
 
-    return step
+    return in_batches(step)
 
 
-def kept_bytes() -> dict[str, int]:
-    """Bytes of the tensors that a step keeps for its backward pass, and of what book-keeping adds."""
-    module, (x, y) = network(), data()
-    learner, flat = Learner(module), flatten(module)
-    sizes: list[int] = []
+def contenders() -> tuple[dict[str, Step], dict[str, Step]]:
+    """Who is measured, for speed and for memory: there our batches are exactly 64 too."""
+    quick: dict[str, Step] = {"without privacy": bare_step(), "sordino": our_step()}
+    small: dict[str, Step] = {"without privacy": quick["without privacy"], "sordino": our_step(rate=1.0)}
+    try:
+        made = compiled_sum(network(), (1, 28, 28), 10)
+        quick |= {"without privacy, compiled": compiled_bare_step(), "sordino, compiled": our_step(made)}
+        small |= {"sordino, compiled": our_step(made, rate=1.0)}
+        small |= {"without privacy, compiled": quick["without privacy, compiled"]}
+    except UserError as error:
+        print(error)
+    try:
+        peers = {f"opacus {mode}": opacus_step(mode) for mode in ("ghost", "hooks", "functorch")}
+    except ImportError:
+        print('Opacus is not installed: pip install "opacus>=1.6" to measure against it.')
+        peers = {}
+    return quick | peers, small | peers
 
-    def pack(tensor: torch.Tensor) -> torch.Tensor:
-        sizes.append(tensor.numel() * tensor.element_size())
-        return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        learner.gradient(flat, Batch(x[:BATCH], y[:BATCH], y, None), cross_entropy)
-    bare = sum(sizes)
-    book = Bookkeeper(learner).book(flat, Batch(x[:BATCH], y[:BATCH], y, None), cross_entropy)
-    book.layer_norms()
-    extra = sum(
-        tensor.numel() * tensor.element_size()
-        for page in book.pages
-        for tensor in [page.slope, *(page._gradients or [])]
-        if tensor is not None
-    )
-    return {"bare": bare, "book-keeping": bare + extra}
+def peak_bytes(step: Step) -> int:
+    """The most bytes that one step has allocated at once, as torch's allocator saw them."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
+        step()
+    events = [event for event in watched.profiler.kineto_results.events() if event.name() == "[memory]"]
+    live = peak = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        live += event.nbytes()
+        peak = max(peak, live)
+    return peak
+
+
+def measured(turns: int) -> dict[str, Any]:
+    """Samples per second by contender, the ratios that matter, and peak memory over that without privacy."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    quick, small = contenders()
+    for step in [*quick.values(), *small.values()]:
+        for _ in range(5):
+            step()
+    rates: dict[str, list[float]] = {name: [] for name in quick}
+    for _ in range(turns):
+        for name, step in quick.items():
+            begin = time.perf_counter()
+            for _ in range(STEPS):
+                step()
+            rates[name].append(BATCH * STEPS / (time.perf_counter() - begin))
+    peaks = {name: peak_bytes(step) for name, step in small.items()}
+    torch.set_num_threads(threads)
+    medians = {name: statistics.median(values) for name, values in rates.items()}
+    return {
+        "samples_per_second": medians,
+        "ratios": ratios(medians),
+        "memory": {name: peak / peaks["without privacy"] for name, peak in peaks.items()},
+    }
+
+
+def ratios(rates: dict[str, float]) -> dict[str, float]:
+    """Ours over theirs, where both were measured; Opacus by its best mode."""
+    rates = dict(rates)
+    peers = [value for name, value in rates.items() if name.startswith("opacus")]
+    if peers:
+        rates["best of opacus"] = max(peers)
+    pairs = [
+        ("sordino", "without privacy"),
+        ("sordino", "best of opacus"),
+        ("sordino, compiled", "without privacy"),
+        ("sordino, compiled", "without privacy, compiled"),
+        ("sordino, compiled", "best of opacus"),
+    ]
+    return {f"{a} / {b}": rates[a] / rates[b] for a, b in pairs if a in rates and b in rates}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=40)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--json", action="store_true")
     chosen = parser.parse_args()
-    torch.set_num_threads(1)
-    steps = {"without privacy": bare_step(), "sordino": our_step()}
-    try:
-        steps |= {f"opacus {mode}": opacus_step(mode) for mode in ("ghost", "hooks", "functorch")}
-    except ImportError:
-        print('Opacus is not installed: pip install "opacus>=1.6" to measure against it.')
-    for step in steps.values():
-        for _ in range(5):
-            step()
-    rates: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(chosen.repeats):
-        for name, step in steps.items():
-            begin = time.perf_counter()
-            for _ in range(chosen.steps):
-                step()
-            rates[name].append(BATCH * chosen.steps / (time.perf_counter() - begin))
-    medians = {name: statistics.median(values) for name, values in rates.items()}
-    peers = [value for name, value in medians.items() if name.startswith("opacus")]
-    result = {
-        "samples_per_second": medians,
-        "of_without_privacy": medians["sordino"] / medians["without privacy"],
-        "of_best_opacus": medians["sordino"] / max(peers) if peers else None,
-        "memory": (kept := kept_bytes())["book-keeping"] / kept["bare"],
-        "torch": torch.__version__,
-        "machine": platform.processor() or platform.machine(),
-    }
+    result = measured(chosen.turns)
     if chosen.json:
-        print(json.dumps(result))
+        machine = {"torch": torch.__version__, "machine": platform.processor() or platform.machine()}
+        print(json.dumps(result | machine))
         return
-    for name, value in medians.items():
-        print(
-            f"{name:18} {value:10,.0f} samples/s   {value / medians['without privacy']:.2f} of the step without privacy"
-        )
-    if peers:
-        print(f"sordino is {result['of_best_opacus']:.2f} times the best mode of Opacus")
-    print(f"tensors kept by a step: {result['memory']:.2f} times those without privacy")
+    for name, value in result["samples_per_second"].items():
+        print(f"{name:26} {value:10,.0f} samples/s   peak memory {result['memory'][name]:.2f} x without privacy")
+    for name, value in result["ratios"].items():
+        print(f"{name:50} {value:.2f}")
 
 
 if __name__ == "__main__":

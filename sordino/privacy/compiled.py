@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,9 @@ Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
 """The model, the records, their labels, and the thresholds in double precision."""
 Function = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """From these to the flat sum of clipped gradients."""
+COMPILER_OPTIONS: dict[str, Any] = {"compile_threads": 1, "layout_optimization": False}
+"""Processes that compile side by side would not survive the fork of workers. Channels-last layouts cost more than they
+gain in networks as small as those trained privately: activations are copied back and forth."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,8 @@ class CompiledSum:
         return records > 1 and clip.numel() == self.thresholds and loss is cross_entropy
 
     def __call__(self, flat: Tensor, x: Tensor, y: Tensor, clip: Tensor) -> Tensor:
+        # Through one dimension and back: another stride of a dimension of size one would be compiled for anew.
+        x = x.reshape(-1).view(x.shape)
         with torch.no_grad():
             return self.function(flat, x, y, clip.double())
 
@@ -91,10 +97,7 @@ def traced(keeper: Bookkeeper, example: Inputs) -> Function:
 def _compiled(graph: Function, example: Inputs) -> Function:
     from torch._dynamo import mark_dynamic
 
-    # Processes that compile side by side would not survive the fork of workers. Channels-last layouts cost more than
-    # they gain in networks as small as those trained privately: activations are copied back and forth.
-    options: dict[str, str | int | bool | Callable[..., object]] = {"compile_threads": 1, "layout_optimization": False}
-    function = torch.compile(graph, fullgraph=True, options=options)
+    function = torch.compile(graph, fullgraph=True, options=COMPILER_OPTIONS)
     _, x, y, _ = example
     for tensor in (x, y):
         mark_dynamic(tensor, 0)

@@ -1,0 +1,176 @@
+"""The traced and the compiled sum of clipped gradients against the eager one.
+
+Compiling takes ten seconds and more for each network, so that most is checked on the traced graph, which is what the
+compiler is given.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sordino import models
+from sordino.errors import UserError
+from sordino.parameters import flatten
+from sordino.per_example import Bookkeeper
+from sordino.privacy.compiled import CompiledSum, compiled_sum, traced
+from sordino.privacy.gradients import PrivateRecords, clipped_sum
+from sordino.privacy.noise import Seeded
+from sordino.training import Batch, Learner, cross_entropy
+
+NETWORKS = {
+    "mlp": (lambda: models.build("mlp", (1, 8, 8), 10), (1, 8, 8)),
+    "lenet": (lambda: models.build("lenet", (1, 28, 28), 10), (1, 28, 28)),
+    "group norm, stride and padding": (
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 4, 3, stride=2, padding=1, bias=False),
+            nn.GroupNorm(2, 4),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(64, 10),
+        ),
+        (3, 8, 8),
+    ),
+    "many channels, few positions": (
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 32, 4, stride=2, padding=1), nn.Tanh(), nn.Conv2d(32, 40, 4), nn.Flatten(), nn.Linear(40, 10)
+        ),
+        (3, 8, 8),
+    ),
+    "layer norm": (
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.LayerNorm(8), nn.Linear(8, 10, bias=False)),
+        (3, 8, 8),
+    ),
+}
+BAD = 1
+"""The record of a batch that is not finite, where one is not."""
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class Case:
+    """A network, its eager book-keeping, and records."""
+
+    def __init__(self, name: str, layered: bool = False) -> None:
+        torch.manual_seed(0)
+        make, self.shape = NETWORKS[name]
+        self.module = make()
+        self.keeper, self.flat = Bookkeeper(Learner(self.module)), flatten(self.module)
+        layers = len(self.keeper.layers)
+        self.clip = torch.linspace(0.1, 0.3, layers) if layered else torch.tensor([0.2])
+        self.x, self.y = torch.randn(150, *self.shape), torch.randint(0, 10, (150,))
+
+    def trace(self) -> CompiledSum:
+        return CompiledSum(traced(self.keeper, (self.flat, self.x[:7], self.y[:7], self.clip.double())), len(self.clip))
+
+    def compile(self) -> CompiledSum:
+        return compiled_sum(self.module, self.shape, 10, len(self.clip))
+
+    def eager(self, x: Tensor, y: Tensor) -> Tensor:
+        return clipped_sum(self.keeper.book(self.flat, Batch(x, y, y, None), cross_entropy), self.clip)
+
+    def check(self, made: CompiledSum) -> None:
+        """Batches of any size give the eager sum, also in pieces; nobody counts more than the threshold."""
+        for size in (2, 3, 7, 64, 150):
+            x, y = self.x[:size], self.y[:size]
+            assert torch.allclose(made(self.flat, x, y, self.clip), self.eager(x, y), atol=2e-6), size
+        pieces = zip(self.x.split(40), self.y.split(40), strict=True)
+        summed = sum(made(self.flat, x, y, self.clip) for x, y in pieces)
+        assert torch.allclose(summed, made(self.flat, self.x, self.y, self.clip), atol=2e-6)
+        for i in range(0, 20, 2):
+            self.check_threshold(made, self.x[i] * 10.0 ** (i - 5))
+            self.check_threshold(made, torch.full_like(self.x[i], 0.1 * i))
+
+    def check_threshold(self, made: CompiledSum, record: Tensor) -> None:
+        """Twice the same record: each half of the sum stays below the threshold, or in each layer below its own."""
+        twice = made(self.flat, torch.stack([record, record]), self.y[:1].expand(2).clone(), self.clip).double() / 2
+        parts = twice.split(self.keeper.learner.layout.layers) if len(self.clip) > 1 else [twice]
+        for part, threshold in zip(parts, self.clip.double(), strict=True):
+            assert float(part.norm()) <= float(threshold)
+
+
+@pytest.mark.parametrize("layered", [False, True], ids=["one threshold", "one for each layer"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_traced_it_is_the_eager_sum(name: str, layered: bool) -> None:
+    case = Case(name, layered)
+    case.check(case.trace())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "layered"),
+    [("mlp", False), ("mlp", True), ("lenet", False), ("group norm, stride and padding", True)],
+)
+def test_compiled_it_is_the_eager_sum(name: str, layered: bool) -> None:
+    case = Case(name, layered)
+    made = case.compile()
+    case.check(made)
+    check_steps(case, made)
+
+
+def check_steps(case: Case, made: CompiledSum) -> None:
+    """Steps with the compiled sum draw the same coins and noise, for batches of no, one and many records."""
+    x = case.x.clone()
+    x[BAD] = math.nan
+    for count, rate in ((0, 0.5), (1, 1.0), (2, 1.0), (150, 0.3), (150, 1.0)):
+        none = torch.zeros(count, dtype=torch.bool)
+        eager, quick = (
+            PrivateRecords(
+                x[:count],
+                case.y[:count],
+                none,
+                case.keeper,
+                (rate, 1.0, 3),
+                case.clip,
+                Seeded(0),
+                ("local", 0, 0),
+                compiled=made if which else None,
+            )
+            for which in (False, True)
+        )
+        for _ in range(3):
+            expected = eager.gradient(case.flat)
+            assert torch.isfinite(expected).all()
+            assert torch.allclose(quick.gradient(case.flat), expected, atol=1e-5)
+
+
+def test_traced_steps_are_eager_steps() -> None:
+    case = Case("mlp")
+    check_steps(case, case.trace())
+
+
+def test_what_it_was_not_compiled_for_stays_eager() -> None:
+    made = CompiledSum(lambda *inputs: pytest.fail("not for this"), thresholds=1)
+    assert made.fits(2, torch.ones(1), cross_entropy)
+    assert not made.fits(1, torch.ones(1), cross_entropy)
+    assert not made.fits(2, torch.ones(3), cross_entropy)
+    assert not made.fits(2, torch.ones(1), lambda logits, batch: logits.sum(dim=1))
+
+
+def test_networks_that_draw_random_numbers_are_refused() -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Dropout(0.5), nn.Linear(3, 2))
+    with pytest.raises(UserError, match="cannot be compiled here: it draws random numbers"):
+        compiled_sum(module, (4,), 2)
+
+
+def test_networks_that_look_at_values_are_refused() -> None:
+    class Branching(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.layer(x if x.sum() > 0 else 2 * x)
+
+    with pytest.raises(UserError, match="cannot be compiled here"):
+        compiled_sum(Branching(), (4,), 2)

@@ -1,0 +1,106 @@
+"""Whether a run is compiled, and that it does not matter who does the work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from sordino import compiling
+from sordino.config import Experiment
+from sordino.errors import UserError
+from sordino.experiment import prepare, start
+from sordino.privacy.compiled import CompiledSum
+from sordino.store import Store
+
+
+def experiment(folder: Path, **keys: Any) -> Experiment:
+    defaults = {
+        "data": "digits",
+        "clients": 4,
+        "partition": "iid",
+        "model": "mlp",
+        "rounds": 2,
+        "noise_multiplier": 2.0,
+        "workers": 1,
+        "store": folder,
+        "method": "dp-fedavg-record",
+    }
+    return Experiment.make(defaults | {"set": {"epochs": 1, "batch": 80}} | keys)
+
+
+def made(*_: Any) -> CompiledSum:
+    return CompiledSum(lambda flat, x, y, clip: torch.zeros_like(flat), thresholds=1)
+
+
+def impossible(*_: Any) -> CompiledSum:
+    raise UserError("The training step of this network cannot be compiled here: no compiler.")
+
+
+@pytest.fixture
+def it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "COMPILING", 0.0)
+    monkeypatch.setattr(compiling, "WORTH_MEASURING", 0)
+
+
+def test_short_runs_are_not_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "compile_for", pytest.fail)
+    monkeypatch.setattr(compiling, "eager_seconds", pytest.fail)
+    assert prepare(experiment(tmp_path)).experiment.compiled == "never"
+    assert prepare(experiment(tmp_path, method="dp-fedavg")).experiment.compiled == "never"
+
+
+@pytest.mark.parametrize(("seconds", "choice"), [(0.1, "always"), (0.001, "never")])
+def test_long_runs_are_compiled_when_it_pays(
+    seconds: float, choice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """4 clients, 400 rounds of 5 steps: 8,000 steps, of which a quarter is saved; compiling takes 30 seconds."""
+    monkeypatch.setattr(compiling, "compile_for", made)
+    monkeypatch.setattr(compiling, "eager_seconds", lambda *_: seconds)
+    prepared = prepare(experiment(tmp_path, rounds=400))
+    assert prepared.record_plan is not None
+    assert (prepared.record_plan.steps * prepared.record_plan.turns).sum() == 8000
+    assert prepared.experiment.compiled == choice
+    assert (prepared.compiled is not None) == (choice == "always")
+
+
+@pytest.mark.usefixtures("it_pays")
+def test_where_compiling_fails_auto_stays_eager(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "compile_for", impossible)
+    assert prepare(experiment(tmp_path)).experiment.compiled == "never"
+    with pytest.raises(UserError, match="no compiler"):
+        start(prepare(experiment(tmp_path, compiled="always")))
+    assert Store(tmp_path).all() == [], "nothing is written for a run that cannot begin"
+
+
+@pytest.mark.parametrize("keys", [{"method": "dp-fedavg"}, {"device": "meta"}])
+def test_always_is_for_record_level_methods_on_the_cpu(keys: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="record-level methods on the CPU"):
+        prepare(experiment(tmp_path, compiled="always", **keys))
+
+
+@pytest.mark.usefixtures("it_pays")
+def test_a_run_keeps_its_choice_and_its_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resumed run repeats the same numbers; the same experiment is found again whatever `auto` comes to."""
+    monkeypatch.setattr(compiling, "compile_for", made)
+    whole = {"epochs": 1, "batch": 1000}  # all records at each step: the price is known without distributions
+    summary = start(prepare(experiment(tmp_path, set=whole)))
+    row = Store(tmp_path).get(summary["run"])
+    assert row.configuration["compiled"] == "always"
+    assert row.experiment == prepare(experiment(tmp_path, set=whole, compiled="never")).identity
+
+
+@pytest.mark.slow
+def test_workers_share_what_was_compiled(tmp_path: Path) -> None:
+    def models(name: str, **keys: Any) -> dict[str, torch.Tensor]:
+        chosen = experiment(tmp_path / name, **keys)
+        return load_file(chosen.store / "runs" / start(prepare(chosen))["run"] / "models.safetensors")
+
+    alone, two = models("one", compiled="always"), models("two", compiled="always", workers=2)
+    eager = models("eager", compiled="never")
+    for key, value in alone.items():
+        assert torch.equal(value, two[key]), key
+        assert torch.allclose(value, eager[key], atol=1e-5), key
