@@ -97,7 +97,7 @@ class PrivateRecords:
 
     def _clipped_sum(self, flat: Tensor, chosen: Tensor, loss: Loss) -> Tensor:
         total = self._sum(flat, chosen, loss)
-        if bool(torch.isfinite(total).all()):
+        if bool(torch.isfinite(total.sum())):  # a sum is finite only if every entry is
             return total
         # Zero times NaN is not zero: records whose gradients are not finite are left out altogether.
         book = self.__bookkeeper.book(flat, self._batch(chosen), loss)
