@@ -302,7 +302,7 @@ def _with_compiled(prepared: Prepared) -> Prepared:
     if prepared.experiment.compiled != "always" or prepared.compiled is not None:
         return prepared
     with single_threaded():
-        made = compiling.compile_for(prepared.method, prepared.learner.module, prepared.data)
+        made = compiling.compile_for(prepared.method, prepared.learner.written, prepared.data)
     return replace(prepared, compiled=made)
 
 

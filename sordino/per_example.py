@@ -185,14 +185,15 @@ class Bookkeeper:
     def book(self, flat: Tensor, batch: Batch, loss: Loss) -> Book:
         """One forward and one backward pass at `flat`."""
         self.learner.bind(flat)
-        return self._written(self.learner.module, batch, loss)
+        # As it was written: patches of channels-last maps would be copied once more.
+        return self._filled(self.learner.written, batch, loss)
 
     def pure_book(self, flat: Tensor, batch: Batch, loss: Loss) -> Book:
         """The same without touching the network's own parameters: slower, but it can be traced."""
         leaf = flat.detach().requires_grad_()
-        return self._written(lambda x: self.learner.logits(leaf, x), batch, loss)
+        return self._filled(lambda x: self.learner.logits(leaf, x), batch, loss)
 
-    def _written(self, network: Callable[[Tensor], Tensor], batch: Batch, loss: Loss) -> Book:
+    def _filled(self, network: Callable[[Tensor], Tensor], batch: Batch, loss: Loss) -> Book:
         self._pages, self._open = {}, True
         try:
             total = loss(network(batch.x), batch).sum()

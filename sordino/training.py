@@ -62,7 +62,7 @@ class Learner:
     def __init__(self, module: nn.Module, precision: Precision = "fp32") -> None:
         """With `bf16` the network's layers compute in that format when gradients are taken for training; losses,
         parameters and gradients stay in float32, as does everything else."""
-        self._written = module
+        self.written = module
         self.precision = precision
         self.module = arranged(module)
         """The network as it is run for one client; its layers are those of the network as it was written."""
@@ -82,7 +82,7 @@ class Learner:
 
     def logits(self, flat: Tensor, x: Tensor) -> Tensor:
         """The network's output, as a differentiable function of `flat`."""
-        return functional_call(self._written, self.layout.named(flat), (x,))
+        return functional_call(self.written, self.layout.named(flat), (x,))
 
     def stacked_logits(self, models: Tensor, x: Tensor) -> Tensor:
         """The outputs of many clients' models (or of one for all) on their records: (clients, records, classes)."""

@@ -62,6 +62,7 @@ MUTANTS = [
     ("records: no clipping", "privacy/gradients.py", ".clamp(max=1)", ".clamp(min=1, max=1)"),
     ("records: one draw for all steps", "privacy/gradients.py", "(*self.__purpose, self.taken)", "self.__purpose"),
     ("records: batches are not sampled", "privacy/gradients.py", "(coins < self.rate)", "(coins < 2)"),
+    ("records: NaN spoils the sum", "privacy/gradients.py", "chosen[known]", "chosen"),
     ("records: steps are not counted", "privacy/gradients.py", "if self.taken >= self.steps:", "if False:"),
     ("records: one step is charged", "privacy/records.py", "int(self.steps[client])", "1"),
     ("records: a matrix without noise", "privacy/gate.py", "symmetric(draws[0]).unsqueeze(0) *", "0 *"),

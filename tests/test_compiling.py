@@ -13,6 +13,7 @@ from sordino import compiling
 from sordino.config import Experiment
 from sordino.errors import UserError
 from sordino.experiment import prepare, start
+from sordino.plans import plan_of
 from sordino.privacy.compiled import CompiledSum
 from sordino.store import Store
 
@@ -80,6 +81,10 @@ def test_where_compiling_fails_auto_stays_eager(tmp_path: Path, monkeypatch: pyt
 def test_always_is_for_record_level_methods_on_the_cpu(keys: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="record-level methods on the CPU"):
         prepare(experiment(tmp_path, compiled="always", **keys))
+
+
+def test_a_plan_of_a_compiled_run_compiles_nothing(tmp_path: Path) -> None:
+    assert plan_of(experiment(tmp_path, compiled="always"), None, with_model=True).clients == 4
 
 
 @pytest.mark.usefixtures("it_pays")
