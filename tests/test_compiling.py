@@ -83,8 +83,9 @@ def test_always_is_for_record_level_methods_on_the_cpu(keys: dict[str, Any], tmp
         prepare(experiment(tmp_path, compiled="always", **keys))
 
 
-def test_a_plan_of_a_compiled_run_compiles_nothing(tmp_path: Path) -> None:
-    assert plan_of(experiment(tmp_path, compiled="always"), None, with_model=True).clients == 4
+def test_a_plan_of_a_compiled_run_compiles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "compile_for", pytest.fail)
+    assert plan_of(experiment(tmp_path, compiled="always"), None, with_model=True).delta < 1
 
 
 @pytest.mark.usefixtures("it_pays")
