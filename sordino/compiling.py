@@ -28,7 +28,7 @@ from sordino.training import Batch, Learner, cross_entropy
 COMPILING = 30.0
 """The seconds that compiling takes, on a busy machine and for the first time."""
 SAVED = 0.25
-"""The share of an eager step that compiling saves at least: a quarter for convolutions, more for smaller networks."""
+"""The share of an eager step that compiling saves: about a quarter with convolutions, more in smaller networks."""
 WORTH_MEASURING = 5_000
 """Noisy steps below which a run is too short for compiling, however slow its steps."""
 
