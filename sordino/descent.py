@@ -120,9 +120,12 @@ class Descent:
 
         `mask` (0/1) names the entries that may move; `pull` is the gradient of a penalty on the model.
         """
-        flat = flat.clone()
         if not self.records.stacked:
-            return self._epoch_alone(flat, loss, mask, pull)
+            return self._epoch_alone(flat.clone(), loss, mask, pull)
+        if loss is cross_entropy and mask is pull is None and self.optimizer == "sgd" and not self.momentum:
+            whole = self.records.plain_epoch(flat, self.batch, self.rate)
+            if whole is not None:
+                return whole
         for batch in self.records.batches(self.batch):
             gradient = self.records.gradient(flat, batch, loss)
             if pull is not None:

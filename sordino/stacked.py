@@ -22,9 +22,6 @@ ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Callable[[T
 """Each activation, and the gradient at its input from the gradient at its output and that output."""
 
 
-Whole = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
-
-
 @dataclass(frozen=True)
 class Linear:
     """Where a linear layer lies in the flat vector."""
@@ -74,13 +71,11 @@ class Chain:
 
     def gradient(self, flat: Tensor, x: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
         """The gradient of the batch's mean cross-entropy at one client's `flat`; for use under `vmap`."""
-        found: Tensor = _Stacked.apply(self.gradients, flat, x, y, weight)
-        return found
+        return under_vmap(self.gradients, flat, x, y, weight)
 
     def squares(self, flat: Tensor, x: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
         """The sum over a batch of the squared gradients of single records; for use under `vmap`."""
-        found: Tensor = _Stacked.apply(self.sums_of_squares, flat, x, y, weight)
-        return found
+        return under_vmap(self.sums_of_squares, flat, x, y, weight)
 
     def gradients(self, flat: Tensor, x: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
         """One row for each client: `flat` (clients, parameters), `x` (clients, records, ...), `y`, `weight`."""
@@ -102,6 +97,16 @@ class Chain:
             if layer.bias:
                 torch.sum(squared, dim=1, out=layer.offset(found))
         return found
+
+    def epoch(
+        self, flat: Tensor, x: Tensor, y: Tensor, valid: Tensor | None, order: Tensor, *, batch: int, rate: float
+    ) -> Tensor:
+        """Each client's model after one pass of SGD over its records in its `order`, `batch` at a time."""
+        flat, rows = flat.clone(memory_format=torch.contiguous_format), torch.arange(len(order)).unsqueeze(1)
+        for places in order.split(batch, dim=1):
+            weight = None if valid is None else valid[rows, places]
+            flat.add_(self.gradients(flat, x[rows, places], y[rows, places], weight), alpha=-rate)
+        return flat
 
     def logits(self, flat: Tensor, x: Tensor) -> Tensor:
         """(clients, records, classes)."""
@@ -142,26 +147,31 @@ class Chain:
         return outs
 
 
+def under_vmap(function: Callable[..., Tensor], *tensors: Tensor | None) -> Tensor:
+    """A function of whole stacks (one row per client) as seen from one client under `vmap`."""
+    found: Tensor = _Stacked.apply(function, *tensors)
+    return found
+
+
 class _Stacked(torch.autograd.Function):
-    """A function of whole stacks as seen from one client under `vmap`. It is not differentiated itself."""
+    """What `under_vmap` does. It is not differentiated itself."""
 
     @staticmethod
-    def forward(function: Whole, flat: Tensor, x: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
-        only = None if weight is None else weight.unsqueeze(0)
-        return function(flat.unsqueeze(0), x.unsqueeze(0), y.unsqueeze(0), only).squeeze(0)
+    def forward(function: Callable[..., Tensor], *tensors: Tensor | None) -> Tensor:
+        return function(*(None if tensor is None else tensor.unsqueeze(0) for tensor in tensors)).squeeze(0)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
         return
 
     @staticmethod
-    def vmap(info: Any, dims: Any, function: Whole, *tensors: Any) -> tuple[Tensor, int]:
+    def vmap(info: Any, dims: Any, function: Callable[..., Tensor], *tensors: Any) -> tuple[Tensor, int]:
         def whole(tensor: Tensor | None, dim: int | None) -> Tensor | None:
             if tensor is None or dim is not None:
                 return tensor if tensor is None else tensor.movedim(dim, 0)  # type: ignore[arg-type]
             return tensor.expand(info.batch_size, *tensor.shape)
 
-        return function(*map(whole, tensors, dims[1:])), 0  # type: ignore[arg-type]
+        return function(*map(whole, tensors, dims[1:])), 0
 
 
 def shares(weight: Tensor) -> Tensor:

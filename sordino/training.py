@@ -7,6 +7,7 @@ one client, and `Records.stacked` decides how gradients are taken. `sordino.desc
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -18,7 +19,7 @@ from torch.nn import functional
 
 from sordino.models.arrangement import arranged
 from sordino.parameters import Layout
-from sordino.stacked import Chain
+from sordino.stacked import Chain, under_vmap
 
 Precision = Literal["fp32", "bf16"]
 
@@ -70,7 +71,7 @@ class Learner:
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         self._bound: Tensor | None = None
         self._bookkeeper: Any = None
-        self._chain = Chain.of(module)
+        self.chain = Chain.of(module)
 
     def bind(self, flat: Tensor) -> None:
         """Make the network's parameters views of `flat`, so that changing it in place changes the network."""
@@ -89,7 +90,7 @@ class Learner:
         with torch.no_grad():
             if len(models) == 1:
                 return self.logits(models[0], x.flatten(0, 1)).unflatten(0, x.shape[:2])
-            return self._chain.logits(models, x) if self._chain is not None else vmap(self.logits)(models, x)
+            return self.chain.logits(models, x) if self.chain is not None else vmap(self.logits)(models, x)
 
     def gradient(self, flat: Tensor, batch: Batch, loss: Loss) -> Tensor:
         """The gradient of the batch's mean loss, for one client."""
@@ -102,8 +103,8 @@ class Learner:
 
     def stacked_gradient(self, flat: Tensor, batch: Batch, loss: Loss) -> Tensor:
         """The same under `vmap` over clients."""
-        if self._chain is not None and loss is cross_entropy:
-            return self._chain.gradient(flat, batch.x, batch.y, batch.weight)
+        if self.chain is not None and loss is cross_entropy:
+            return self.chain.gradient(flat, batch.x, batch.y, batch.weight)
 
         def total(flat: Tensor) -> Tensor:
             return mean_loss(loss(self.logits(flat, batch.x), batch), batch)
@@ -113,8 +114,8 @@ class Learner:
     def squared_gradients(self, flat: Tensor, batch: Batch) -> Tensor:
         """The sum over the batch's records of the squared gradient of each record's loss."""
 
-        if self._chain is not None:
-            return self._chain.squares(flat, batch.x, batch.y, batch.weight)
+        if self.chain is not None:
+            return self.chain.squares(flat, batch.x, batch.y, batch.weight)
 
         def one(flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
             return cross_entropies(self.logits(flat, x.unsqueeze(0)), y.unsqueeze(0)).squeeze(0)
@@ -194,6 +195,14 @@ class Records:
         for begin in range(0, len(self.y), size):
             part = slice(begin, begin + size)
             yield Batch(x[part], y[part], order[part], None if valid is None else valid[part])
+
+    def plain_epoch(self, flat: Tensor, size: int, rate: float) -> Tensor | None:
+        """All of an epoch of SGD at once, for stacked clients; None for networks with which that cannot be done."""
+        chain = self.learner.chain
+        if chain is None:
+            return None
+        epoch = functools.partial(chain.epoch, batch=size, rate=rate)
+        return under_vmap(epoch, flat, self.x, self.y, self.valid, self._order())
 
     def gradient(self, flat: Tensor, batch: Batch, loss: Loss = cross_entropy) -> Tensor:
         """The gradient of the batch's mean loss at `flat`."""

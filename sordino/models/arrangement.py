@@ -4,31 +4,34 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from torch import Tensor, channels_last, nn
+from torch import Tensor, nn
 
 KNOWN = (nn.Conv2d, nn.MaxPool2d, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.Dropout, nn.Dropout2d, nn.Flatten, nn.Linear)
 
 
 class ChannelsLast(nn.Module):
-    """Keeps the channels of each position together in memory."""
+    """Keeps the channels of each position together in memory; the layers behind it go on so."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return x.contiguous(memory_format=channels_last)
+        records, channels, high, wide = x.shape
+        # Through one dimension, so that torch sees the order of the dimensions even where there is but one channel.
+        return x.permute(0, 2, 3, 1).reshape(-1).view(records, high, wide, channels).permute(0, 3, 1, 2)
 
 
 def arranged(module: nn.Module) -> nn.Module:
-    """A convolutional network with its maps kept channels-last, where that pays; any other as it is.
+    """A plain sequence of convolutions and poolings as it runs fastest on a processor; any other network as it is.
 
-    Pooling reads maps several times faster so. Group normalization on a processor does not like it, and a network that
-    is more than a plain sequence may look at its layers in ways that are not known here.
+    Maps are kept channels-last, which pooling reads several times faster, and a ReLU comes behind the pooling that
+    follows it: the largest of what is cut off at zero is the largest, cut off at zero, and its gradient goes to the
+    same place. Group normalization on a processor does not like channels last, and a network that is more than a plain
+    sequence may look at its layers in ways that are not known here.
     """
-    if type(module) is not nn.Sequential or not any(isinstance(layer, nn.MaxPool2d) for layer in module):
+    if type(module) is not nn.Sequential or not all(isinstance(layer, KNOWN) for layer in module):
         return module
-    if not all(isinstance(layer, KNOWN) for layer in module):
+    if not all(any(isinstance(layer, kind) for layer in module) for kind in (nn.Conv2d, nn.MaxPool2d)):
         return module
-    layers: list[tuple[str, nn.Module]] = []
+    layers: list[tuple[str, nn.Module]] = [("channels_last", ChannelsLast())]
     for name, layer in module.named_children():
-        layers.append((name, layer))
-        if isinstance(layer, nn.Conv2d) and not any(isinstance(other, ChannelsLast) for _, other in layers):
-            layers.append((f"{name}_channels_last", ChannelsLast()))
+        behind = isinstance(layer, nn.MaxPool2d) and isinstance(layers[-1][1], nn.ReLU)
+        layers.insert(len(layers) - behind, (name, layer))
     return nn.Sequential(OrderedDict(layers))
