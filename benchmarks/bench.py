@@ -26,13 +26,15 @@ from contenders import Contender, Sordino
 from workloads import W2, WORKLOADS, Workload
 
 Entry = Callable[[], Contender]
+LOOP_B = "loop B (2 processes)"
+"""The denominator."""
 
 
 def entries(workload: Workload) -> dict[str, Entry]:
     """Who is measured on a workload."""
     found: dict[str, Entry] = {
         "loop A (1 process, 2 threads)": lambda: Bare(workload, 1, 2),
-        "loop B (2 processes)": lambda: Bare(workload, 2, 1),
+        LOOP_B: lambda: Bare(workload, 2, 1),
         "sordino": lambda: Sordino(workload),
     }
     if workload is W2:
@@ -41,16 +43,34 @@ def entries(workload: Workload) -> dict[str, Entry]:
     return found
 
 
+def started(found: dict[str, Entry]) -> dict[str, Contender]:
+    """The contenders, each after a round that is not measured."""
+    contenders = {name: make() for name, make in found.items()}
+    for contender in contenders.values():
+        contender.rate(1)
+    return contenders
+
+
 def measured(workload: Workload, contenders: dict[str, Contender], turns: int) -> dict[str, list[float]]:
     """Samples a second of each contender in each turn."""
     rates: dict[str, list[float]] = {name: [] for name in contenders}
-    for contender in contenders.values():
-        contender.rate(1)
     for turn in range(turns):
         for name, contender in contenders.items():
             rates[name].append(contender.rate(workload.rounds))
             print(f"  {workload.name} turn {turn + 1}: {name:32} {rates[name][-1]:12,.0f} samples/s", flush=True)
     return rates
+
+
+def compared(workload: Workload, contenders: dict[str, Contender], turns: int) -> dict[str, Any]:
+    """What is reported of a workload; it is printed too, with ratios to loop B, and the contenders are closed."""
+    rates = measured(workload, contenders, turns)
+    for contender in contenders.values():
+        contender.close()
+    medians = {who: statistics.median(values) for who, values in rates.items()}
+    print(f"{workload.name}: {workload.about}")
+    for who, value in medians.items():
+        print(f"  {who:32} {value:12,.0f} samples/s   {value / medians[LOOP_B]:.2f} x B")
+    return {"about": workload.about, "turns": rates, "median": medians}
 
 
 def machine() -> dict[str, Any]:
@@ -78,16 +98,7 @@ def main() -> None:
     result: dict[str, Any] = {"machine": machine(), "workloads": {}}
     for name in chosen.only:
         workload = WORKLOADS[name]
-        contenders = {who: make() for who, make in entries(workload).items()}
-        rates = measured(workload, contenders, chosen.turns)
-        for contender in contenders.values():
-            contender.close()
-        medians = {who: statistics.median(values) for who, values in rates.items()}
-        result["workloads"][name] = {"about": workload.about, "turns": rates, "median": medians}
-        base = medians["loop B (2 processes)"]
-        print(f"{name}: {workload.about}")
-        for who, value in medians.items():
-            print(f"  {who:32} {value:12,.0f} samples/s   {value / base:.2f} x B")
+        result["workloads"][name] = compared(workload, started(entries(workload)), chosen.turns)
     chosen.json.parent.mkdir(parents=True, exist_ok=True)
     chosen.json.write_text(json.dumps(result, indent=1))
     print(f"Written to {chosen.json}; load at the start {result['machine']['load']:.2f}.")
