@@ -25,6 +25,8 @@ from workloads import WORKLOADS, Workload
 
 W4 = "W4"
 PFLLIB = "left out: it is not a package that pip can install"
+BUSY = 0.5
+"""The load from which ratios are not to be trusted: one process then gets more of a core than each of two."""
 
 
 def peers(workload: Workload, notes: dict[str, Any]) -> dict[str, Contender]:
@@ -92,6 +94,10 @@ def main() -> None:
     chosen = parser.parse_args()
     notes: dict[str, Any] = {"PFLlib": PFLLIB}
     result: dict[str, Any] = {"machine": machine(), "peers": notes, "workloads": {}}
+    if result["machine"]["load"] > BUSY:
+        notes["warning"] = (
+            f"the load was {result['machine']['load']:.2f} at the start: the ratios are not to be trusted"
+        )
     chosen.json.parent.mkdir(parents=True, exist_ok=True)
     for name in chosen.only:
         if name == W4:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from workloads import Workload
 SCRIPTS = Path(__file__).resolve().parent
 SENT = ("clients", "records", "shape", "cohort", "network", "batch", "optimizer", "rate", "epochs")
 """The fields of a workload that a peer is told: those of `task.Task`."""
+ALONE = {"OMP_NUM_THREADS": "1"}
+"""Two threads of a process wait for each other, and collapse on a busy machine."""
 PATIENCE = 30
 """Seconds that a peer is given to end."""
 
@@ -26,20 +29,25 @@ class Kind:
     script: str
     rounds: dict[str, int]
     """How many rounds one measurement takes in each workload: some seconds' worth, as rates are compared."""
-    launcher: tuple[str, ...] = ()
-    """Between the interpreter and the script."""
+    processes: int = 1
+    """How many run the script, in pfl's way of telling them of each other."""
 
 
 PEERS = {
     "flower (Ray, 2 actors)": Kind(FLOWER, "flower_peer.py", {"W1": 10, "W2": 2, "W3": 6}),
     "pfl (1 process)": Kind(PFL, "pfl_peer.py", {"W1": 10, "W2": 2, "W3": 30}),
-    "pfl (2 processes)": Kind(
-        PFL,
-        "pfl_peer.py",
-        {"W1": 10, "W2": 2, "W3": 30},
-        launcher=("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
-    ),
+    "pfl (2 processes)": Kind(PFL, "pfl_peer.py", {"W1": 10, "W2": 2, "W3": 30}, processes=2),
 }
+
+
+def places(processes: int) -> list[dict[str, str]]:
+    """The variables by which each of pfl's processes learns its number and where to meet the others."""
+    if processes == 1:
+        return [{}]
+    with socket.create_server(("localhost", 0)) as free:
+        address = f"localhost:{free.getsockname()[1]}"
+    addresses = ",".join([address] * processes)
+    return [{"PFL_WORKER_RANK": str(rank), "PFL_WORKER_ADDRESSES": addresses} for rank in range(processes)]
 
 
 class Peer:
@@ -49,16 +57,24 @@ class Peer:
         kind = PEERS[name]
         self.name, self.workload, self._most = name, workload, kind.rounds[workload.name]
         self._log = FOLDER / f"{''.join(filter(str.isalnum, name))}-{workload.name}.log"
-        task = json.dumps({key: getattr(workload, key) for key in SENT})
+        command = [
+            kind.environment.python,
+            SCRIPTS / kind.script,
+            json.dumps({key: getattr(workload, key) for key in SENT}),
+        ]
+        # Not by torchrun: it opens sessions, and Linux shares a busy machine out by session, so they would get more.
         with self._log.open("w") as log:
-            self._process = subprocess.Popen(
-                [kind.environment.python, *kind.launcher, SCRIPTS / kind.script, task],
-                env=os.environ | {"OMP_NUM_THREADS": "1"},  # two threads collapse on a busy machine
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
+            self._process, *self._others = [
+                subprocess.Popen(
+                    command,
+                    env=os.environ | ALONE | place,
+                    stdin=subprocess.PIPE if rank == 0 else subprocess.DEVNULL,
+                    stdout=subprocess.PIPE if rank == 0 else log,
+                    stderr=log,
+                    text=True,
+                )
+                for rank, place in enumerate(places(kind.processes))
+            ]
 
     def rate(self, rounds: int) -> float:
         """Samples a second over so many rounds, or over the peer's own number where that is smaller."""
@@ -68,11 +84,12 @@ class Peer:
 
     def close(self) -> None:
         self._say(0)
-        try:
-            self._process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            self._process.terminate()  # not kill: a launcher ends its own processes first
-            self._process.wait()
+        for process in (self._process, *self._others):
+            try:
+                process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
     def _say(self, rounds: int) -> None:
         try:

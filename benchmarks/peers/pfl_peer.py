@@ -1,7 +1,6 @@
-"""pfl: federated averaging with norm clipping and central Gaussian noise, in one process or, by torchrun, in several.
+"""pfl: federated averaging with norm clipping and central Gaussian noise, in one process or in several.
 
-python pfl_peer.py '<workload as JSON>'
-python -m torch.distributed.run --nproc-per-node 2 pfl_peer.py '<workload as JSON>'
+python pfl_peer.py '<workload as JSON>'     # several: one for each PFL_WORKER_RANK, with PFL_WORKER_ADDRESSES
 """
 
 from __future__ import annotations
