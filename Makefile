@@ -1,14 +1,17 @@
-# make demo       install, then compare three methods on built-in real data
-# make test       install, then lint, type-check and test
-# make test-slow  the statistical and learning checks that take longer
-# make mutants    break the privacy code in many ways and see that the tests notice
+# make demo         install, then compare three methods on built-in real data
+# make test         install, then lint, type-check and test
+# make test-slow    the statistical and learning checks that take longer
+# make mutants      break the privacy code in many ways and see that the tests notice
+# make bench        speed against bare PyTorch loops and what was aimed at, about a quarter of an hour
+# make bench-scale  how time and memory grow with clients, rounds and parameters
+# make bench-peers  the same against Flower, pfl and Opacus, each in an environment of its own under .bench/
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-slow mutants format clean
+.PHONY: demo test test-slow mutants bench bench-scale bench-peers format clean
 
 demo: $(INSTALLED)
 	$(BIN)/sordino compare experiments/demo.toml --methods local,dp-fedavg,feddpa --seeds 2 --store .sordino/demo
@@ -25,6 +28,15 @@ test-slow: $(INSTALLED)
 mutants: $(INSTALLED)
 	$(BIN)/python tests/mutants.py
 
+bench: $(INSTALLED)
+	$(BIN)/python benchmarks/bench.py
+
+bench-scale: $(INSTALLED)
+	$(BIN)/python benchmarks/scale.py
+
+bench-peers: $(INSTALLED)
+	$(BIN)/python benchmarks/bench_peers.py
+
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -35,4 +47,4 @@ $(INSTALLED): pyproject.toml constraints.txt
 	touch $(INSTALLED)
 
 clean:
-	rm -rf $(VENV) .sordino build *.egg-info
+	rm -rf $(VENV) .sordino .bench build *.egg-info
