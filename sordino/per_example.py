@@ -75,6 +75,8 @@ class Page:
             slope = self.slope.square()
             whole = [slope.t() @ self.inputs.square()]
             return [*whole, slope.sum(dim=0)] if self.layer.bias is not None else whole
+        if isinstance(self.layer, nn.Conv2d) and self._gradients is None:
+            return self._squares_of_a_convolution()
         return [part.square().sum(dim=0) for part in self.gradients()]
 
     def gradients(self) -> list[Tensor]:
@@ -108,6 +110,31 @@ class Page:
             parts = [part.sum(dim=over) if over else part for part in parts]
         return [part for part, parameter in zip(parts, (scale, shift), strict=True) if parameter is not None]
 
+    def _squares_of_a_convolution(self) -> list[Tensor]:
+        """Record by record: what the output positions of one record see fits into the processor's cache."""
+        layer = self.layer
+        assert self.slope is not None
+        assert isinstance(layer, nn.Conv2d)
+        outs, ins, high, wide = layer.weight.shape
+        (down, across), (below, beside) = layer.stride, layer.dilation
+        lines = self._padded().unfold(2, (high - 1) * below + 1, down)[..., ::below]
+        windows = lines.unfold(3, (wide - 1) * beside + 1, across)[..., ::beside].permute(0, 2, 3, 4, 5, 1)
+        total = self.slope.new_zeros(outs, high * wide * ins)
+        for slope, seen in zip(self.slope.flatten(2), windows, strict=True):
+            own = slope @ seen.reshape(slope.shape[1], -1)
+            total.addcmul_(own, own)
+        kernel = total.view(outs, high, wide, ins).permute(0, 3, 1, 2)
+        return [kernel, *(part.square().sum(dim=0) for part in self._convolution_bias())]
+
+    def _padded(self) -> Tensor:
+        """What went into a convolution, with its padding."""
+        layer = self.layer
+        assert isinstance(layer, nn.Conv2d)
+        if not any(layer.padding):
+            return self.inputs
+        top, left = (int(size) for size in layer.padding)
+        return functional.pad(self.inputs, (left, left, top, top))
+
     def _convolution_bias(self) -> list[Tensor]:
         assert self.slope is not None
         return [self.slope.flatten(2).sum(dim=2)] if self.layer.bias is not None else []
@@ -119,10 +146,7 @@ class Page:
         layer = self.layer
         assert isinstance(layer, nn.Conv2d)
         (high, wide), (down, across), (below, beside) = layer.kernel_size, layer.stride, layer.dilation
-        inputs = self.inputs
-        if any(layer.padding):
-            top, left = (int(size) for size in layer.padding)
-            inputs = functional.pad(inputs, (left, left, top, top))
+        inputs = self._padded()
         reach = (self.outputs.shape[2] - 1) * down + 1
         for row in range(high):
             lines = inputs[:, :, row * below : row * below + reach : down]
@@ -187,6 +211,11 @@ class Bookkeeper:
         self.learner.bind(flat)
         # As it was written: patches of channels-last maps would be copied once more.
         return self._filled(self.learner.written, batch, loss)
+
+    def squares(self, flat: Tensor, batch: Batch, loss: Loss) -> Tensor:
+        """The flat sum over a batch of the squared gradients of single records at `flat`."""
+        self.learner.bind(flat)
+        return self._filled(self.learner.module, batch, loss).sum_of_squares()
 
     def pure_book(self, flat: Tensor, batch: Batch, loss: Loss) -> Book:
         """The same without touching the network's own parameters: slower, but it can be traced."""

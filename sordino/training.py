@@ -137,7 +137,7 @@ class Learner:
                 self._bookkeeper = False
         if not self._bookkeeper:
             return self.squared_gradients(flat, batch)
-        squares: Tensor = self._bookkeeper.book(flat, batch, cross_entropy).sum_of_squares()
+        squares: Tensor = self._bookkeeper.squares(flat, batch, cross_entropy)
         return squares
 
     def accuracy(self, flat: Tensor, x: Tensor, y: Tensor) -> float:

@@ -49,7 +49,9 @@ def test_it_is_one_backward_pass_for_each_record(module: nn.Module, shape: tuple
     singles = [Batch(x[i : i + 1], y[i : i + 1], torch.tensor([i]), None) for i in range(5)]
     gradients = torch.stack([learner.gradient(flat, single, cross_entropy) for single in singles])
 
-    book = Bookkeeper(learner).book(flat, Batch(x, y, torch.arange(5), None), cross_entropy)
+    keeper, batch = Bookkeeper(learner), Batch(x, y, torch.arange(5), None)
+    assert torch.allclose(keeper.squares(flat, batch, cross_entropy), gradients.square().sum(dim=0), atol=1e-11)
+    book = keeper.book(flat, batch, cross_entropy)
     by_layer = torch.stack([part.norm(dim=1) for part in gradients.split(learner.layout.layers, dim=1)], dim=1)
     assert torch.allclose(book.layer_norms(), by_layer, rtol=1e-9, atol=1e-12)
     weights = torch.rand(5, dtype=torch.float64)
