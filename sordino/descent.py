@@ -76,7 +76,7 @@ class Tether:
     def add_to(self, gradient: Tensor, model: Tensor) -> None:
         """Add it to `gradient` in place, for one client."""
         difference = model - self.start
-        difference[self._others] = 0
+        difference.index_fill_(0, self._others, 0)
         gradient.add_(difference, alpha=float(self._factor(difference)))
 
     def at(self, places: Tensor) -> Tether:
@@ -148,7 +148,7 @@ class Descent:
             elif pull is not None:
                 gradient += pull(flat)
             if still is not None:
-                gradient[still] = 0
+                gradient.index_fill_(0, still, 0)
             flat = self._alone.step(flat, gradient)
         return flat
 

@@ -209,8 +209,12 @@ class Records:
         take = self.learner.stacked_gradient if self.stacked else self.learner.gradient
         return take(flat, batch, loss)
 
-    def fisher(self, flat: Tensor, chunk: int = 32) -> Tensor:
-        """The diagonal of the empirical Fisher information: the mean squared gradient of one record's loss."""
+    def fisher(self, flat: Tensor, chunk: int | None = None) -> Tensor:
+        """The diagonal of the empirical Fisher information: the mean squared gradient of one record's loss.
+
+        `chunk` records are worked on at once: by default fewer for stacked clients, whose gradients may all be held.
+        """
+        chunk = chunk or (32 if self.stacked else 100)
         self.learner.module.eval()
         squares = self.learner.squared_gradients if self.stacked else self.learner.booked_squares
         total = torch.zeros_like(flat)
