@@ -21,7 +21,7 @@ class Bare:
 
     def __init__(self, workload: Workload, count: int, threads: int) -> None:
         self.workload = workload
-        context = processes.get_context("fork")
+        context = processes.get_context("spawn")  # a fork of a process that has used threads may hang
         self._pipes: list[Connection] = []
         self._children: list[Any] = []
         for part in range(count):

@@ -36,13 +36,14 @@ class Linear:
         """Where the weights end and the bias begins."""
         return self.begin + self.inputs * self.outputs
 
-    def weight(self, flat: Tensor) -> Tensor:
-        """(clients, outputs, inputs), a view."""
-        return flat[:, self.begin : self.middle].unflatten(1, (self.outputs, self.inputs))
+    def of(self, flat: Tensor) -> Parameters:
+        """The layer's parameters in stacked flat vectors, as views."""
+        weight = flat[:, self.begin : self.middle].unflatten(1, (self.outputs, self.inputs))
+        return weight, flat[:, self.middle : self.middle + self.outputs] if self.bias else None
 
-    def offset(self, flat: Tensor) -> Tensor:
-        """(clients, outputs), a view."""
-        return flat[:, self.middle : self.middle + self.outputs]
+
+Parameters = tuple[Tensor, Tensor | None]
+"""The weights (clients, outputs, inputs) and biases (clients, outputs) of a linear layer."""
 
 
 class Chain:
@@ -80,46 +81,69 @@ class Chain:
     def gradients(self, flat: Tensor, x: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
         """One row for each client: `flat` (clients, parameters), `x` (clients, records, ...), `y`, `weight`."""
         found = flat.new_empty(flat.shape)
-        share = 1 / y.shape[1] if weight is None else shares(weight).unsqueeze(2)
-        for layer, below, slope in self._backward(flat, x, y, share):
-            layer.weight(found).copy_(torch.bmm(slope.transpose(1, 2), below))
-            if layer.bias:
-                torch.sum(slope, dim=1, out=layer.offset(found))
+        for place, below, slope in self._backward(self._parameters(flat), x, y, shares(y, weight)):
+            by_weight, by_bias = self._linear(place).of(found)
+            by_weight.copy_(torch.bmm(slope.transpose(1, 2), below))
+            if by_bias is not None:
+                torch.sum(slope, dim=1, out=by_bias)
         return found
 
     def sums_of_squares(self, flat: Tensor, x: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
         """One row for each client: a record's gradient is its slope times what went in, so its square is too."""
         found = flat.new_empty(flat.shape)
         share = 1.0 if weight is None else weight.unsqueeze(2)
-        for layer, below, slope in self._backward(flat, x, y, share):
+        for place, below, slope in self._backward(self._parameters(flat), x, y, share):
+            by_weight, by_bias = self._linear(place).of(found)
             squared = slope.square()
-            layer.weight(found).copy_(torch.bmm(squared.transpose(1, 2), below.square()))
-            if layer.bias:
-                torch.sum(squared, dim=1, out=layer.offset(found))
+            by_weight.copy_(torch.bmm(squared.transpose(1, 2), below.square()))
+            if by_bias is not None:
+                torch.sum(squared, dim=1, out=by_bias)
         return found
 
     def epoch(
         self, flat: Tensor, x: Tensor, y: Tensor, valid: Tensor | None, order: Tensor, *, batch: int, rate: float
     ) -> Tensor:
-        """Each client's model after one pass of SGD over its records in its `order`, `batch` at a time."""
-        flat, rows = flat.clone(memory_format=torch.contiguous_format), torch.arange(len(order)).unsqueeze(1)
+        """Each client's model after one pass of SGD over its records in its `order`, `batch` at a time.
+
+        Layers move as soon as their slopes are known: no gradient is ever put together.
+        """
+        parameters = {
+            place: (copied(weight), None if bias is None else copied(bias))
+            for place, (weight, bias) in self._parameters(flat).items()
+        }
+        rows = torch.arange(len(order), device=order.device).unsqueeze(1)
         for places in order.split(batch, dim=1):
-            weight = None if valid is None else valid[rows, places]
-            flat.add_(self.gradients(flat, x[rows, places], y[rows, places], weight), alpha=-rate)
-        return flat
+            labels, weight = y[rows, places], None if valid is None else valid[rows, places]
+            for place, below, slope in self._backward(parameters, x[rows, places], labels, shares(labels, weight)):
+                matrix, bias = parameters[place]
+                matrix.baddbmm_(slope.transpose(1, 2), below, alpha=-rate)
+                if bias is not None:
+                    bias.add_(slope.sum(dim=1), alpha=-rate)
+        pieces = [part.flatten(1) for parts in parameters.values() for part in parts if part is not None]
+        return torch.cat(pieces, dim=1)
 
     def logits(self, flat: Tensor, x: Tensor) -> Tensor:
         """(clients, records, classes)."""
-        return self._forward(flat, x)[-1]
+        return self._forward(self._parameters(flat), x)[-1]
+
+    def _linear(self, place: int) -> Linear:
+        layer = self.layers[place]
+        assert isinstance(layer, Linear)
+        return layer
+
+    def _parameters(self, flat: Tensor) -> dict[int, Parameters]:
+        """The parameters of the layers that have some, by place in the chain: views."""
+        return {place: layer.of(flat) for place, layer in enumerate(self.layers) if isinstance(layer, Linear)}
 
     def _backward(
-        self, flat: Tensor, x: Tensor, y: Tensor, share: float | Tensor
-    ) -> Iterator[tuple[Linear, Tensor, Tensor]]:
-        """The linear layers from last to first, each with what went in and the slope of the loss at what came out.
+        self, parameters: dict[int, Parameters], x: Tensor, y: Tensor, share: float | Tensor
+    ) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """The linear layers from last to first: place, what went in, and the slope of the loss at what came out.
 
-        The loss is the sum of the records' cross-entropies, each times its `share`.
+        The loss is the sum of the records' cross-entropies, each times its `share`. A layer's parameters may be changed
+        as soon as it has been handed out.
         """
-        outs = self._forward(flat, x)
+        outs = self._forward(parameters, x)
         logits = outs[-1]
         slope = torch.exp(logits - logits.amax(dim=2, keepdim=True))  # for few classes quicker than torch.softmax
         slope /= slope.sum(dim=2, keepdim=True)
@@ -130,18 +154,21 @@ class Chain:
             if not isinstance(layer, Linear):
                 slope = ACTIVATIONS[layer][1](slope, outs[place + 1])
                 continue
-            yield layer, outs[place], slope
-            if place:
-                slope = torch.bmm(slope, layer.weight(flat))
+            lower = torch.bmm(slope, parameters[place][0]) if place else slope
+            yield place, outs[place], slope
+            slope = lower
 
-    def _forward(self, flat: Tensor, x: Tensor) -> list[Tensor]:
+    def _forward(self, parameters: dict[int, Parameters], x: Tensor) -> list[Tensor]:
         """What goes into each layer, and what comes out of the last."""
         outs = [x.flatten(2)]
-        for layer in self.layers:
+        for place, layer in enumerate(self.layers):
             if isinstance(layer, Linear):
-                weight = layer.weight(flat).transpose(1, 2)
-                bias = layer.offset(flat).unsqueeze(1) if layer.bias else None
-                outs.append(torch.bmm(outs[-1], weight) if bias is None else torch.baddbmm(bias, outs[-1], weight))
+                weight, bias = parameters[place]
+                turned = weight.transpose(1, 2)
+                out = (
+                    torch.bmm(outs[-1], turned) if bias is None else torch.baddbmm(bias.unsqueeze(1), outs[-1], turned)
+                )
+                outs.append(out)
             else:
                 outs.append(ACTIVATIONS[layer][0](outs[-1]))
         return outs
@@ -174,6 +201,13 @@ class _Stacked(torch.autograd.Function):
         return function(*map(whole, tensors, dims[1:])), 0
 
 
-def shares(weight: Tensor) -> Tensor:
-    """What each record counts in its batch's mean: (clients, records) of ones, and zeros for padding."""
-    return weight / weight.sum(dim=1, keepdim=True).clamp(min=1)
+def copied(tensor: Tensor) -> Tensor:
+    """A copy that lies together in memory."""
+    return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def shares(y: Tensor, weight: Tensor | None) -> float | Tensor:
+    """What each record counts in its batch's mean; `weight` is one for records and zero for padding."""
+    if weight is None:
+        return 1 / y.shape[1]
+    return (weight / weight.sum(dim=1, keepdim=True).clamp(min=1)).unsqueeze(2)

@@ -23,8 +23,17 @@ class Seeded:
 
     def key(self, *purpose: object) -> int:
         """A 63-bit number that only this seed and this `purpose` have."""
-        text = "/".join(str(part) for part in (self.seed, *purpose)).encode()
-        return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") >> 1
+        return self.keys(purpose[:-1], purpose[-1:])[0]
+
+    def keys(self, purpose: Sequence[object], last: Sequence[object]) -> list[int]:
+        """The keys of `purpose` with each of `last` behind it."""
+        begun = hashlib.blake2b("".join(f"{part}/" for part in (self.seed, *purpose)).encode(), digest_size=8)
+        found = []
+        for part in last:
+            ended = begun.copy()
+            ended.update(str(part).encode())
+            found.append(int.from_bytes(ended.digest(), "big") >> 1)
+        return found
 
     def generator(self, *purpose: object) -> torch.Generator:
         """A generator of its own for each `purpose`."""
@@ -32,9 +41,9 @@ class Seeded:
 
     def normals(self, size: int, purpose: Sequence[object], clients: Sequence[int]) -> torch.Tensor:
         """A row of `size` independent standard normal numbers for each client, each its own for `purpose`."""
-        rows = torch.empty(len(clients), size)
-        for row, client in zip(rows, clients, strict=True):
-            torch.randn(size, generator=self.generator("noise", *purpose, client), out=row)
+        rows, generator = torch.empty(len(clients), size), torch.Generator()
+        for row, key in zip(rows, self.keys(("noise", *purpose), clients), strict=True):
+            torch.randn(size, generator=generator.manual_seed(key), out=row)
         return rows
 
     def normal(self, size: int, *purpose: object) -> torch.Tensor:

@@ -354,6 +354,8 @@ def lengths(rows: Tensor) -> Tensor:
 
 def shortened(rows: Tensor, norms: Tensor, threshold: Tensor) -> Tensor:
     """Each row scaled down to its threshold where it is longer; `norms` are its `lengths`."""
+    if not (norms > threshold).any():
+        return rows
     # The shrinking by 2^-22 makes up for float32 rounding: the norm after clipping is never above the threshold.
     scale = torch.where(norms > threshold, threshold / norms * (1 - 2**-22), torch.ones_like(norms))
     clipped = rows * scale.to(rows.dtype).unsqueeze(1)

@@ -182,8 +182,7 @@ class Engine:
 
     def _one_by_one(self, work: Work, message: dict[str, Any], me: dict[str, Tensor]) -> Done:
         results = []
-        for place, client in enumerate(work.clients):
-            seed = self._seed(work, client)
+        for place, (client, seed) in enumerate(zip(work.clients, self._seeds(work), strict=True)):
             self._seed_dropout(seed)
             records = self._records(work, client, seed)
             result = self._step(work.step)(message, {name: rows[place] for name, rows in me.items()}, records)
@@ -217,7 +216,7 @@ class Engine:
         x, y, valid = self.data.train.stacked(work.clients)
         x, y = x.to(self.device), y.to(self.device)
         valid = None if valid is None else valid.to(self.device)
-        seeds = torch.tensor([self._seed(work, client) for client in work.clients], device=self.device)
+        seeds = torch.tensor(self._seeds(work), device=self.device)
         step = self._step(work.step)
 
         def one(me: Any, x: Tensor, y: Tensor, valid: Tensor | None, seed: Tensor) -> tuple[Any, ...]:
@@ -243,9 +242,9 @@ class Engine:
             learned.append(self.method.learn(public, message, sent, self.learner.layout))
         return {name: torch.stack([one[name] for one in learned]) for name in learned[0]}
 
-    def _seed(self, work: Work, client: int) -> int:
-        """What the order of a client's batches and its dropout depend on."""
-        return self.gate.source.key("training", work.step, work.round, client) >> 32
+    def _seeds(self, work: Work) -> list[int]:
+        """What the order of each client's batches and its dropout depend on."""
+        return [key >> 32 for key in self.gate.source.keys(("training", work.step, work.round), work.clients)]
 
     def _seed_dropout(self, seed: int) -> None:
         """Dropout draws from torch's global stream. `torch.manual_seed` would do, but takes a millisecond."""

@@ -1,8 +1,9 @@
 """The engine in several processes.
 
-Workers are forked once, so they share the data without copies. Each question reaches them as a few numbers;
-tensors travel through shared memory that is set up when a name or size is first seen. Each client's noise and
-batch order depend on the run's seed, the round and the client alone, so it does not matter who does the work.
+Workers are forked once, so they share the data without copies, and this process works with them. Each question
+reaches them as a few numbers; tensors travel through shared memory that is set up when a name or size is first seen.
+Each client's noise and batch order depend on the run's seed, the round and the client alone, so it does not matter who
+does the work.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import gc
 import os
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -29,45 +30,47 @@ class Workers:
     """An engine's work, divided among processes; the same answers as the engine alone."""
 
     def __init__(self, engine: Engine, count: int) -> None:
-        """Start `count` processes, or none when one suffices or the platform cannot fork."""
+        """Work in `count` processes, this one included; alone where the platform cannot fork."""
         self.engine = engine
         self._pipes: list[Connection] = []
         self._children: list[Any] = []
         self._shared: Slabs = {}
         self._answers: list[Slabs] = []
         if count > 1 and hasattr(os, "fork"):
-            self._start(count)
+            self._start(count - 1)
 
     @property
     def count(self) -> int:
         """How many processes do the work."""
-        return max(1, len(self._pipes))
+        return 1 + len(self._pipes)
 
     def work(self, work: Work) -> Answer:
         """Run a step at clients; rows come back in the order of `work.clients`."""
         units = self.engine.units(work.clients)
-        if not self._pipes:
-            return _joined([self.engine.work(work.part(unit)) for unit in units], units)
-        light = replace(work, message=self._share("message", work.message))
-        answers, done = [], []
-        for number, (taken, answer) in enumerate(self._ask("work", (light, units), work.clients)):
-            if taken:
+        if self._pipes:
+            light = replace(work, message=self._share("message", work.message))
+            self._ask("work", (light, units), work.clients)
+        taken = list(self._own(len(units), lambda number: self.engine.work(work.part(units[number]))))
+        answers, done = [answer for _, answer in taken], [units[number] for number, _ in taken]
+        for child in range(len(self._pipes)):
+            numbers, answer = self._receive(child)
+            if numbers:
                 names, accuracies, *rest = answer
-                values = {name: self._answers[number][name][: len(accuracies)] for name in names}
+                values = {name: self._answers[child][name][: len(accuracies)] for name in names}
                 answers.append(Answer(values, accuracies, *rest))
-                done.append([place for unit in taken for place in units[unit]])
+                done.append([place for number in numbers for place in units[number]])
         return _joined(answers, done)
 
     def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
         """Each client's test accuracy with `model`, or with its own when that is None."""
         units = [clients[begin : begin + STACK] for begin in range(0, len(clients), STACK)]
-        if not self._pipes:
-            return np.concatenate([self.engine.accuracies(unit, model) for unit in units])
-        message = self._share("evaluated", {} if model is None else {"model": model})
-        found: dict[int, np.ndarray] = {}
-        for taken, accuracies in self._ask("accuracies", (message, units), clients):
-            found |= dict(zip(taken, accuracies, strict=True))
-        return np.concatenate([found[unit] for unit in range(len(units))])
+        if self._pipes:
+            message = self._share("evaluated", {} if model is None else {"model": model})
+            self._ask("accuracies", (message, units), clients)
+        found = dict(self._own(len(units), lambda number: self.engine.accuracies(units[number], model)))
+        for child in range(len(self._pipes)):
+            found |= dict(zip(*self._receive(child), strict=True))
+        return np.concatenate([found[number] for number in range(len(units))])
 
     def close(self) -> None:
         """End the processes."""
@@ -94,14 +97,18 @@ class Workers:
             self._answers.append({})
         gc.unfreeze()
 
-    def _ask(self, kind: str, question: Any, clients: Sequence[int]) -> list[Any]:
-        """What each worker says to a question about `clients`; whoever is free takes the next unit of it."""
+    def _ask(self, kind: str, question: Any, clients: Sequence[int]) -> None:
+        """Put a question about `clients` to the other processes; whoever is free takes the next unit of it."""
         memory = self.engine.memory
         states = (clients, memory.slots[clients], memory.participations[clients])
         self._next.value = 0
         for pipe in self._pipes:
             pipe.send((kind, question, states))
-        return [self._receive(number) for number in range(len(self._pipes))]
+
+    def _own(self, units: int, action: Callable[[int], Any]) -> Iterator[tuple[int, Any]]:
+        """The units that fall to this process, and what comes of them."""
+        for number in _taken(self._next, units) if self._pipes else range(units):
+            yield number, action(number)
 
     def _share(self, prefix: str, message: Any) -> dict[str, Any]:
         """Put a message's tensors into shared memory; what remains is small enough for a pipe."""
@@ -148,10 +155,17 @@ def _joined(answers: list[Answer], places: list[list[int]]) -> Answer:
     for name, first in answers[0].values.items():
         rows = first.new_empty(len(order), *first.shape[1:])
         for answer, part in zip(answers, places, strict=True):
-            rows[torch.tensor(part)] = answer.values[name]
+            rows[_index(part)] = answer.values[name]
         values[name] = rows
     rejected, size = sum(answer.rejected for answer in answers), sum(answer.size for answer in answers)
     return Answer(values, accuracies[np.argsort(order)], rejected, size, answers[0].kept)
+
+
+def _index(places: list[int]) -> slice | Tensor:
+    """Places in a row are a slice, which is copied to many times faster than to single places."""
+    if places == list(range(places[0], places[0] + len(places))):
+        return slice(places[0], places[0] + len(places))
+    return torch.tensor(places)
 
 
 def _serve(engine: Engine, pipe: Connection, others: list[Connection], turn: Any) -> None:
