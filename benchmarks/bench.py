@@ -3,8 +3,8 @@
     make bench                                    # everything, about a quarter of an hour on two cores
     python benchmarks/bench.py --only W1 W3       # some of it
 
-Contenders take turns and medians over the turns are compared, so that a busy machine hurts all of them alike. Loop B
-(two single-threaded processes) is the denominator. At the end stands what was aimed at, and whether it was reached.
+Contenders take turns and medians over the turns are compared; measure on an idle machine all the same. Loop B (two
+single-threaded processes) is the denominator. At the end stands what was aimed at, and whether it was reached.
 """
 
 from __future__ import annotations
