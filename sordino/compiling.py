@@ -81,8 +81,8 @@ def compile_for(method: Method, module: nn.Module, data: FederatedData) -> Compi
 
 
 def eager_seconds(method: Method, module: nn.Module, data: FederatedData) -> float:
-    """The time that one eager step takes here, on records of noise."""
+    """The time that one eager step takes here, on records of random numbers."""
     keeper, flat = Bookkeeper(Learner(copy.deepcopy(module))), flatten(module)
-    x = torch.randn(method.batch, *data.shape, generator=torch.Generator().manual_seed(0))
+    x = torch.rand(method.batch, *data.shape, generator=torch.Generator().manual_seed(0))
     batch = Batch(x, torch.zeros(method.batch, dtype=torch.int64), torch.empty(0), None)
     return quickest(lambda: clipped_sum(keeper.book(flat, batch, cross_entropy), torch.ones(1)))

@@ -39,7 +39,7 @@ MUTANTS = [
         "finite = torch.ones(len(norms), dtype=torch.bool)",
     ),
     ("numbers are not held", "privacy/release.py", ".clamp(self.low, self.high)", ".clamp(-1e9, 1e9)"),
-    ("one draw for all clients", "privacy/noise.py", '*purpose), clients)', "*purpose), [0] * len(clients))"),
+    ("one draw for all clients", "privacy/noise.py", "*purpose), clients)", "*purpose), [0] * len(clients))"),
     ("one draw for all rounds", "privacy/gate.py", "(step, name, round), clients", "(step, name, 0), clients"),
     ("one draw for all releases", "privacy/gate.py", "(step, name, round), clients", '(step, "", round), clients'),
     ("one draw for all seeds", "privacy/noise.py", "(self.seed, *purpose)", "purpose"),

@@ -18,7 +18,7 @@ from torch.func import vmap
 from sordino.config import Experiment
 from sordino.data import FederatedData
 from sordino.method import Method
-from sordino.simulator.engine import STACK, Mode
+from sordino.simulator.engine import Mode, stack_size
 from sordino.training import Batch, Learner, cross_entropy
 
 STACKABLE = (nn.Sequential, nn.Flatten, nn.Linear, nn.ReLU, nn.Tanh, nn.GELU, nn.Sigmoid, nn.LayerNorm)
@@ -43,7 +43,7 @@ def choose(
     experiment: Experiment, method: Method, learner: Learner, data: FederatedData, initial: Tensor, cohort: int
 ) -> Choice:
     """Decide for a run with `cohort` clients a round, where the experiment leaves it open."""
-    stack = min(STACK, cohort)
+    stack = min(stack_size(learner.layout.size), cohort)
     obstacle = why_not_stacked(method, learner, cohort)
     seconds: dict[Mode, float] = {}
     engine: Mode
@@ -70,7 +70,7 @@ def choose(
             workers = 1
             reasons.append(f"One process: a round is {1e3 * work:.2f} ms of work, less than asking another one costs.")
     if workers > 1:
-        reasons.append(f"{workers} worker processes with one thread each, which share data and models.")
+        reasons.append(f"{workers} processes with one thread each, which share data and models.")
     elif len(reasons) == 1:
         reasons.append("One process with one thread.")
     if learner.precision == "bf16":
@@ -96,9 +96,11 @@ def why_not_stacked(method: Method, learner: Learner, cohort: int) -> str | None
         return "at record level each has batches of its own size"
     if cohort == 1:
         return "a round has only one"
+    if stack_size(learner.layout.size) == 1:
+        return "the network is too large for a stack"
     if learner.precision != "fp32":
         return f"{learner.precision} is for networks too large to be stacked"
-    module = learner.module
+    module = learner.written
     layers = [layer for layer in module.modules() if layer is not module or not list(module.children())]
     odd = [type(layer).__name__ for layer in layers if not isinstance(layer, STACKABLE)]
     return f"the network has a layer of the kind {odd[0]}, which gains nothing from a stack" if odd else None

@@ -24,6 +24,8 @@ from sordino.training import Learner, Records
 Mode = Literal["stacked", "one-by-one"]
 STACK = 50
 """How many clients a stack holds at most: the same for any number of workers, so that results are too."""
+STACKED_NUMBERS = 2**25
+"""How many parameters a stack holds at most, over all its clients."""
 EVALUATED = 2**22
 """How many numbers of test records are evaluated at once."""
 
@@ -69,6 +71,11 @@ class Done:
     start: Tensor | None
 
 
+def stack_size(parameters: int) -> int:
+    """How many clients with so many parameters each are worked on at once."""
+    return max(1, min(STACK, STACKED_NUMBERS // parameters))
+
+
 class Engine:
     """Clients of one run, their data and memory, in this process."""
 
@@ -88,6 +95,7 @@ class Engine:
         self.device = torch.device(device)
         self.steps: dict[str, Releases] = method.steps()
         self.layers = learner.layout.layers
+        self.stack = stack_size(learner.layout.size)
         self.public_names = sorted(method.public_memory(memory.blank["model"], learner.layout))
         self.validation_share = getattr(method, "validation_share", lambda: 0.0)()
         self.bookkeeper = None if gate.record_plan is None else Bookkeeper(learner)
@@ -100,7 +108,7 @@ class Engine:
         by_size = np.lexsort((clients, -self.data.train.sizes[clients]))
         if self.mode == "one-by-one":
             return by_size.reshape(-1, 1).tolist()
-        stacks = -(-len(by_size) // STACK)
+        stacks = -(-len(by_size) // self.stack)
         if len(by_size) > 1:
             stacks += stacks % 2  # an even number keeps two workers equally busy
         return [part.tolist() for part in np.array_split(by_size, stacks)]

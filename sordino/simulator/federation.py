@@ -23,7 +23,7 @@ from sordino.privacy.noise import Seeded
 from sordino.privacy.records import RecordPlan
 from sordino.privacy.release import Number, Public, Releases, Update, due
 from sordino.simulator import checkpoint as checkpoints
-from sordino.simulator.engine import STACK, Answer, Work
+from sordino.simulator.engine import Answer, Work
 from sordino.simulator.workers import Workers
 from sordino.store import Progress, Store, saving
 from sordino.training import Records
@@ -295,7 +295,8 @@ class Simulator:
         if served is not None:
             models, clusters = served
             tensors |= {"global": models[0].clone()} if len(models) == 1 else {"global": models, "clusters": clusters}
-        personal = (memory.states(who[begin : begin + STACK])["model"] for begin in range(0, len(who), STACK))
+        size = self._engine.stack
+        personal = (memory.states(who[begin : begin + size])["model"] for begin in range(0, len(who), size))
         with saving(self._store.folder):
             checkpoints.write_models(
                 tensors, memory.blank["model"].numel(), personal, self._folder / "models.safetensors"

@@ -21,7 +21,7 @@ import torch
 import torch.multiprocessing as processes
 from torch import Tensor
 
-from sordino.simulator.engine import STACK, Answer, Engine, Work, together
+from sordino.simulator.engine import Answer, Engine, Work, together
 
 Slabs = dict[str, Tensor]
 
@@ -63,7 +63,8 @@ class Workers:
 
     def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
         """Each client's test accuracy with `model`, or with its own when that is None."""
-        units = [clients[begin : begin + STACK] for begin in range(0, len(clients), STACK)]
+        size = self.engine.stack
+        units = [clients[begin : begin + size] for begin in range(0, len(clients), size)]
         if self._pipes:
             message = self._share("evaluated", {} if model is None else {"model": model})
             self._ask("accuracies", (message, units), clients)
