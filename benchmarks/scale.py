@@ -1,7 +1,7 @@
 """How time and memory grow: with the number of clients, of rounds, and of parameters.
 
     make bench-scale                              # about five minutes on two cores
-    python benchmarks/scale.py --only clients
+    python benchmarks/scale.py --only clients     # the picture keeps what was found before of the others
 
 Each point is a run of the program in a process of its own, on generated data. Time is the median over rounds, from the
 end of one to the end of the next. Memory is the peak of the main process and its workers together, pages that they
@@ -35,7 +35,7 @@ STUDIES: dict[str, list[int]] = {
 ABOUT = {
     "clients": "W3's shapes, 100 clients a round",
     "rounds": "W3: 1,000 clients, 100 a round",
-    "parameters": "100 clients x 20 rows of 64 features, 10 a round, MLP 64-h-10",
+    "parameters": "10 of 100 clients a round, MLP 64-h-10",
 }
 
 
@@ -163,7 +163,8 @@ def main() -> None:
     if chosen.point:
         print(json.dumps(run_point(chosen.point[0], int(chosen.point[1]))))
         return
-    result: dict[str, Any] = {"machine": machine(), "studies": {}}
+    kept = json.loads(chosen.json.read_text())["studies"] if chosen.json.exists() else {}
+    result: dict[str, Any] = {"machine": machine(), "studies": {name: kept[name] for name in STUDIES if name in kept}}
     for study in chosen.only:
         points = []
         for size in STUDIES[study]:
