@@ -5,11 +5,15 @@ A method is a frozen dataclass of hyper-parameters with a server side and a clie
 functions `step(message, me, data)` of what the server sent, what the client remembered (`me`, with
 `me["participations"]`, how often it has taken part) and the client's data. What a step sends is
 declared beside it with `@sends` and leaves through the gate.
+
+Where whole clients are protected, a step sees its client's records as they are: whatever it sends is bounded and
+noised. Where records are protected, it sees them through noisy gradients alone (`PrivateRecords`); single values that
+it may hand to the gate come sealed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol
@@ -19,13 +23,14 @@ from pydantic import Field
 from torch import Generator, Tensor
 
 from sordino.descent import Descent, Optimizer
+from sordino.message import Message
 from sordino.parameters import Layout
-from sordino.privacy.records import RecordPlan
-from sordino.privacy.release import Releases
+from sordino.privacy.records import RecordNeeds, RecordPlan
+from sordino.privacy.release import Releases, Unit, record_needs
+from sordino.schedule import Schedule
 from sordino.training import Records
 
 Variant = Literal["sound", "paper"]
-Message = Mapping[str, Any]
 
 # What a hyper-parameter may be: configuration refuses the rest.
 Count = Annotated[int, Field(ge=1)]
@@ -50,17 +55,21 @@ class Result:
 class Replies(Protocol):
     """What came back from the clients that were asked, bounded and noised."""
 
+    who: Sequence[int]
+    """Who answered."""
+
     def mean(self, release: str) -> Tensor:
         """The average over the cohort, whose size is public."""
+
+    def rows(self, release: str) -> Tensor:
+        """One row per client. Where noise covers sums only, this exposes single messages, and everybody pays for them
+        what the server pays."""
 
     def deviation(self, release: str) -> Tensor:
         """The noise on each coordinate of the sum over the cohort: public."""
 
     def has(self, release: str) -> bool:
         """Whether it was due in this round."""
-
-    def __getitem__(self, release: str) -> Tensor:
-        """One row per client: what the server, but no outsider, sees."""
 
 
 class State:
@@ -81,22 +90,18 @@ class State:
 
 @dataclass(frozen=True)
 class Budget:
-    """What was planned before the first round: public."""
+    """What may be spent, decided before the first round: public."""
 
-    rounds: int
-    clients: int
-    cohort: int
-    """How many clients a round asks."""
-    turns: int
-    """How often a client takes part, at the most."""
     delta: float
     multiplier: float
-    """Noise over sensitivity that the protected observer meets in one round."""
+    """Noise over sensitivity that the protected observer meets in one round; at record level the median over clients
+    of that of a gradient; zero where nothing is private."""
 
 
 class Federation(Protocol):
     """Clients that can be asked, in a simulation or on real machines."""
 
+    schedule: Schedule
     budget: Budget
     layout: Layout
     features: int
@@ -121,7 +126,11 @@ class Federation(Protocol):
         """Randomness for the server's own choices, another for each purpose and round."""
 
     def state(self, **initial: Any) -> State:
-        """What the server keeps: `initial` at the first round, what was kept when a run resumes."""
+        """What the server keeps: `initial` at the first round, what was kept when a run resumes.
+
+        A value that takes long to make is given as a function without arguments, which is called at the first round
+        only.
+        """
 
     def rounds(self, state: State) -> Iterable[int]:
         """The rounds still to do. Evaluates, logs and checkpoints between them."""
@@ -130,7 +139,11 @@ class Federation(Protocol):
         """The clients whose turn it is in this round."""
 
     def ask(self, who: Sequence[int], step: Callable[..., Result], message: Message) -> Replies:
-        """Run `step` at the clients `who` with `message`, charge what it sends, and bring it back."""
+        """Charge what `step` sends, run it at the clients `who` with `message`, and bring back what left.
+
+        Questions belong into the loop over `rounds`: what is asked before it would be asked again on resume. A value of
+        the message that is an `Each` reaches every client as its own row.
+        """
 
 
 @dataclass(frozen=True)
@@ -141,7 +154,7 @@ class Method:
     """One line: what it does."""
     paper: ClassVar[str]
     """The citation."""
-    unit: ClassVar[Literal["client", "record"]] = "client"
+    unit: ClassVar[Unit] = "client"
     """What its epsilon protects."""
     caveats: ClassVar[dict[Variant, str]] = {}
     """What a reader must know of a variant's epsilon, in a sentence."""
@@ -161,7 +174,11 @@ class Method:
     """Of SGD."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
-        """The server's script, from the initial `model` to the last round."""
+        """The server's script, from the initial `model` to the last round.
+
+        It makes its state with `fed.state` and asks within `fed.rounds`. What it does before the loop is done again
+        when a run resumes, so it must not depend on what clients have answered.
+        """
         raise NotImplementedError
 
     def memory(self, model: Tensor) -> dict[str, Tensor]:
@@ -195,6 +212,10 @@ class Method:
                 found[name] = declare(self)
         return found
 
+    def record_needs(self) -> RecordNeeds:
+        """What its steps release of a client's records besides noisy gradients."""
+        return record_needs(self.steps())
+
     def is_private(self) -> bool:
         """Whether anything that leaves carries noise."""
         return any(release.private for releases in self.steps().values() for release in releases.values())
@@ -216,8 +237,12 @@ class Method:
         """Draw what a finished run has to show besides its curves."""
         return
 
-    def notes(self, budget: Budget) -> list[str]:
-        """What a user should know before a run with this budget."""
+    def notes(self, schedule: Schedule, budget: Budget) -> list[str]:
+        """What a user should know before a run with this schedule and budget."""
+        return []
+
+    def discloses(self) -> list[str]:
+        """What the method lets others know that its epsilon does not cover, besides what leaves bare; in sentences."""
         return []
 
     def published_multiplier(self, epsilon: float, delta: float, rounds: int, records: int) -> float | None:

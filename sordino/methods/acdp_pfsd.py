@@ -27,15 +27,17 @@ test records would leak them into training; the surrogate and the advantage have
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from sordino.method import Federation, Message, NotNegative, Positive, Result, Variant
-from sordino.parts.clipped import Clipped
+from sordino.methods.bases import Clipped, Clipping
 from sordino.parts.distillation import classic, decoupled
+from sordino.parts.ppo_threshold import LearnedThreshold
+from sordino.parts.thresholds import Threshold
 from sordino.privacy.release import sends
 from sordino.training import Batch, Loss, Records, cross_entropy
 
@@ -51,7 +53,7 @@ class ACDPpFSD(Clipped):
         "the sum of updates, for an outside observer",
     }
 
-    clipping: Literal["fixed", "quantile", "median", "layer-wise", "ppo"] = "ppo"
+    clipping: Clipping = LearnedThreshold()
     """`ppo` is the paper's; `fixed` is its DP-pFSD, `quantile` its AQC."""
     distillation: Literal["decoupled", "classic", "none"] = "decoupled"
     """How a client learns from its own last model (its ablations: `classic`, `none`)."""
@@ -63,7 +65,7 @@ class ACDPpFSD(Clipped):
     """The weight of the cross-entropy; the distillation has 1 - alpha. Not given; 0.5."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
-        server = fed.state(model=model, threshold=self.threshold.begin(fed))
+        server = fed.state(model=model, threshold=self.threshold.begin(fed, self.clip))
         for _ in fed.rounds(server):
             message = {"global": server.model, "clip": server.threshold["clip"]}
             got = fed.ask(fed.sample(), self.local, message)
@@ -98,5 +100,8 @@ class ACDPpFSD(Clipped):
 
         return loss
 
-    def bare_metrics(self) -> bool:
-        return self.clipping == "ppo"
+    @property
+    def threshold(self) -> Threshold:
+        if self.variant == "paper" and isinstance(self.clipping, LearnedThreshold):
+            return replace(self.clipping, reads="bare")
+        return self.clipping

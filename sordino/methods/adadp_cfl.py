@@ -22,7 +22,7 @@ coefficient is 1 (1/(2 eta) = 50 would pin the model). Averages are uniform, sin
 |---|---|
 | U_p, gamma | `describe`, `angle` |
 | G_s, lambda_sj, L (Eq. 4.4 to 4.6) | `server.models`, `parts/clustering.py: proximal`, `proximity` |
-| C_i^t, (loss, acc), r | `server.clips`, `server.seen`, reward in `_choose` |
+| C_i^t, (loss, acc), r | `server.threshold`: `parts/record_thresholds.py` |
 """
 
 from __future__ import annotations
@@ -30,21 +30,22 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from sordino.descent import InPlace
-from sordino.method import Federation, Message, NotNegative, Positive, Replies, Result, Share, State, Variant
+from sordino.message import Each
+from sordino.method import Federation, Message, NotNegative, Result, Share, State, Variant
+from sordino.methods.bases import RecordLevel
+from sordino.named import Named
 from sordino.parts import clustering
-from sordino.parts.ddpg import Ddpg, threshold
-from sordino.parts.record_level import RecordLevel
+from sordino.parts.record_thresholds import Fixed, Learned, Percentile, RecordThreshold
 from sordino.privacy.gradients import PrivateRecords
-from sordino.privacy.release import Average, Bare, Gradients, Matrix, Releases, sends
+from sordino.privacy.release import Bare, Follows, Gradients, Matrix, Releases, sends
 
-PATIENCE = 5
-"""Over how many participations the percentile rule looks back."""
+Clipping = Annotated[RecordThreshold, Named({"ddpg": Learned, "fixed": Fixed, "percentile": Percentile})]
 
 
 @dataclass(frozen=True)
@@ -57,15 +58,9 @@ class AdaDPCFL(RecordLevel):
         "paper": "singular vectors, losses and accuracies leave as they are, and thresholds follow from them",
     }
 
-    clipping: Literal["ddpg", "fixed", "percentile"] = "ddpg"
+    clipping: Clipping = Learned()
     """How thresholds are chosen: `ddpg` (the paper's), `fixed`, or `percentile` of a client's noisy gradient norms
     over its last participations (DP-AGR)."""
-    clip_low: Positive = 0.1
-    """The smallest threshold that the agent may choose."""
-    clip_high: Positive = 10.0
-    """The largest."""
-    agents: Literal["shared", "own"] = "shared"
-    """One agent for all clients, or one for each."""
     angle: float | None = None
     """Where clusters are kept apart: gamma. An angle in degrees (`paper`; without one, in the largest gap), or a
     distance in units of what noise and the draw of records explain (`sound`; without one, just above 1)."""
@@ -78,22 +73,14 @@ class AdaDPCFL(RecordLevel):
     600 records a client, and of 1 with 300."""
     proximity: NotNegative = 0.1
     """How strongly clusters learn from each other: L. 0: not at all (PACFL). Paper: 1, 0.1, 0.01."""
-    validation: Share = 0.2
-    """The share of a client's records set aside for the agent's metrics."""
-    loss_bound: Positive = 4.0
-    """Losses are held to [0, this] before they are averaged."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
-        clients = fed.budget.clients
+        clients = fed.schedule.clients
         server = fed.state(
             models=model.unsqueeze(0),
             clusters=torch.zeros(clients, dtype=torch.int64),
             distances=torch.zeros(clients, clients),
-            clips=torch.full((clients,), self.clip),
-            seen=torch.full((clients, 2), torch.nan),
-            actions=torch.zeros(clients),
-            norms=torch.full((clients, PATIENCE), torch.nan),
-            agents={},
+            threshold=self.clipping.begin(fed, self.clip),
         )
         for t in fed.rounds(server):
             if t == 0:
@@ -102,11 +89,11 @@ class AdaDPCFL(RecordLevel):
             for cluster in range(len(server.models)):
                 members = who[server.clusters[who] == cluster].tolist()
                 if members:
-                    message = {"global": server.models[cluster], "clips": server.clips}
+                    message = {"global": server.models[cluster], "clip": Each(server.threshold["clips"])}
                     got = fed.ask(members, self.local, message)
-                    change = got.mean("update")[:-1]
-                    server.models = server.models.index_add(0, torch.tensor([cluster]), change.unsqueeze(0))
-                    self._choose(fed, server, members, got)
+                    change = got.mean("update").unsqueeze(0)
+                    server.models = server.models.index_add(0, torch.tensor([cluster]), change)
+                    server.threshold = self.clipping.following(server.threshold, members, got, fed)
             if self.proximity > 0:
                 server.models = clustering.proximal(server.models, self.proximity)  # Eq. 4.4 to 4.6
 
@@ -125,14 +112,10 @@ class AdaDPCFL(RecordLevel):
         norms = []
         for _ in range(data.steps):
             gradient = data.gradient(model)
-            norms.append(self._without_noise(gradient, data))
+            norms.append(without_noise(gradient, data))
             model = optimizer.step(model, gradient)
-        # The norm is a function of the noisy gradients, so it leaves with what else was made of them.
-        sent = {"update": torch.cat([model - start, torch.stack(norms).mean().reshape(1)])}
-        if self.clipping == "ddpg":
-            losses, right = data.judged(model)
-            bare = self.variant == "paper"
-            sent |= {"loss": losses.mean() if bare else losses, "accuracy": right.mean() if bare else right}
+        sent: dict[str, Any] = {"update": model - start, "norm": torch.stack(norms).mean()}
+        sent |= self.clipping.tell(model, data, bare=self.variant == "paper")
         return Result(send=sent, keep={"model": model}, start=start)
 
     def shared_models(self, state: State, clients: int) -> tuple[Tensor, Tensor]:
@@ -141,15 +124,6 @@ class AdaDPCFL(RecordLevel):
     def pictures(self, state: State, folder: Path) -> None:
         unit = "angle in degrees" if self.variant == "paper" else "distance"
         clustering.draw(state.distances.numpy(), state.clusters.numpy(), folder / "clusters.png", unit)
-
-    def matrix_share(self) -> float:
-        return self.cluster_share if self.variant == "sound" else 0.0
-
-    def metrics(self) -> int:
-        return 2 if self.variant == "sound" and self.clipping == "ddpg" else 0
-
-    def validation_share(self) -> float:
-        return self.validation if self.clipping == "ddpg" else 0.0
 
     def published_multiplier(self, epsilon: float, delta: float, rounds: int, records: int) -> float:
         """s / C with the released s = (2 eta C / B) sqrt(2 ln(1.25/delta)) T / epsilon."""
@@ -161,13 +135,8 @@ class AdaDPCFL(RecordLevel):
         return {"moments": Matrix(share=self.cluster_share)}
 
     def _trained(self) -> Releases:
-        update: Releases = {"update": Gradients(clip="clips", by_client=True)}
-        if self.clipping != "ddpg":
-            return update
-        if self.variant == "paper":
-            why = "the agent reads each client's {} as it is"
-            return {**update, "loss": Bare(why.format("loss")), "accuracy": Bare(why.format("accuracy"))}
-        return {**update, "loss": Average(0.0, self.loss_bound, 0.5), "accuracy": Average(0.0, 1.0, 0.5)}
+        made = {"update": Gradients(clip="clip"), "norm": Follows("update")}
+        return {**made, **self.clipping.releases(bare=self.variant == "paper")}
 
     def _group(self, fed: Federation, server: State, model: Tensor) -> None:
         """Find the clusters from what the clients describe."""
@@ -175,12 +144,12 @@ class AdaDPCFL(RecordLevel):
         if self.variant == "paper":
             width = min(features, self.vectors * fed.classes)
             got = fed.ask(everyone, self.describe, {"width": width})
-            distances = clustering.angles([row.reshape(features, -1) for row in got["subspace"]])
+            distances = clustering.angles([row.reshape(features, -1) for row in got.rows("subspace")])
         else:
             directions = clustering.directions(features, self.dimensions, fed.random("directions"))
             width = directions.shape[1]
             got = fed.ask(everyone, self.describe, {"directions": directions})
-            moments = got["moments"].reshape(len(everyone), width, width)
+            moments = got.rows("moments").reshape(len(everyone), width, width)
             noise = torch.as_tensor(fed.record_plan.matrix_multipliers)
             distances = clustering.moment_distances(moments, noise)
             cut = clustering.moment_threshold(width) if cut is None else cut
@@ -192,39 +161,10 @@ class AdaDPCFL(RecordLevel):
     def _subspace(self, x: Tensor, y: Tensor, width: int) -> Tensor:
         """A basis of the first singular vectors of all classes, filled up with zeros to so many columns."""
         basis = clustering.class_subspace(x.flatten(1), y, self.vectors)[:, :width].float()
-        return torch.cat([basis, torch.zeros(len(basis), width - basis.shape[1])], dim=1)
+        return torch.cat([basis, basis.new_zeros(len(basis), width - basis.shape[1])], dim=1)
 
-    def _without_noise(self, gradient: Tensor, data: PrivateRecords) -> Tensor:
-        """An estimate of the gradient's norm from the noisy gradient alone: its energy less that of the noise."""
-        whole = torch.linalg.vector_norm(data.clip)
-        noise = len(gradient) * (data.multiplier * whole / data.expected_batch).square()
-        return torch.maximum(gradient.square().sum() - noise, (0.05 * whole).square()).sqrt().float()
 
-    def _choose(self, fed: Federation, server: State, members: list[int], got: Replies) -> None:
-        """Each member's threshold for its next participation."""
-        for place, client in enumerate(members):
-            if self.clipping == "percentile":
-                server.norms[client] = server.norms[client].roll(1)
-                server.norms[client, 0] = got["update"][place, -1]
-                known = server.norms[client][~server.norms[client].isnan()]
-                server.clips[client] = known.quantile(0.9).clamp(self.clip_low, self.clip_high)
-            elif self.clipping == "ddpg":
-                loss = float(got["loss"][place].clamp(0, self.loss_bound))
-                accuracy = float(got["accuracy"][place].clamp(0, 1))
-                self._act(fed, server, client, torch.tensor([loss, accuracy]))
-
-    def _act(self, fed: Federation, server: State, client: int, now: Tensor) -> None:
-        """Reward the last action, learn from it, and choose the next."""
-        shared = self.agents == "shared"
-        # An agent of one's own has ten participations or so to learn from: it may explore at random twice.
-        agent, name = (Ddpg(), "shared") if shared else (Ddpg(warm=2), str(client))
-        random = fed.random("agent", client)
-        mind: dict[str, Any] = server.agents.get(name) or agent.begin(fed.random("begin", name))
-        before = server.seen[client].clone()
-        if not before.isnan().any():
-            reward = float((before[0] - now[0]) + (now[1] - before[1]))
-            mind = agent.remember(mind, before, float(server.actions[client]), reward, now, random)
-        action, mind = agent.act(mind, now, random)
-        server.agents = {**server.agents, name: mind}
-        server.actions[client], server.seen[client] = action, now
-        server.clips[client] = threshold(action, self.clip_low, self.clip_high)
+def without_noise(gradient: Tensor, data: PrivateRecords) -> Tensor:
+    """An estimate of the gradient's norm from the noisy gradient alone: its energy less that of the noise."""
+    energy = gradient.square().sum() - len(gradient) * data.deviation**2
+    return energy.clamp(min=(0.05 * data.clip) ** 2).sqrt()

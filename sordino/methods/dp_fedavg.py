@@ -22,7 +22,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from sordino.method import Federation, Message, Result
-from sordino.parts.clipped import Clipped
+from sordino.methods.bases import Clipped
 from sordino.privacy.release import sends
 from sordino.training import Records
 
@@ -35,7 +35,7 @@ class DPFedAvg(Clipped):
     paper: ClassVar[str] = "McMahan et al., ICLR 2018; adaptive clipping: Andrew et al., NeurIPS 2021"
 
     def run(self, fed: Federation, model: Tensor) -> None:
-        server = fed.state(model=model, threshold=self.threshold.begin(fed))
+        server = fed.state(model=model, threshold=self.threshold.begin(fed, self.clip))
         for _ in fed.rounds(server):
             got = fed.ask(fed.sample(), self.local, {"global": server.model, "clip": server.threshold["clip"]})
             server.model = server.model + got.mean("update")

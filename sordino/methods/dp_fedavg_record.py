@@ -21,7 +21,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from sordino.method import Federation, Message, Result
-from sordino.parts.record_level import RecordLevel
+from sordino.methods.bases import RecordLevel
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.release import Gradients, sends
 

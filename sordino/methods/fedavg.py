@@ -33,8 +33,8 @@ class FedAvg(Method):
         server = fed.state(model=model)
         for _ in fed.rounds(server):
             got = fed.ask(fed.sample(), self.local, {"global": server.model})
-            records = got["records"]
-            server.model = server.model + (records / records.sum() * got["update"]).sum(dim=0)
+            records = got.rows("records")
+            server.model = server.model + (records / records.sum() * got.rows("update")).sum(dim=0)
 
     @sends(
         lambda self: {

@@ -38,8 +38,8 @@ from torch import Tensor
 
 from sordino.descent import Pull, Tether
 from sordino.method import Federation, Message, NotNegative, Result, Variant
+from sordino.methods.bases import Clipped
 from sordino.parameters import Layout
-from sordino.parts.clipped import Clipped, unit
 from sordino.privacy.accountant import rdp_multiplier
 from sordino.privacy.release import sends
 from sordino.training import Records
@@ -69,7 +69,7 @@ class FedDPA(Clipped):
     """Penalties on one norm around the round's start, or on the sum of tensor norms around the global model."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
-        server = fed.state(model=model, threshold=self.threshold.begin(fed))
+        server = fed.state(model=model, threshold=self.threshold.begin(fed, self.clip))
         for _ in fed.rounds(server):
             got = fed.ask(fed.sample(), self.local, {"global": server.model, "clip": server.threshold["clip"]})
             server.model = server.model + got.mean("update")
@@ -127,6 +127,11 @@ class FedDPA(Clipped):
 
         return around_received(hold), around_received(draw)
 
+    def discloses(self) -> list[str]:
+        if self.variant == "sound":
+            return []
+        return ["The noise of the released code follows from the number of all clients' records, which it discloses."]
+
     def published_multiplier(self, epsilon: float, delta: float, rounds: int, records: int) -> float:
         """What the released code computes: DP-SGD on the pooled records, although noise is added once a round."""
         steps = round(rounds * self.epochs * records / self.batch)
@@ -145,3 +150,8 @@ def scaled(information: Tensor, layout: Layout) -> Tensor:
         low, high = piece.min(), piece.max()
         pieces.append((piece - low) / torch.where(high > low, high - low, torch.ones_like(high)))
     return torch.cat(pieces)
+
+
+def unit(vector: Tensor) -> Tensor:
+    """The vector scaled to length one; the zero vector stays zero, so that it is a subgradient of the norm."""
+    return vector / torch.linalg.vector_norm(vector).clamp(min=1e-12)

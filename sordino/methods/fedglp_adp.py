@@ -35,16 +35,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from sordino.method import Budget, Federation, Message, NotNegative, Result, Share, Variant
+from sordino.method import Budget, Federation, Message, NotNegative, Result, Schedule, Share, Variant
+from sordino.methods.bases import Clipped, Clipping
 from sordino.parameters import Layout
-from sordino.parts.clipped import Clipped
 from sordino.parts.masks import grown, schedule
-from sordino.parts.thresholds import first_weights, stepped
+from sordino.parts.thresholds import LayerWise, first_weights, stepped
 from sordino.privacy.plan import multiplier_for
 from sordino.privacy.release import Derived, Releases, Update, sends
 from sordino.training import Records
@@ -61,7 +61,7 @@ class FedGLPADP(Clipped):
         "what the server learns; the published epsilon is that of the sum alone",
     }
 
-    clipping: Literal["fixed", "quantile", "median", "layer-wise", "ppo"] = "layer-wise"
+    clipping: Clipping = LayerWise()
     """`layer-wise` is the paper's; `fixed` leaves the masks only (its ablation)."""
     beta0: Share = 0.3
     """The share of personal parameters in the end, at moderate noise. Paper: 0.3."""
@@ -75,15 +75,15 @@ class FedGLPADP(Clipped):
     """How strongly the shared update's norm is drawn to C. Not given; FedDPA's best."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
-        beta, layers, rounds = self.share(fed.budget), fed.layout.layers, fed.budget.rounds
-        server = fed.state(model=model, threshold=self.threshold.begin(fed))
+        beta, layers, rounds = self.share(fed.schedule, fed.budget), fed.layout.layers, fed.schedule.rounds
+        server = fed.state(model=model, threshold=self.threshold.begin(fed, self.clip))
         for t in fed.rounds(server):
             personal = schedule(beta, t, rounds, layers)
             message = {"global": server.model, "clip": server.threshold["clip"]}
             got = fed.ask(fed.sample(), self.local, {**message, "growing": schedule(beta, t + 1, rounds, layers)})
             if self.variant == "paper":  # Eq. 12
-                contributors = got["shared"].sum(dim=0)
-                server.model = server.model + got["update"].sum(dim=0) / contributors.clamp(min=1)
+                contributors = got.rows("shared").sum(dim=0)
+                server.model = server.model + len(got.who) * got.mean("update") / contributors.clamp(min=1)
             else:  # the public divisor: how many contribute to a coordinate is not asked (privacy review, H9)
                 parts = zip(got.mean("update").split(layers), personal, layers, strict=True)
                 server.model = server.model + torch.cat([part / (1 - k / size) for part, k, size in parts])
@@ -113,13 +113,14 @@ class FedGLPADP(Clipped):
     ) -> dict[str, Tensor]:
         """The paper's mask and thresholds, from the client's own noisy message."""
         layers, perturbed = layout.layers, sent["update"]
+        gamma = self.clipping.gamma if isinstance(self.clipping, LayerWise) else 0.0
         shared = 1 - grown(1 - public["shared"], perturbed, message["growing"], layers)
         counts = torch.stack([part.sum() for part in public["shared"].split(layers)]).clamp(min=1)
         norms = torch.stack([part.norm() for part in perturbed.split(layers)]) / counts.sqrt()
         weights, first = (public["clips"] / self.clip).square(), first_weights(layers)
         direction = torch.where(norms > public["norms"], 1.0, -1.0)
         began = bool((public["norms"] >= 0).all())
-        moved = stepped(weights, direction, self.gamma, first) if began else weights
+        moved = stepped(weights, direction, gamma, first) if began else weights
         return {"shared": shared, "clips": self.clip * moved.sqrt(), "norms": norms}
 
     def memory(self, model: Tensor) -> dict[str, Tensor]:
@@ -133,19 +134,19 @@ class FedGLPADP(Clipped):
         clips = self.clip * first_weights(layout.layers).sqrt()
         return {"shared": torch.ones_like(model), "clips": clips, "norms": torch.full_like(clips, -1.0)}
 
-    def share(self, budget: Budget) -> float:
+    def share(self, schedule: Schedule, budget: Budget) -> float:
         """beta = beta_0 exp(a (sigma - sigma_0)) (Eq. 11), at most 0.95."""
-        moderate = multiplier_for(self.moderate_epsilon, budget.delta, budget.turns)
+        moderate = multiplier_for(self.moderate_epsilon, budget.delta, schedule.turns)
         return min(0.95, self.beta0 * math.exp(self.growth * (budget.multiplier - moderate)))
 
     def _releases(self) -> Releases:
         if self.variant == "sound":
             return self.threshold.releases()
-        if self.clipping == "layer-wise":
+        if isinstance(self.clipping, LayerWise):
             update = Update(clip="clips", layered=True, spread="proportional", at="shared")
         else:
             update = Update(clip="clip", at="shared")
-        return {"update": update, "shared": Derived("shared", of=("update",), published=True, bits=1)}
+        return {"update": update, "shared": Derived("shared", of=("update",), bits=1)}
 
     def _penalty(self, start: Tensor, personal: Tensor) -> Callable[[Tensor], Tensor]:
         """The gradients of (lambda1/2) |v - v0| on personal and (lambda2/2) | |u - u0| - C | on shared entries."""

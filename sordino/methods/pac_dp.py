@@ -2,7 +2,8 @@
 
 Every client has its own budget epsilon_i. Its clipping threshold follows from the budget by a curve F that was fitted
 beforehand by simulating on public data which threshold is best at which budget, times a schedule that holds and then
-falls: C_i^t = F(epsilon_i) lambda(t). Thresholds never look at a client's data: they cost nothing.
+falls: C_i^t = F(epsilon_i) lambda(t). Thresholds never look at a client's data: they cost nothing. Each client is told
+its own threshold only; the server, and whoever sees that client's noise, learns its budget.
 
 `sound`: each client's noise is calibrated to its budget over all its local steps, on Poisson-sampled batches; a client
 whose budget would be exceeded takes no further part. The curve is held to the range it was fitted on.
@@ -35,9 +36,10 @@ import torch
 from torch import Tensor
 
 from sordino.errors import UserError
-from sordino.method import Budget, Federation, Message, NotNegative, Result, Share, Variant
+from sordino.message import Each
+from sordino.method import Budget, Federation, Message, NotNegative, Result, Schedule, Share, Variant
+from sordino.methods.bases import RecordLevel
 from sordino.parts.curves import PUBLISHED, Curve, load_curve, plateau_then_cosine
-from sordino.parts.record_level import RecordLevel
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.release import Gradients, sends
 
@@ -63,17 +65,17 @@ class PACDP(RecordLevel):
     hot_start: bool = False
     """Train the first model on public records."""
     hot_start_epochs: NotNegative = 5
-    """How long."""
+    """How many passes over them."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
         thresholds = self._thresholds(fed.record_plan.budgets)
-        server = fed.state(model=self._hot(fed, model) if self.hot_start else model)
+        server = fed.state(model=lambda: self._hot(fed, model) if self.hot_start else model)
         for t in fed.rounds(server):
-            clips = thresholds * plateau_then_cosine(t, fed.budget.rounds, self.plateau, self.floor)  # Eq. 8
-            got = fed.ask(fed.sample(), self.local, {"global": server.model, "clips": clips})
+            clips = thresholds * plateau_then_cosine(t, fed.schedule.rounds, self.plateau, self.floor)  # Eq. 8
+            got = fed.ask(fed.sample(), self.local, {"global": server.model, "clip": Each(clips)})
             server.model = server.model + got.mean("update")
 
-    @sends(lambda self: {"update": Gradients(clip="clips", by_client=True)})
+    @sends(lambda self: {"update": Gradients(clip="clip")})
     def local(self, message: Message, me: dict[str, Tensor], data: PrivateRecords) -> Result:
         start = message["global"]
         model = self.trained(start, data)
@@ -82,10 +84,13 @@ class PACDP(RecordLevel):
     def needs_public(self) -> bool:
         return self.hot_start
 
-    def notes(self, budget: Budget) -> list[str]:
+    def notes(self, schedule: Schedule, budget: Budget) -> list[str]:
         if self.curve is None:
             return [f"No curve is given: every client clips at {self.clip:g}. Fit one with `sordino curve fit`."]
         return []
+
+    def discloses(self) -> list[str]:
+        return ["A client's budget shows in its threshold and its noise: budgets are treated as public."]
 
     def published_multiplier(self, epsilon: float, delta: float, rounds: int, records: int) -> float:
         """The smallest z with min over orders 2..64 of T a / (2 z^2) + ln(1/delta) / (a - 1) at most epsilon."""

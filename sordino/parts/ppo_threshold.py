@@ -10,51 +10,77 @@ Where these two numbers come from decides what is private:
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from sordino.method import Federation, Message, Replies
+from sordino.method import Budget, Count, Federation, Message, Positive, Replies, Schedule, Share
 from sordino.parts.ppo import Ppo
+from sordino.parts.thresholds import State, Threshold
 from sordino.privacy.release import Bare, Number, Releases, Update
 from sordino.training import Records, cross_entropies
 
-Reads = Literal["auto", "public", "metrics"]
-State = dict[str, Any]
+ENOUGH_CLIENTS = 500
+"""From this many clients on, noised means of their metrics are worth reading."""
 
 
 @dataclass(frozen=True)
-class LearnedThreshold:
+class LearnedThreshold(Threshold):
     """C = low + (high - low) a, with the action a in (0, 1) chosen by PPO."""
 
-    clip: float
-    low: float
-    high: float
-    reads: Literal["auto", "public", "metrics", "bare"]
-    share: float
-    every: int
-    loss_bound: float
-    agent: Ppo = field(default_factory=Ppo)
+    low: Positive = 0.05
+    """The smallest threshold that the agent may choose."""
+    high: Positive = 2.0
+    """The largest threshold that the agent may choose."""
+    reads: Literal["auto", "public", "metrics", "bare"] = "auto"
+    """What the agent learns from: `public` records at the server (free), noised means of the clients' `metrics` (paid
+    for), `bare` metrics (published; epsilon is infinite), or `auto`: public below 500 clients, where noised means would
+    be useless."""
+    share: Share = 0.025
+    """The share of the budget that each of the two noised metrics takes."""
+    every: Count = 1
+    """The noised metrics leave in the first round and in each so many rounds after it."""
+    loss_bound: Positive = 4.0
+    """Losses are held to [0, this] before they are noised."""
+    agent: Ppo = field(default_factory=Ppo, init=False)
 
-    def begin(self, fed: Federation) -> State:
-        action = min(max((self.clip - self.low) / (self.high - self.low), 1e-4), 1 - 1e-4)
+    @property
+    def reads_public(self) -> bool:  # type: ignore[override]
+        return self.reads == "public"
+
+    def settled(self, clients: int) -> Threshold:
+        if self.reads != "auto":
+            return self
+        return replace(self, reads="public" if clients < ENOUGH_CLIENTS else "metrics")
+
+    def notes(self, schedule: Schedule, budget: Budget) -> list[str]:
+        if self.reads == "bare":
+            return []
+        deviation = budget.multiplier / self.share**0.5 * self.loss_bound / 2 / schedule.cohort
+        noise = f"the noise of a mean loss would be {deviation:.2g}, on losses of 0 to {self.loss_bound:g}"
+        if self.reads == "public":
+            return [f"The agent learns from public records, which cost nothing: with {schedule.cohort} clients {noise}."]
+        return [f"The agent learns from noised means of the clients' metrics, which are paid for: {noise}."]
+
+    def begin(self, fed: Federation, clip: float) -> State:
+        action = min(max((clip - self.low) / (self.high - self.low), 1e-4), 1 - 1e-4)
         state = {"agent": self.agent.begin(fed.random("agent")), "rounds": 0}
-        return {**state, "clip": self.clip, "action": action, "log_density": 0.0, "seen": torch.full((2,), torch.nan)}
+        return {**state, "clip": clip, "action": action, "log_density": 0.0, "seen": torch.full((2,), torch.nan)}
 
-    def releases(self) -> Releases:
+    def releases(self, at: str | None = None) -> Releases:
         if self.reads == "bare":
             why = "the agent reads each client's {} as it is"
             names = ("loss", "accuracy")
-            return {"update": Update(clip="clip")} | {name: Bare(why.format(name)) for name in names}
+            return {"update": Update(clip="clip", at=at)} | {name: Bare(why.format(name)) for name in names}
         if self.reads == "metrics":
             return {
-                "update": Update(clip="clip", share=1 - 2 * self.share),
+                "update": Update(clip="clip", share=1 - 2 * self.share, at=at),
                 "loss": Number(0.0, self.loss_bound, self.share, self.every),
                 "accuracy": Number(0.0, 1.0, self.share, self.every),
             }
-        return {"update": Update(clip="clip")}
+        return {"update": Update(clip="clip", at=at)}
 
     def tell(self, update: Tensor, model: Tensor, message: Message, data: Records) -> dict[str, Tensor]:
         if self.reads not in ("bare", "metrics"):
@@ -89,7 +115,7 @@ class LearnedThreshold:
     def _seen(self, got: Replies, fed: Federation, model: Tensor) -> Tensor | None:
         """Loss and accuracy after this round."""
         if self.reads == "bare":
-            return torch.stack([trimmed_mean(got["loss"]), trimmed_mean(got["accuracy"])])
+            return torch.stack([trimmed_mean(got.rows("loss")), trimmed_mean(got.rows("accuracy"))])
         if self.reads == "metrics":
             if not got.has("loss"):
                 return None

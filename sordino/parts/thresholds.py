@@ -1,81 +1,82 @@
 """How the clipping threshold of client-level methods is chosen from round to round.
 
-A threshold is a part that any client-level method can take. It says what it needs from the clients (`releases`,
-`tell`) and how the server moves on (`following`). What it keeps lives in the server's state as a dictionary whose
-`clip` is broadcast: one number, or one for each layer. A rule that is to be private may read only what has left
-through the gate and been paid for, or public records.
+A threshold rule is a part that any client-level method can take: `--set clipping=quantile`, and its own settings as
+`--set clipping.quantile=0.7`. It says what it needs from the clients (`releases`, `tell`) and how the server moves on
+(`following`). What it keeps lives in the server's state as a dictionary whose `clip` is broadcast: one number, or one
+for each layer. A rule that is to be private may read only what has left through the gate and been paid for, or public
+records.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from sordino.method import Federation, Message, Replies
+from sordino.method import Budget, Federation, Message, NotNegative, Positive, Replies, Schedule, Share
 from sordino.privacy.release import Bare, Number, Releases, Update
 from sordino.training import Records
 
 State = dict[str, Any]
 
 
-class Threshold(Protocol):
-    """A rule for the clipping threshold."""
+class Threshold:
+    """A rule for the clipping threshold; this one keeps it as it is."""
 
-    def begin(self, fed: Federation) -> State:
+    reads_public: bool = False
+    """Whether the server judges models on public records."""
+
+    def begin(self, fed: Federation, clip: float) -> State:
         """What is kept before the first round, with its `clip`."""
+        return {"clip": clip}
 
-    def releases(self) -> Releases:
-        """The update, and what else each client must send for this rule."""
+    def releases(self, at: str | None = None) -> Releases:
+        """The update, and what else each client must send for this rule; `at` names the entries that leave."""
+        return {"update": Update(clip="clip", at=at)}
 
     def tell(self, update: Tensor, model: Tensor, message: Message, data: Records) -> dict[str, Tensor]:
         """The update and what else a client sends, under the names of `releases`; `model` is its trained model."""
-
-    def following(self, state: State, got: Replies, fed: Federation, model: Tensor) -> State:
-        """What is kept for the next round, now that the global `model` has been updated with `got`."""
-
-
-@dataclass(frozen=True)
-class Fixed:
-    """The same threshold in every round."""
-
-    clip: float
-
-    def begin(self, fed: Federation) -> State:
-        return {"clip": self.clip}
-
-    def releases(self) -> Releases:
-        return {"update": Update(clip="clip")}
-
-    def tell(self, update: Tensor, model: Tensor, message: Message, data: Records) -> dict[str, Tensor]:
         return {"update": update}
 
     def following(self, state: State, got: Replies, fed: Federation, model: Tensor) -> State:
+        """What is kept for the next round, now that the global `model` has been updated with `got`."""
         return state
+
+    def settled(self, clients: int) -> Threshold:
+        """The rule with choices made that depend on how many clients there are."""
+        return self
+
+    def notes(self, schedule: Schedule, budget: Budget) -> list[str]:
+        """What a user should know before a run with this rule."""
+        return []
 
 
 @dataclass(frozen=True)
-class Quantile:
+class Fixed(Threshold):
+    """The same threshold in every round."""
+
+
+@dataclass(frozen=True)
+class Quantile(Threshold):
     """Geometric adaptation to a quantile of the update norms (Andrew et al., NeurIPS 2021, Algorithm 1).
 
     Each client also sends the bit "my norm is at most C", noised; C moves by exp(-rate (share of ones -
     quantile)). The noise of a round is scaled by the C with which that round clipped.
     """
 
-    clip: float
-    quantile: float
-    rate: float
-    share: float
+    quantile: Share = 0.5
+    """Which quantile of the update norms the threshold aims at."""
+    rate: Positive = 0.2
+    """How fast it moves: the paper's eta_C."""
+    share: Share = 0.05
+    """The share of the budget that the noised bits take."""
 
-    def begin(self, fed: Federation) -> State:
-        return {"clip": self.clip}
-
-    def releases(self) -> Releases:
+    def releases(self, at: str | None = None) -> Releases:
         return {
-            "update": Update(clip="clip", share=1 - self.share),
+            "update": Update(clip="clip", share=1 - self.share, at=at),
             "below": Number(low=0.0, high=1.0, share=self.share),
         }
 
@@ -88,17 +89,12 @@ class Quantile:
 
 
 @dataclass(frozen=True)
-class Median:
+class Median(Threshold):
     """The median of the last round's update norms (Geyer et al. 2017). The norms leave bare: epsilon is infinite."""
 
-    clip: float
-
-    def begin(self, fed: Federation) -> State:
-        return {"clip": self.clip}
-
-    def releases(self) -> Releases:
+    def releases(self, at: str | None = None) -> Releases:
         return {
-            "update": Update(clip="clip"),
+            "update": Update(clip="clip", at=at),
             "norm": Bare("the median rule needs each client's update norm as it is"),
         }
 
@@ -106,42 +102,39 @@ class Median:
         return {"update": update, "norm": update.norm()}
 
     def following(self, state: State, got: Replies, fed: Federation, model: Tensor) -> State:
-        return {"clip": max(float(got["norm"].median()), 1e-6)}
+        return {"clip": max(float(got.rows("norm").median()), 1e-6)}
 
 
 @dataclass(frozen=True)
-class LayerWise:
+class LayerWise(Threshold):
     """One threshold for each layer, C_l^2 = C^2 w_l, the weights adapted in log-odds space (FedGLP-ADP, Alg. 1).
 
-    A layer's weight rises by `step` in log-odds when its part of the noisy sum, less what the noise alone would
+    A layer's weight rises by `gamma` in log-odds when its part of the noisy sum, less what the noise alone would
     contribute, has grown since the last round, and falls when that has shrunk: it reads only what was paid for.
     """
 
-    clip: float
-    step: float
+    gamma: NotNegative = 0.2
+    """How far a layer's weight moves in log-odds. FedGLP-ADP: 0 to 1.6."""
 
-    def begin(self, fed: Federation) -> State:
+    def begin(self, fed: Federation, clip: float) -> State:
         weights = first_weights(fed.layout.layers)
-        return {"clip": self.clip * weights.sqrt(), "energy": torch.full_like(weights, -1.0)}
+        return {"clip": clip * weights.sqrt(), "whole": clip, "energy": torch.full_like(weights, -1.0)}
 
-    def releases(self) -> Releases:
-        return {"update": Update(clip="clip", layered=True)}
-
-    def tell(self, update: Tensor, model: Tensor, message: Message, data: Records) -> dict[str, Tensor]:
-        return {"update": update}
+    def releases(self, at: str | None = None) -> Releases:
+        return {"update": Update(clip="clip", layered=True, at=at)}
 
     def following(self, state: State, got: Replies, fed: Federation, model: Tensor) -> State:
         layers = fed.layout.layers
-        total = got.mean("update") * fed.budget.cohort
+        total = got.mean("update") * len(got.who)
         noise = got.deviation("update")
         parts = zip(total.split(layers), noise.split(layers), strict=True)
         energy = torch.stack([(part.square().sum() - dev.square().sum()).clamp(min=0) for part, dev in parts])
         if (state["energy"] < 0).all():  # nothing to compare the first round with
-            return {"clip": state["clip"], "energy": energy}
+            return {**state, "energy": energy}
         direction = torch.sign(energy - state["energy"])
-        weights = (state["clip"] / self.clip).square()
-        moved = stepped(weights, direction, self.step, first_weights(layers))
-        return {"clip": self.clip * moved.sqrt(), "energy": energy}
+        weights = (state["clip"] / state["whole"]).square()
+        moved = stepped(weights, direction, self.gamma, first_weights(layers))
+        return {**state, "clip": state["whole"] * moved.sqrt(), "energy": energy}
 
 
 def first_weights(layers: list[int]) -> Tensor:

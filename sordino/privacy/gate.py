@@ -1,51 +1,29 @@
 """The only exit of a client: check, bound, noise.
 
-`Noise` says how much noise a message must carry; `Gate` applies it to everything a step wants to send.
-What was sent is charged by the ledger from the same objects, so that the noise that was added and the noise
+Everything that a step wants to send goes through `Gate.passes`. At record level the step itself sees nothing but what
+`Gradients` of the gate let through: sums of clipped gradients over Poisson-sampled batches, noised. What passes is
+charged by the ledger from the same releases and the same allowance, so that the noise that was added and the noise
 that is paid for cannot differ.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
+import torch
 from torch import Tensor
 
+from sordino.errors import UserError
+from sordino.privacy.allowance import Allowance
 from sordino.privacy.noise import Seeded
-from sordino.privacy.records import RecordPlan
-from sordino.privacy.release import Average, Bare, Derived, Gradients, Matrix, Public, Release, Releases
-
-ProtectFrom = Literal["outsider", "server"]
+from sordino.privacy.records import Sampled
+from sordino.privacy.release import Public, Releases
 
 
-class UndeclaredReleaseError(Exception):
+class UndeclaredReleaseError(UserError):
     """A step tried to send something that is not declared beside it, or left out what is."""
-
-
-@dataclass(frozen=True)
-class Noise:
-    """How much noise one message carries.
-
-    `multiplier` z is the ratio of noise to sensitivity that the protected observer meets in one round, all
-    releases of the round together. Against the `server` each message carries all of it. Against an
-    `outsider`, who sees sums only, each message carries the share of it that makes the sum of the smallest
-    accepted cohort (`minimum_cohort`, less `colluders` who know their own shares) carry all of it.
-    """
-
-    multiplier: float
-    protect_from: ProtectFrom
-    minimum_cohort: int
-    colluders: int = 0
-
-    def of_message(self, release: Release) -> float:
-        """The ratio of noise to sensitivity in one message's release."""
-        full = self.multiplier / math.sqrt(release.share)
-        if self.protect_from == "server":
-            return full
-        return full / math.sqrt(self.minimum_cohort - self.colluders)
 
 
 @dataclass(frozen=True)
@@ -56,80 +34,73 @@ class Passed:
     """Release name to one row per client, bounded and noised, centred on zero."""
     rejected: int
     """Values that were not finite and were replaced by a null contribution."""
-    size: int
-    """Bytes that leave, all clients together."""
+    bytes: int
+    """What leaves, all clients together."""
 
 
 @dataclass(frozen=True)
 class Gate:
     """The exit of the clients of one run."""
 
-    noise: Noise
+    allowance: Allowance
     source: Seeded
-    record_plan: RecordPlan | None = None
-    """At record level: what each client's records pay."""
 
-    def passes(
-        self,
-        releases: Releases,
-        wanted: Mapping[str, Tensor],
-        clients: Sequence[int],
-        step: str,
-        round: int,
-        public: Public,
-    ) -> Passed:
-        """Bound and noise what `clients` want to send: `wanted` maps a release's name to one row per client."""
-        check_declared(releases, wanted, step)
+    def passes(self, releases: Releases, wanted: Mapping[str, Any], question: int, public: Public) -> Passed:
+        """Bound and noise what clients want to send: `wanted` maps a release's name to what the step handed over.
+
+        `question` is the number of the question within the run: no two of them share noise.
+        """
         values: dict[str, Tensor] = {}
         rejected = size = 0
         for name, release in releases.items():
-            if isinstance(release, Derived):
-                values[name] = public.states[release.state].reshape(len(clients), -1)
-            else:
-                rows = self._rows(release, wanted[name].detach(), clients)
-                bounded = release.bounded(rows, public)
-                noise = self._noise(release, rows, bounded.rows, (step, name, round), clients, public)
-                values[name] = bounded.rows if noise is None else noise.to(bounded.rows.device).add_(bounded.rows)
-                rejected += bounded.rejected
-            size += len(clients) * release.size(values[name].shape[1], public)
+            bounded = release.bounded(release.opened(wanted.get(name), public), public)
+            noise = release.noise(self._draw(question, name, public), bounded.rows.shape[1], self.allowance, public)
+            values[name] = bounded.rows if noise is None else noise.to(bounded.rows.device).add_(bounded.rows)
+            rejected += bounded.rejected
+            size += len(public.clients) * release.message_bytes(values[name].shape[1], public)
         return Passed(values, rejected, size)
 
-    def _rows(self, release: Release, value: Tensor, clients: Sequence[int]) -> Tensor:
-        """One row per client; the records of the one client whose second moments are asked for."""
-        return value[0] if isinstance(release, Matrix) else value.reshape(len(clients), -1)
+    def gradients(self, question: int, client: int, clip: Tensor) -> SampledGradients:
+        """The exit of one client's gradients for one question, with one threshold or one for each layer."""
+        return SampledGradients(self.source, (question, client), self.allowance.of_records.charge(client), clip)
 
-    def _noise(
-        self,
-        release: Release,
-        rows: Tensor,
-        bounded: Tensor,
-        purpose: tuple[str, str, int],
-        clients: Sequence[int],
-        public: Public,
-    ) -> Tensor | None:
-        """The noise on what leaves; None where there is none, or where it is in the gradients already."""
-        if isinstance(release, Bare | Gradients | Derived):
-            return None
-        draws = self.source.normals(bounded.shape[1], purpose, clients)
-        if isinstance(release, Average | Matrix):
-            assert self.record_plan is not None
-            (client,) = clients
-            if isinstance(release, Matrix):
-                return symmetric(draws[0]).unsqueeze(0) * float(self.record_plan.matrix_multipliers[client])
-            return draws * float(self.record_plan.metric_multipliers[client]) * release.spread(rows.shape[1])
-        noise = draws.mul_(release.deviations(self.noise.of_message(release), rows.shape[1], public).float())
-        at = getattr(release, "at", None)
-        return noise if at is None else noise * public.states[at].cpu()
+    def _draw(self, question: int, name: str, public: Public) -> Callable[[int], Tensor]:
+        return lambda size: self.source.normals(size, (question, name), public.clients)
 
 
-def symmetric(flat: Tensor) -> Tensor:
-    """A flat square matrix with its upper triangle mirrored below."""
-    size = math.isqrt(flat.numel())
-    upper = flat.view(size, size).triu()
-    return (upper + upper.triu(1).t()).reshape(-1)
+class SampledGradients:
+    """So many sums of clipped gradients over Poisson-sampled batches, each noised, and not one more."""
+
+    def __init__(self, source: Seeded, purpose: tuple[int, int], charge: Sampled, clip: Tensor) -> None:
+        """`purpose` is the question's number and the client; `charge` what was paid for."""
+        if not bool((torch.isfinite(clip) & (clip > 0)).all()):
+            raise UserError("A clipping threshold must be a finite number above 0.")
+        self._source, self._purpose = source, purpose
+        self.sampling, self.multiplier, self.steps = charge
+        self.clip = clip.double().reshape(-1)
+        self.whole = float(torch.linalg.vector_norm(self.clip))
+        """The threshold of all layers together."""
+        self.taken = 0
+
+    def pass_sum(self, records: int, clipped_sum: Callable[[Tensor], Tensor]) -> Tensor:
+        """The noisy sum over a fresh batch: `clipped_sum` maps the places of the chosen records to their sum.
+
+        Each of `records` enters with the sampling rate; the noise is N(0, (z C)^2) on each coordinate, where C^2 is
+        the sum of the squared thresholds.
+        """
+        if self.taken >= self.steps:
+            raise UserError(
+                f"A step asked for more noisy gradients than the {self.steps} that were charged for a round."
+            )
+        purpose = (*self._purpose, self.taken)
+        self.taken += 1
+        coins = self._source.coins(records, self.sampling, *purpose)
+        total = clipped_sum(coins.nonzero().squeeze(1))
+        noise = self._source.normal(total.numel(), "gradient", *purpose).to(total.device)
+        return total.add_(noise, alpha=self.multiplier * self.whole)
 
 
-def check_declared(releases: Releases, wanted: Mapping[str, Tensor], step: str) -> None:
+def check_declared(releases: Releases, wanted: Mapping[str, Any], step: str) -> None:
     """Raise unless a step sends exactly what is declared beside it."""
     undeclared = sorted(set(wanted) - set(releases))
     if undeclared:
@@ -137,7 +108,6 @@ def check_declared(releases: Releases, wanted: Mapping[str, Tensor], step: str) 
             f"{step} tried to send {', '.join(undeclared)}, which @sends does not declare: "
             "declare it beside the step, or keep it at the client."
         )
-    due = {name for name, release in releases.items() if not isinstance(release, Derived)}
-    missing = sorted(due - set(wanted))
+    missing = sorted(name for name, release in releases.items() if release.state is None and name not in wanted)
     if missing:
         raise UndeclaredReleaseError(f"{step} declares {', '.join(missing)} but did not send it.")

@@ -6,21 +6,22 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from sordino.errors import UserError
 from sordino.parameters import Layout
 from sordino.per_example import Book, Bookkeeper
+from sordino.privacy.gate import SampledGradients
 from sordino.privacy.noise import Seeded
-from sordino.privacy.records import Charge
-from sordino.training import Batch, Loss, cross_entropy
+from sordino.privacy.records import held_out_count
+from sordino.privacy.sealed import Sealed
+from sordino.training import Batch, cross_entropies, cross_entropy
 
 if TYPE_CHECKING:
     from sordino.privacy.compiled import CompiledSum
 
 
 class PrivateRecords:
-    """A client's records as a record-level step sees them: noisy gradients, and nothing else."""
+    """A client's records as a record-level step sees them: noisy gradients, and sealed values for the gate."""
 
     def __init__(
         self,
@@ -28,66 +29,61 @@ class PrivateRecords:
         y: Tensor,
         validation: Tensor,
         bookkeeper: Bookkeeper,
-        charge: Charge,
-        clip: Tensor,
-        source: Seeded,
-        purpose: tuple[object, ...],
+        exit: SampledGradients | None,
         bare: bool = False,
         compiled: CompiledSum | None = None,
     ) -> None:
-        """`validation` says which records are set aside for judging; `clip` holds one threshold, or one for each
-        layer; `purpose` names the client, round and step. `bare` hands out the records as they are: only for steps
-        that declare a bare release, whose epsilon is infinite. `compiled` computes clipped sums where it fits.
+        """`validation` says which records are set aside for judging; `exit` is where gradients leave, None for steps
+        that take none. `bare` hands out the records as they are: only for steps that declare a bare release, whose
+        epsilon is infinite. `compiled` computes clipped sums where it fits.
         """
         self.__judge = (x[validation], y[validation])
         self.__bare = (x, y) if bare else None
         self.__x, self.__y = x[~validation], y[~validation]
-        self.__bookkeeper, self.__source, self.__purpose = bookkeeper, source, purpose
-        self.__compiled = compiled
-        self.rate, self.multiplier, self.steps = charge
-        self.clip = clip
-        self.taken = 0
-        self.expected_batch = self.rate * max(1, len(self.__y))
+        self.__bookkeeper, self.__exit, self.__compiled = bookkeeper, exit, compiled
 
     @property
     def layout(self) -> Layout:
         """The layout of the flat vector."""
         return self.__bookkeeper.learner.layout
 
-    def gradient(self, flat: Tensor, loss: Loss = cross_entropy) -> Tensor:
-        """The noisy mean gradient of a fresh Poisson-sampled batch, which may be empty.
+    @property
+    def steps(self) -> int:
+        """How many noisy gradients may be taken for this question."""
+        return 0 if self.__exit is None else self.__exit.steps
+
+    @property
+    def deviation(self) -> float:
+        """Of the noise on each coordinate of `gradient`: public."""
+        return self._exit.multiplier * self._exit.whole / self.expected_batch
+
+    @property
+    def clip(self) -> float:
+        """The threshold of a record's whole gradient: public."""
+        return self._exit.whole
+
+    @property
+    def expected_batch(self) -> float:
+        """How many records a batch holds in the mean: public."""
+        return self._exit.sampling * max(1, len(self.__y))
+
+    def gradient(self, flat: Tensor) -> Tensor:
+        """The noisy mean gradient of the cross-entropy over a fresh Poisson-sampled batch, which may be empty.
 
         Sum of the records' gradients, each scaled down to the threshold, plus N(0, (z C)^2), divided by the expected
         batch size. With one threshold for each layer C^2 is the sum of their squares.
         """
-        if self.taken >= self.steps:
-            raise UserError(
-                f"A step asked for more noisy gradients than the {self.steps} that were charged for a round."
-            )
-        purpose = (*self.__purpose, self.taken)
-        self.taken += 1
-        coins = torch.rand(len(self.__y), generator=self.__source.generator("coins", *purpose))
-        chosen = (coins < self.rate).nonzero().squeeze(1).to(self.__y.device)
-        total = self._clipped_sum(flat, chosen, loss)
-        whole = torch.linalg.vector_norm(self.clip.double())
-        noise = self.__source.normal(len(flat), *purpose).to(flat.device)
-        return total.add_(noise, alpha=float(self.multiplier * whole)).div_(self.expected_batch)
+        total = self._exit.pass_sum(len(self.__y), lambda chosen: self._clipped_sum(flat, chosen.to(flat.device)))
+        return total.div_(self.expected_batch)
 
-    def judged(self, flat: Tensor) -> tuple[Tensor, Tensor]:
-        """Loss and rightness (0 or 1) of each validation record, to be sent as an `Average`."""
-        learner = self.__bookkeeper.learner
-        learner.bind(flat)
-        learner.module.eval()
-        x, y = self.__judge
-        with torch.no_grad():
-            logits = learner.module(x)
-        learner.module.train()
-        losses = functional.cross_entropy(logits, y, reduction="none")
-        return losses, (logits.argmax(dim=1) == y).to(losses.dtype)
+    def judged(self, flat: Tensor) -> tuple[Sealed, Sealed]:
+        """Loss and rightness (0 or 1) of each validation record, sealed, to be sent as an `Average`."""
+        losses, right = self._judged(flat, *self.__judge)
+        return Sealed(losses, "validation", "losses"), Sealed(right, "validation", "right answers")
 
-    def projected(self, directions: Tensor) -> Tensor:
-        """The training records along public directions (features, dimensions), to be sent as a `Matrix`."""
-        return self.__x.flatten(1) @ directions
+    def projected(self, directions: Tensor) -> Sealed:
+        """The training records along public directions (features, dimensions), sealed, to be sent as a `Matrix`."""
+        return Sealed(self.__x.flatten(1) @ directions, "training", "projected records")
 
     def raw(self) -> tuple[Tensor, Tensor]:
         """The records as they are, for what a `paper` variant sends bare."""
@@ -95,36 +91,54 @@ class PrivateRecords:
             raise UserError("A step without a bare release asked for its client's records as they are.")
         return self.__bare
 
-    def _clipped_sum(self, flat: Tensor, chosen: Tensor, loss: Loss) -> Tensor:
-        total = self._sum(flat, chosen, loss)
+    def raw_metrics(self, flat: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean loss and accuracy over all records, for what a `paper` variant sends bare."""
+        losses, right = self._judged(flat, *self.raw())
+        return losses.mean(), right.mean()
+
+    @property
+    def _exit(self) -> SampledGradients:
+        if self.__exit is None:
+            raise UserError("A step without a release of noisy gradients asked for one: declare `Gradients` beside it.")
+        return self.__exit
+
+    def _judged(self, flat: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        learner = self.__bookkeeper.learner
+        learner.bind(flat)
+        learner.module.eval()
+        with torch.no_grad():
+            logits = learner.module(x)
+        learner.module.train()
+        losses = cross_entropies(logits, y)
+        return losses, (logits.argmax(dim=1) == y).to(losses.dtype)
+
+    def _clipped_sum(self, flat: Tensor, chosen: Tensor) -> Tensor:
+        total = self._sum(flat, chosen)
         if bool(torch.isfinite(total.sum())):  # a sum is finite only if every entry is
             return total
         # Zero times NaN is not zero: records whose gradients are not finite are left out altogether.
-        book = self.__bookkeeper.book(flat, self._batch(chosen), loss)
+        book = self.__bookkeeper.book(flat, self._batch(chosen), cross_entropy)
         known = torch.isfinite(book.layer_norms()).all(dim=1)
-        return self._sum(flat, chosen[known], loss)
+        return self._sum(flat, chosen[known])
 
-    def _sum(self, flat: Tensor, chosen: Tensor, loss: Loss) -> Tensor:
+    def _sum(self, flat: Tensor, chosen: Tensor) -> Tensor:
         if len(chosen) == 0:
             return torch.zeros_like(flat)
-        batch = self._batch(chosen)
-        if self.__compiled is not None and self.__compiled.fits(len(chosen), self.clip, loss):
-            return self.__compiled(flat, batch.x, batch.y, self.clip)
-        return clipped_sum(self.__bookkeeper.book(flat, batch, loss), self.clip)
+        batch, clip = self._batch(chosen), self._exit.clip.to(flat.device)
+        if self.__compiled is not None and self.__compiled.fits(len(chosen), clip):
+            return self.__compiled(flat, batch.x, batch.y, clip)
+        return clipped_sum(self.__bookkeeper.book(flat, batch, cross_entropy), clip)
 
     def _batch(self, chosen: Tensor) -> Batch:
         return Batch(self.__x[chosen], self.__y[chosen], chosen, None)
 
 
 def validation_records(count: int, share: float, source: Seeded, client: int) -> Tensor:
-    """Which of a client's records are set aside: a choice that does not look at data, the same in every round.
-
-    At least one record is set aside and at least one is not, where there are two.
-    """
+    """Which of a client's records are set aside: a choice that does not look at data, the same in every round."""
     chosen = torch.zeros(count, dtype=torch.bool)
-    if share > 0 and count > 1:
-        order = torch.randperm(count, generator=source.generator("validation", client))
-        chosen[order[: min(count - 1, max(1, round(share * count)))]] = True
+    held = held_out_count(count, share)
+    if held:
+        chosen[torch.randperm(count, generator=source.generator("validation", client))[:held]] = True
     return chosen
 
 

@@ -1,214 +1,255 @@
 """The list of what left, and what each observer has learned from it.
 
-The ledger holds a row for each release of each round, chained by SHA-256 so that a lost or altered row shows.
-Epsilon is computed from the rows alone. For each observer (view) and each client it keeps mu^2, the sum over
-the client's own releases of (sensitivity / noise the observer meets)^2:
+The ledger holds a row for each release of each question, chained by SHA-256 so that a lost or altered row shows. A row
+names every client that sent, how far each could move the result, and the noise that each observer meets there, so
+that epsilon is computed from the rows alone. For each observer (view) and each client the ledger keeps mu^2, the sum
+over the client's own releases of (sensitivity / noise)^2; for a client's records the list of sampled releases that they
+went through. Everything that a unit has paid is composed: where records are protected, what was released of the whole
+client counts for each of its records too.
 
-- the `server` sees each message, with the noise of that message only;
-- a `peer` sees sums and broadcasts, and knows its own share of the noise in them;
-- an `outsider` sees sums and published models.
-
-Neighbours: one client's contributions replaced by null ones (zero-out), under the same schedule. Who takes
-part is decided without looking at data and is not hidden, so sampling earns no amplification: a client pays
-for the rounds in which it took part.
+Neighbours: one client's contributions replaced by null ones (zero-out), under the same schedule; at record level one
+record added or removed. Who takes part is decided without looking at data and is not hidden, so sampling earns no
+amplification: a client pays for the rounds in which it took part.
 """
 
 from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import numpy as np
 
 from sordino.privacy.accountant import attack_accuracy, epsilon_of
-from sordino.privacy.gate import Noise
+from sordino.privacy.allowance import Allowance
 from sordino.privacy.records import (
-    Charge,
     Recipe,
-    RecordPlan,
     quick_record_epsilon,
     record_attack_accuracy,
     record_epsilon,
     replace_one,
 )
-from sordino.privacy.release import Average, Bare, Derived, Gradients, Matrix, Public, Releases, Update
+from sordino.privacy.release import Charge, Public, Releases, Unit
+from sordino.privacy.views import VIEWS, View
 
-View = Literal["outsider", "peer", "server"]
-VIEWS: tuple[View, ...] = get_args(View)
+BLANK = bytes(32)
+"""What the first row is chained to."""
+ROUNDING = 1e-12
+"""What is left of a sum of costs once all of them have been paid, as a share of it."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One kind of release of one round: who sent it, its L2 sensitivity and the noise of each message."""
+    """One kind of release of one question: who sent it, and what it cost each of them.
 
+    The figures are float64, one for each owner, or one for all of them where they are equal.
+    """
+
+    question: int
     round: int
     step: str
     release: str
     owners: bytes
     """Client numbers, each four bytes, little-endian."""
-    sensitivity: float
-    deviation: float
-    """Of a noise that is the same on all coordinates and costs what the message's noise costs."""
-    colluders: int
-    exposed: bool
-    """Whether what is published tells of single messages, so that everybody learns what the server learns."""
-    reason: str
+    sensitivity: bytes
+    """How far one owner can move the result, in the L2 norm."""
+    noise: bytes
+    """The deviation of the noise that the outsider, a peer and the server meet there: three numbers an owner."""
+    exposed: bool = False
+    """Whether it charges for single messages becoming known that had been paid for in a sum."""
+    reason: str = ""
     """Why the release is not covered by noise; empty when it is."""
-    charges: bytes = b""
-    """At record level: for each owner its sampling rate, noise multiplier and number of times, as float64."""
     pool: str = ""
-    """At record level: which of the clients' records are charged, `training` or `validation`."""
+    """At record level: which of the owners' records are charged, `training` or `validation`."""
+    sampled: bytes = b""
+    """At record level: for each owner its sampling rate, noise multiplier and number of times."""
+
+    @classmethod
+    def of(cls, about: tuple[int, int, str, str], clients: Sequence[int], charge: Charge) -> Row:
+        """The row of a charge; `about` is question, round, step and release."""
+        return cls(
+            *about,
+            owners=np.asarray(clients, dtype="<u4").tobytes(),
+            sensitivity=np.asarray(charge.sensitivity, dtype="<f8").tobytes(),
+            noise=np.asarray(charge.noise, dtype="<f8").tobytes(),
+            reason=f"{about[3]}: {charge.reason}" if charge.reason else "",
+            pool=charge.pool or "",
+            sampled=b"" if charge.sampled is None else charge.sampled.astype("<f8").tobytes(),
+        )
 
     def clients(self) -> np.ndarray:
         """The numbers of the clients that sent."""
         return np.frombuffer(self.owners, dtype="<u4").astype(np.int64)
 
-    def sampled(self) -> np.ndarray:
+    def histories(self) -> np.ndarray:
         """At record level: (owners, 3): sampling rate, noise multiplier, number of times."""
-        return np.frombuffer(self.charges, dtype="<f8").reshape(-1, 3)
+        return np.frombuffer(self.sampled, dtype="<f8").reshape(-1, 3)
 
-    def cost(self, view: View) -> float:
-        """What the release adds to mu^2 of each sender, for the observer `view`."""
-        if self.pool:
-            return 0.0  # records pay by sampled steps, not by mu
-        if self.deviation == 0:
-            return math.inf
-        seen: View = "server" if self.exposed else view
-        return (self.sensitivity / self.deviation) ** 2 / honest_shares(seen, len(self.owners) // 4, self.colluders)
+    def costs(self) -> np.ndarray:
+        """What the release adds to mu^2 of each owner, for each view: (views, owners or 1)."""
+        sensitivity = np.frombuffer(self.sensitivity, dtype="<f8").reshape(-1, 1)
+        noise = np.frombuffer(self.noise, dtype="<f8").reshape(-1, len(VIEWS))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.where(sensitivity == 0, 0.0, sensitivity / noise)
+        return np.square(ratio).T
 
     def link(self, previous: bytes) -> bytes:
         """The SHA-256 that binds this row to all rows before it."""
-        fields = (self.round, self.step, self.release, self.owners.hex(), self.sensitivity, self.deviation)
-        return hashlib.sha256(
-            previous
-            + repr((*fields, self.colluders, self.exposed, self.reason, self.charges.hex(), self.pool)).encode()
-        ).digest()
-
-
-def charges_of(recipe: Mapping[tuple[float, float], int]) -> Recipe:
-    """What one client's records have gone through, in a fixed order."""
-    return tuple((rate, multiplier, count) for (rate, multiplier), count in sorted(recipe.items()))
-
-
-def _record_charge(release: Gradients | Matrix | Average, plan: RecordPlan | None, client: int) -> Charge:
-    """What a release costs the records of one client."""
-    if plan is None:
-        raise ValueError("record-level releases need a plan of what records pay")
-    if isinstance(release, Gradients):
-        return plan.charge(client)
-    chosen = plan.matrix_multipliers if isinstance(release, Matrix) else plan.metric_multipliers
-    return 1.0, float(chosen[client]), 1
-
-
-def honest_shares(view: View, cohort: int, colluders: int = 0) -> int:
-    """How many messages' noise the observer cannot subtract from what it sees, the target's own included."""
-    if view == "server":
-        return 1
-    known = max(colluders, 1 if view == "peer" else 0)
-    return max(1, cohort - known)
+        return hashlib.sha256(previous + repr(tuple(vars(self).values())).encode()).digest()
 
 
 class Ledger:
     """What left the clients of one run, and what it cost each of them."""
 
-    def __init__(self, clients: int, rows: Iterable[Row] = ()) -> None:
+    def __init__(self, clients: int, unit: Unit = "client", rows: Iterable[Row] = ()) -> None:
+        self.unit = unit
         self.rows: list[Row] = []
-        self.head = bytes(32)
-        self._covered: dict[View, np.ndarray] = {view: np.zeros(clients) for view in VIEWS}
-        self._recipes: dict[str, dict[int, dict[tuple[float, float], int]]] = {"training": {}, "validation": {}}
-        self.spent: dict[View, np.ndarray] = {view: np.zeros(clients) for view in VIEWS}
+        self.links: list[bytes] = []
+        self.spent = np.zeros((len(VIEWS), clients))
+        """mu^2 of each client as a whole, for each view."""
+        self._covered = np.zeros((len(VIEWS), clients))
+        self._in_sums: dict[str, np.ndarray] = {}
+        """For each release, what each view has yet to pay for single messages that it knows only in sums."""
+        self._histories: dict[str, dict[int, dict[tuple[float, float], int]]] = {}
         for row in rows:
             self.append(row)
 
+    @property
+    def head(self) -> bytes:
+        """The link of the last row: it stands for the whole ledger."""
+        return self.links[-1] if self.links else BLANK
+
     def charge(
-        self,
-        releases: Releases,
-        who: Sequence[int],
-        step: str,
-        round: int,
-        public: Public,
-        noise: Noise,
-        plan: RecordPlan | None = None,
-    ) -> None:
-        """Charge everything that `step` is about to send from the clients `who`."""
-        owners = np.asarray(who, dtype="<u4").tobytes()
-        derived = [release for release in releases.values() if isinstance(release, Derived)]
-        exposed = {name for release in derived if release.published for name in release.of}
-        for name, release in releases.items():
-            if isinstance(release, Derived):
+        self, releases: Releases, question: int, round: int, step: str, allowance: Allowance, public: Public
+    ) -> list[Row]:
+        """Charge everything that `step` is about to send; the rows that this adds."""
+        rows = [
+            Row.of((question, round, step, name), public.clients, release.charge(allowance, public))
+            for name, release in releases.items()
+        ]
+        for row in rows:
+            self.append(row)
+        return rows
+
+    def expose(self, names: Sequence[str], about: Row, everything: bool) -> list[Row]:
+        """Charge everybody the server's price for single messages that become known; the rows that this adds.
+
+        `about` is the row of the value that is read. With `everything` all that its owners have sent so far under
+        `names` becomes known, otherwise only the messages of that row.
+        """
+        added = []
+        clients = about.clients()
+        for name in names:
+            unpaid = self._in_sums.get(name, np.zeros_like(self.spent))[:, clients]
+            if not everything:
+                unpaid = np.minimum(unpaid, gap(about))
+            unpaid = np.where(unpaid > ROUNDING * self.spent[-1, clients], unpaid, 0.0)
+            if not unpaid.any():
                 continue
-            about = (round, step, name, owners)
-            if isinstance(release, Gradients | Matrix | Average):
-                pool = "validation" if isinstance(release, Average) else "training"
-                rows = np.array([_record_charge(release, plan, client) for client in who], dtype="<f8")
-                self.append(Row(*about, 0.0, 0.0, noise.colluders, False, "", rows.tobytes(), pool))
-                continue
-            reason, sensitivity, deviation = "", 0.0, 0.0
-            if isinstance(release, Bare):
-                reason = f"{name}: {release.why}"
-            else:
-                width = sum(public.layers) if isinstance(release, Update) else 1
-                deviations = release.deviations(noise.of_message(release), width, public)
-                sensitivity = release.sensitivity(public)
-                deviation = sensitivity / math.sqrt(release.cost(deviations, width, public))
-            self.append(Row(*about, sensitivity, deviation, noise.colluders, name in exposed, reason))
+            with np.errstate(divide="ignore"):
+                charge = Charge(np.ones(1), 1 / np.sqrt(unpaid.T))
+            row = Row.of((about.question, about.round, about.step, name), clients.tolist(), charge)
+            row = Row(**{**vars(row), "exposed": True})
+            self.append(row)
+            added.append(row)
+        return added
 
     def append(self, row: Row) -> None:
         """Add a row and its cost."""
-        clients = row.clients()
-        for view in VIEWS:
-            self.spent[view][clients] += row.cost(view)
-            if not row.reason:
-                self._covered[view][clients] += row.cost(view)
+        clients, costs = row.clients(), row.costs()
+        self.spent[:, clients] += costs
+        if not row.reason:
+            self._covered[:, clients] += costs
+        waiting = self._in_sums.setdefault(row.release, np.zeros_like(self.spent))
+        waiting[:, clients] += -costs if row.exposed else gap(row)
+        np.maximum(waiting, 0.0, out=waiting)
         if row.pool:
-            for client, (rate, multiplier, count) in zip(clients, row.sampled(), strict=True):
-                recipe = self._recipes[row.pool].setdefault(int(client), {})
-                recipe[rate, multiplier] = recipe.get((rate, multiplier), 0) + int(count)
+            histories = self._histories.setdefault(row.pool, {})
+            for client, (rate, multiplier, count) in zip(clients.tolist(), row.histories(), strict=True):
+                history = histories.setdefault(client, {})
+                history[rate, multiplier] = history.get((rate, multiplier), 0) + int(count)
+        self.links.append(row.link(self.head))
         self.rows.append(row)
-        self.head = row.link(self.head)
 
     def mu(self, view: View) -> float:
         """The mu of the client that has spent most."""
-        return math.sqrt(float(self.spent[view].max(initial=0.0)))
+        return math.sqrt(float(self.spent[VIEWS.index(view)].max(initial=0.0)))
 
     def epsilon(self, delta: float, quick: bool = False) -> dict[View, float]:
-        """For each observer, the epsilon that holds for every client at `delta`; infinity where none does.
+        """For each observer, the epsilon that holds for every unit at `delta`; infinity where none does.
 
         `quick` allows a slightly larger bound, for records only.
         """
-        records = max(self.record_epsilons(delta, quick=quick).values(), default=0.0)
-        return {view: max(epsilon_of(self.mu(view), delta), records) for view in VIEWS}
+        return self._epsilon(self.spent, delta, quick)
 
     def covered_epsilon(self, delta: float) -> dict[View, float]:
         """What would hold if everything that left bare were public: the published claim's best reading."""
-        records = max(self.record_epsilons(delta).values(), default=0.0)
-        mu = {view: math.sqrt(float(self._covered[view].max(initial=0.0))) for view in VIEWS}
-        return {view: max(epsilon_of(mu[view], delta), records) for view in VIEWS}
+        return self._epsilon(self._covered, delta, quick=False)
 
     def record_epsilons(self, delta: float, quick: bool = False, replace: bool = False) -> dict[int, float]:
-        """At record level: the epsilon of each client that has sent something, the same for every observer.
+        """At record level: the epsilon of each client that has sent something, against the server.
 
-        A record is either a training or a validation record, so a client's figure is the larger of the two. With
-        `replace` it is for one record replaced by another instead of one added or removed.
+        With `replace` it is for one record replaced by another instead of one added or removed.
         """
-        bound = quick_record_epsilon if quick else record_epsilon
-        found: dict[int, float] = {}
-        for recipes in self._recipes.values():
-            for client, recipe in recipes.items():
-                charges = charges_of(recipe)
-                spent = bound(replace_one(charges) if replace else charges, delta)
-                found[client] = max(found.get(client, 0.0), spent)
+        found = {}
+        for client, recipes in self._recipes(self.spent[VIEWS.index("server")], replace).items():
+            found[client] = max(_record_epsilon(recipe, delta, quick) for recipe in recipes)
         return found
 
     def attack_accuracy(self) -> dict[View, float]:
-        """For each observer, how often the best attack tells whether the worst-off client took part."""
-        recipes = {recipe for pool in self._recipes.values() for recipe in map(charges_of, pool.values())}
-        records = max((record_attack_accuracy(recipe) for recipe in recipes), default=0.5)
-        return {view: max(attack_accuracy(self.mu(view)), records) for view in VIEWS}
+        """For each observer, how often the best attack tells whether the worst-off unit took part."""
+        if self.unit == "client":
+            return {view: 1.0 if self._histories else attack_accuracy(self.mu(view)) for view in VIEWS}
+        return {
+            view: max((record_attack_accuracy(recipe) for recipe in self._distinct(spent)), default=0.5)
+            for view, spent in zip(VIEWS, self.spent, strict=True)
+        }
 
     def reasons(self) -> list[str]:
         """Why epsilon is infinite, each reason once, in order of appearance."""
         return list(dict.fromkeys(row.reason for row in self.rows if row.reason))
+
+    def _epsilon(self, spent: np.ndarray, delta: float, quick: bool) -> dict[View, float]:
+        if self.unit == "client":
+            # Noise for records hides no client: where some was released, nothing protects the client as a whole.
+            whole = [math.inf if self._histories else math.sqrt(float(row.max(initial=0.0))) for row in spent]
+            return {view: epsilon_of(mu, delta) for view, mu in zip(VIEWS, whole, strict=True)}
+        distinct = [self._distinct(spent[place]) for place in range(1 if (spent == spent[0]).all() else len(VIEWS))]
+        worst = [max((_record_epsilon(recipe, delta, quick) for recipe in one), default=0.0) for one in distinct]
+        return dict(zip(VIEWS, worst * (len(VIEWS) // len(worst)), strict=True))
+
+    def _distinct(self, spent: np.ndarray) -> set[Recipe]:
+        """What the records of some client have gone through, each possibility once."""
+        return {one for recipes in self._recipes(spent).values() for one in recipes}
+
+    def _recipes(self, spent: np.ndarray, replace: bool = False) -> dict[int, list[Recipe]]:
+        """What the records of each client have gone through, for each pool of them.
+
+        A record is either a training or a validation record. What was released of the whole client counts for both: one
+        record may move a bounded contribution by twice its bound.
+        """
+        clients = set(np.flatnonzero(spent).tolist()).union(*self._histories.values())
+        found: dict[int, list[Recipe]] = {}
+        for client in sorted(clients):
+            mu = 2 * math.sqrt(float(spent[client]))
+            whole: Recipe = ((1.0, 0.0 if math.isinf(mu) else 1 / mu, 1),) if mu else ()
+            pools = [pool.get(client, {}) for pool in self._histories.values()] or [{}]
+            own = [tuple((rate, z, count) for (rate, z), count in sorted(pool.items())) for pool in pools]
+            found[client] = [(*whole, *(replace_one(recipe) if replace else recipe)) for recipe in own]
+        return found
+
+
+def gap(row: Row) -> np.ndarray:
+    """What each view has paid less than the server has: (views, owners or 1)."""
+    if row.exposed:
+        return np.zeros((len(VIEWS), 1))
+    costs = row.costs()
+    with np.errstate(invalid="ignore"):
+        return np.nan_to_num(costs[VIEWS.index("server")] - costs, nan=0.0, posinf=0.0)
+
+
+def _record_epsilon(recipe: Recipe, delta: float, quick: bool) -> float:
+    if any(multiplier == 0 for _, multiplier, _ in recipe):
+        return math.inf
+    return quick_record_epsilon(recipe, delta) if quick else record_epsilon(recipe, delta)

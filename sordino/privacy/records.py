@@ -18,9 +18,9 @@ import numpy as np
 
 from sordino.privacy.accountant import attack_accuracy, epsilon_of, mu_of
 
-Charge = tuple[float, float, int]
+Sampled = tuple[float, float, int]
 """Sampling rate, noise multiplier, and how many times."""
-Recipe = tuple[Charge, ...]
+Recipe = tuple[Sampled, ...]
 
 
 BEYOND = 60.0
@@ -85,7 +85,7 @@ def record_multiplier(epsilon: float, delta: float, rate: float, steps: int, oth
     return high
 
 
-def affordable(epsilon: float, delta: float, charge: Charge, most: int, others: Recipe = ()) -> int:
+def affordable(epsilon: float, delta: float, charge: Sampled, most: int, others: Recipe = ()) -> int:
     """How many times, up to `most`, a charge fits into a budget."""
     rate, multiplier, steps = charge
     low, high = 0, most
@@ -143,7 +143,7 @@ class RecordPlan:
     Arrays hold one value for each client.
     """
 
-    rates: np.ndarray
+    sampling: np.ndarray
     """The probability with which each record enters a batch."""
     steps: np.ndarray
     """Noisy gradients in a round."""
@@ -155,16 +155,35 @@ class RecordPlan:
     """How often each client may take part before its budget would be exceeded."""
     matrix_multipliers: np.ndarray
     """Noise over sensitivity of the second-moment matrix that is released once; zero where there is none."""
-    metric_multipliers: np.ndarray
+    mean_multipliers: np.ndarray
     """Noise over sensitivity of each mean over validation records; zero where there is none."""
+    validation: np.ndarray
+    """How many records are set aside for such means."""
 
-    def charge(self, client: int) -> Charge:
+    def charge(self, client: int) -> Sampled:
         """What one round costs a client's training records."""
-        return float(self.rates[client]), float(self.multipliers[client]), int(self.steps[client])
+        return float(self.sampling[client]), float(self.multipliers[client]), int(self.steps[client])
+
+
+@dataclass(frozen=True)
+class RecordNeeds:
+    """What a record-level method releases of each client, besides its noisy gradients."""
+
+    matrix_share: float = 0.0
+    """The share of epsilon that matrices which are released once may cost."""
+    means: int = 0
+    """How many means over validation records leave in a round."""
+    held_out: float = 0.0
+    """The share of a client's training records that is set aside for such means."""
+
+
+def held_out_count(records: int, share: float) -> int:
+    """How many of a client's records are set aside: at least one, and at least one is not, where there are two."""
+    return min(records - 1, max(1, round(share * records))) if share > 0 and records > 1 else 0
 
 
 def plan_records(
-    sizes: Sequence[int],
+    records: Sequence[int],
     budgets: np.ndarray,
     delta: float,
     *,
@@ -172,32 +191,32 @@ def plan_records(
     epochs: int,
     turns: int,
     multiplier: float | None = None,
-    matrix_share: float = 0.0,
-    metrics: int = 0,
+    needs: RecordNeeds = RecordNeeds(),  # noqa: B008 (a frozen value)
 ) -> RecordPlan:
     """Noise for each client's budget, or how often a client may take part with a given `multiplier`.
 
-    `sizes` are the numbers of training records, `turns` how often a client takes part at the most. `matrix_share` is
-    the share of epsilon that the once-released matrix may cost. `metrics` means over the validation records leave in
-    each round: those records are disjoint from the training records, so they have the whole budget to themselves.
+    `records` are the clients' numbers of training records, `turns` how often a client takes part at the most. Records
+    that are set aside are disjoint from those that are trained on, so means over them have the whole budget to
+    themselves.
     """
-    rates = sampling_rates(sizes, batch)
-    steps = np.array([epochs * math.ceil(1 / rate) for rate in rates])
-    plan = RecordPlan(rates, steps, *(np.zeros(len(rates)) for _ in range(5)))
+    validation = np.array([held_out_count(count, needs.held_out) for count in records])
+    sampling = sampling_rates([max(1, count - held) for count, held in zip(records, validation, strict=True)], batch)
+    steps = np.array([epochs * math.ceil(1 / rate) for rate in sampling])
+    plan = RecordPlan(sampling, steps, *(np.zeros(len(sampling)) for _ in range(5)), validation)
     plan.budgets[:], plan.turns[:] = budgets, turns
-    for client, (rate, count, budget) in enumerate(zip(rates, steps, budgets, strict=True)):
+    for client, (rate, count, budget) in enumerate(zip(sampling, steps, budgets, strict=True)):
         if not np.isfinite(budget):  # the given noise decides, for everything that leaves
             assert multiplier is not None
             plan.multipliers[client] = multiplier
-            plan.matrix_multipliers[client] = multiplier if matrix_share else 0.0
-            plan.metric_multipliers[client] = multiplier if metrics else 0.0
+            plan.matrix_multipliers[client] = multiplier if needs.matrix_share else 0.0
+            plan.mean_multipliers[client] = multiplier if needs.means else 0.0
             continue
         others: Recipe = ()
-        if matrix_share:
-            plan.matrix_multipliers[client] = 1 / mu_of(matrix_share * budget, delta)
+        if needs.matrix_share:
+            plan.matrix_multipliers[client] = 1 / mu_of(needs.matrix_share * budget, delta)
             others = ((1.0, float(plan.matrix_multipliers[client]), 1),)
-        if metrics:
-            plan.metric_multipliers[client] = math.sqrt(metrics * turns) / mu_of(budget, delta)
+        if needs.means:
+            plan.mean_multipliers[client] = math.sqrt(needs.means * turns) / mu_of(budget, delta)
         if multiplier is None:
             plan.multipliers[client] = record_multiplier(budget, delta, float(rate), int(count) * turns, others)
         else:

@@ -8,16 +8,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from sordino.privacy.gate import Gate, Noise, UndeclaredReleaseError
+from sordino.message import Each
+from sordino.privacy.allowance import Allowance, Noise
+from sordino.privacy.gate import Gate, Passed, UndeclaredReleaseError, check_declared
 from sordino.privacy.noise import Seeded
-from sordino.privacy.release import Bare, Derived, Number, Public, Update, due
+from sordino.privacy.release import Bare, Derived, Number, Public, ReleaseError, Update, due
 
 SILENT = Noise(multiplier=1e-30, protect_from="server", minimum_cohort=1)
 
 
-def passed(releases: dict, wanted: dict, noise: Noise, clients: int, round: int = 0, seed: int = 0, clip: float = 1.0):
-    gate = Gate(noise, Seeded(seed))
-    return gate.passes(releases, wanted, range(clients), "local", round, Public({"clip": clip}))
+def gate(noise: Noise, seed: int = 0, identity: str = "run") -> Gate:
+    return Gate(Allowance(noise), Seeded(seed, identity))
+
+
+def passed(
+    releases: dict, wanted: dict, noise: Noise, clients: int, question: int = 0, seed: int = 0, clip: float = 1.0
+) -> Passed:
+    width = max((value.shape[1] for value in wanted.values()), default=1)
+    public = Public({"clip": clip}, range(clients), layers=[width])
+    return gate(noise, seed).passes(releases, wanted, question, public)
+
+
+def public_of(width: int, clients: int = 1, **message: object) -> Public:
+    return Public(message, range(clients), layers=[width])
 
 
 @settings(deadline=None)
@@ -26,13 +39,13 @@ def passed(releases: dict, wanted: dict, noise: Noise, clients: int, round: int 
     st.floats(1e-3, 1e3),
 )
 def test_the_norm_after_clipping_is_at_most_the_threshold(values: list[float], clip: float) -> None:
-    bounded = Update("clip").bounded(torch.tensor([values]), Public({"clip": clip}))
+    bounded = Update("clip").bounded(torch.tensor([values]), public_of(len(values), clip=clip))
     assert bounded.rows.double().norm() <= clip
 
 
 def test_short_vectors_are_left_alone_and_long_ones_keep_their_direction() -> None:
     rows = torch.tensor([[0.3, 0.4], [30.0, 40.0]])
-    bounded = Update(1.0).bounded(rows, Public({})).rows
+    bounded = Update(1.0).bounded(rows, public_of(2, 2)).rows
     assert torch.equal(bounded[0], rows[0])
     assert torch.allclose(bounded[1], torch.tensor([0.6, 0.8]), atol=1e-6)
 
@@ -51,7 +64,7 @@ def test_numbers_are_held_and_centred() -> None:
     out = passed({"below": Number(0.0, 1.0, 1.0)}, {"below": rows}, SILENT, 4)
     assert out.values["below"].flatten().tolist() == pytest.approx([-0.5, -0.25, 0.5, 0.0])
     assert out.rejected == 1
-    assert Number(0.0, 1.0, 1.0).sensitivity(Public({})) == 0.5
+    assert Number(0.0, 1.0, 1.0).sensitivity() == 0.5
 
 
 def within(residuals: torch.Tensor, deviation: float) -> bool:
@@ -85,10 +98,9 @@ def test_the_sum_of_the_cohort_carries_the_whole_noise() -> None:
 def test_releases_of_one_round_cost_one_gaussian() -> None:
     # Shares 0.9 and 0.1 of a round with multiplier 2: 1/z^2 adds up to 1/4.
     releases = {"update": Update("clip", share=0.9), "below": Number(0.0, 1.0, share=0.1)}
-    noise = Noise(2.0, "server", 1)
-    public = Public({"clip": 5.0})
-    costs = [r.cost(r.deviations(noise.of_message(r), 10, public), 10, public) for r in releases.values()]
-    assert sum(costs) == pytest.approx(1 / 4)
+    allowance, public = Allowance(Noise(2.0, "server", 1)), public_of(10, clip=5.0)
+    charges = [release.charge(allowance, public) for release in releases.values()]
+    assert sum(float((charge.sensitivity[0] / charge.noise[0, 2]) ** 2) for charge in charges) == pytest.approx(1 / 4)
 
 
 LAYERS = [900, 90, 10]
@@ -99,31 +111,32 @@ CLIPS = torch.tensor([0.4, 0.1, 0.3])
 def test_layered_noise_costs_what_one_gaussian_costs(spread: str) -> None:
     """mu^2 summed over layers from the noise that is really drawn is 1/z^2, whatever the thresholds are."""
     z, release = 2.0, Update("clip", layered=True, spread=spread)
-    public = Public({"clip": CLIPS}, layers=LAYERS)
-    gate = Gate(Noise(z, "server", 1), Seeded(0))
+    public, allowance = Public({"clip": CLIPS}, range(400), layers=LAYERS), Allowance(Noise(z, "server", 1))
     wanted = {"update": torch.zeros(400, 1000)}
-    noise = gate.passes({"update": release}, wanted, range(400), "local", 0, public).values["update"].double()
+    noise = Gate(allowance, Seeded(0, "run")).passes({"update": release}, wanted, 0, public).values["update"].double()
     drawn = [part.square().mean() for part in noise.split(LAYERS, dim=1)]
     mu2 = sum(float(c.double() ** 2 / variance) for c, variance in zip(CLIPS, drawn, strict=True))
     assert mu2 == pytest.approx(1 / z**2, rel=0.06)  # 4000 draws in the smallest layer: 2.2 % standard error
-    assert release.cost(release.deviations(z, 1000, public), 1000, public) == pytest.approx(1 / z**2, rel=1e-12)
+    charge = release.charge(allowance, public)
+    assert float((charge.sensitivity[0] / charge.noise[0, 2]) ** 2) == pytest.approx(1 / z**2, rel=1e-12)
+    assert charge.sensitivity == pytest.approx(float(CLIPS.double().norm()))
 
 
 def test_spread_by_energy_is_the_least_noise() -> None:
-    public = Public({"clip": CLIPS}, layers=LAYERS)
+    public, allowance = Public({"clip": CLIPS}, layers=LAYERS), Allowance(Noise(1.0, "server", 1))
     energy = {
-        spread: float(Update("clip", layered=True, spread=spread).deviations(1.0, 1000, public).square().sum())
+        spread: float(Update("clip", layered=True, spread=spread).deviation(allowance, public).double().square().sum())
         for spread in ("energy", "proportional")
     }
     weight = sum(float(c) * math.sqrt(d) for c, d in zip(CLIPS, LAYERS, strict=True))
     assert energy["energy"] == pytest.approx(weight**2, rel=1e-6)
     assert energy["energy"] < energy["proportional"]
-    flat = Update(float(CLIPS.norm())).deviations(1.0, 1000, public).square().item() * 1000
+    flat = float(Update(float(CLIPS.norm())).deviation(allowance, public).square()) * 1000
     assert energy["energy"] < flat
 
 
 def test_each_layer_is_held_to_its_own_threshold() -> None:
-    public = Public({"clip": CLIPS}, layers=LAYERS)
+    public = Public({"clip": CLIPS}, range(3), layers=LAYERS)
     rows = torch.randn(3, 1000) * 5
     bounded = Update("clip", layered=True).bounded(rows, public).rows
     for part, clip in zip(bounded.split(LAYERS, dim=1), CLIPS, strict=True):
@@ -131,34 +144,70 @@ def test_each_layer_is_held_to_its_own_threshold() -> None:
         assert part.double().norm(dim=1).min() == pytest.approx(float(clip), rel=1e-5)
 
 
-def test_thresholds_of_single_clients_come_from_their_public_state() -> None:
-    public = Public({}, {"mine": torch.tensor([[1.0], [2.0]])})
-    bounded = Update("mine").bounded(torch.full((2, 4), 9.0), public).rows
-    assert bounded.norm(dim=1).tolist() == pytest.approx([1.0, 2.0], rel=1e-5)
-    out = Gate(Noise(1.0, "server", 1), Seeded(0)).passes(
-        {"update": Update("mine")},
-        {"update": torch.zeros(2, 50_000)},
-        range(2),
-        "local",
-        0,
-        Public({}, public.states),
-    )
+@pytest.mark.parametrize("told", ["state", "message"])
+def test_each_client_is_held_to_its_own_threshold(told: str) -> None:
+    own = torch.tensor([[1.0], [2.0]])
+    message, states = ({}, {"mine": own}) if told == "state" else ({"mine": Each(own)}, {})
+    public = Public(message, range(2), states, layers=[50_000])
+    bounded = Update("mine").bounded(torch.full((2, 50_000), 9.0), public).rows
+    assert bounded.double().norm(dim=1).tolist() == pytest.approx([1.0, 2.0], rel=1e-5)
+    wanted = {"update": torch.zeros(2, 50_000)}
+    out = gate(Noise(1.0, "server", 1)).passes({"update": Update("mine")}, wanted, 0, public)
     assert within(out.values["update"][0], 1.0)
     assert within(out.values["update"][1], 2.0)
 
 
 def test_nothing_leaves_where_a_mask_is_zero() -> None:
     shared = torch.tensor([[1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 1.0, 1.0]])
-    releases = {
-        "update": Update(1.0, at="shared"),
-        "shared": Derived("shared", of=("update",), published=True, bits=1),
-    }
-    out = Gate(Noise(1.0, "server", 1), Seeded(0)).passes(
-        releases, {"update": torch.ones(2, 4)}, range(2), "local", 0, Public({}, {"shared": shared})
-    )
+    releases = {"update": Update(1.0, at="shared"), "shared": Derived("shared", of=("update",), bits=1)}
+    public = Public({}, range(2), {"shared": shared}, layers=[4])
+    out = gate(Noise(1.0, "server", 1)).passes(releases, {"update": torch.ones(2, 4)}, 0, public)
     assert ((out.values["update"] != 0) == (shared > 0)).all()
     assert torch.equal(out.values["shared"], shared)
-    assert out.size == 2 * (4 * 2 + 1), "two floats and four bits for each client"
+    assert out.bytes == 2 * (4 * 2 + 1), "two floats and four bits for each client"
+
+
+def test_a_mask_for_all_costs_no_noise_where_nothing_leaves() -> None:
+    """A part that is personal at every client, as in FedPer, is neither noised nor counted."""
+    mask = torch.zeros(40_000)
+    mask[:30_000] = 1
+    public = Public({"shared": mask}, range(2), layers=[40_000])
+    allowance, release = Allowance(Noise(2.0, "outsider", 2)), Update(3.0, at="shared")
+    out = Gate(allowance, Seeded(0, "run")).passes({"update": release}, {"update": torch.zeros(2, 40_000)}, 0, public)
+    assert not out.values["update"][:, 30_000:].any()
+    assert within(out.values["update"][:, :30_000], 2.0 * 3.0 / math.sqrt(2))
+    assert out.bytes == 2 * 4 * 30_000
+    assert release.charge(allowance, public).noise == pytest.approx(Update(3.0).charge(allowance, public).noise)
+
+
+def test_a_message_has_the_entries_that_were_declared() -> None:
+    with pytest.raises(ReleaseError, match="1 entries, but the step sent 7"):
+        passed({"below": Number(0.0, 1.0, 1.0)}, {"below": torch.zeros(2, 7)}, SILENT, 2)
+    with pytest.raises(ReleaseError, match="4 entries, but the step sent 5"):
+        public = public_of(4, 2, clip=1.0)
+        gate(SILENT).passes({"update": Update("clip")}, {"update": torch.zeros(2, 5)}, 0, public)
+
+
+def test_several_numbers_have_the_noise_that_all_of_them_need() -> None:
+    """Seven numbers in [0, 1] move the sum by sqrt(7) / 2."""
+    seven, allowance = Number(0.0, 1.0, 1.0, entries=7), Allowance(Noise(2.0, "server", 1))
+    charge = seven.charge(allowance, public_of(1))
+    assert charge.sensitivity == pytest.approx(math.sqrt(7) / 2)
+    noise = torch.cat(
+        [
+            gate(Noise(2.0, "server", 1)).passes(
+                {"n": seven}, {"n": torch.full((4, 7), 0.5)}, number, public_of(1, 4)
+            ).values["n"]
+            for number in range(500)
+        ]
+    )
+    assert within(noise, 2.0 * math.sqrt(7) / 2)
+
+
+@pytest.mark.parametrize("clip", [0.0, -1.0, math.nan, math.inf])
+def test_a_threshold_that_bounds_nothing_is_refused(clip: float) -> None:
+    with pytest.raises(ReleaseError, match="finite number above 0"):
+        passed({"update": Update("clip")}, {"update": torch.zeros(1, 2)}, SILENT, 1, clip=clip)
 
 
 def test_releases_that_are_not_due_leave_their_share_to_the_others() -> None:
@@ -172,9 +221,12 @@ def test_no_draw_is_used_twice() -> None:
     wanted = {name: torch.zeros(3, 5000) for name in releases}
     draws = []
     for seed in (0, 1):
-        for round in (0, 1, 2):
-            out = passed(releases, wanted, Noise(1.0, "server", 3), 3, round, seed)
+        for question in (0, 1, 2):
+            out = passed(releases, wanted, Noise(1.0, "server", 3), 3, question, seed)
             draws += [row for rows in out.values.values() for row in rows]
+    other = gate(Noise(1.0, "server", 3), identity="another run")
+    out = other.passes(releases, wanted, 0, public_of(5000, 3, clip=1.0))
+    draws += [row for rows in out.values.values() for row in rows]
     matrix = torch.corrcoef(torch.stack(draws).double())
     off = matrix - torch.eye(len(draws))
     # 5000 pairs: a correlation of 0.09 is beyond six standard deviations.
@@ -189,9 +241,10 @@ def test_the_same_draw_is_repeated_for_the_same_purpose() -> None:
 
 def test_what_is_not_declared_does_not_leave() -> None:
     with pytest.raises(UndeclaredReleaseError, match="secret"):
-        passed({"update": Update("clip")}, {"update": torch.zeros(1, 2), "secret": torch.zeros(1, 2)}, SILENT, 1)
+        check_declared({"update": Update("clip")}, {"update": torch.zeros(2), "secret": torch.zeros(2)}, "local")
     with pytest.raises(UndeclaredReleaseError, match="did not send"):
-        passed({"update": Update("clip")}, {}, SILENT, 1)
+        check_declared({"update": Update("clip")}, {}, "local")
+    check_declared({"mask": Derived("mask", of=())}, {}, "local")
 
 
 def test_bare_values_leave_as_they_are() -> None:

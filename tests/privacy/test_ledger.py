@@ -3,12 +3,17 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import torch
 
 from sordino.privacy.accountant import epsilon_of
-from sordino.privacy.gate import Noise
+from sordino.message import Each
+from sordino.privacy.allowance import Allowance, Noise
 from sordino.privacy.ledger import Ledger
-from sordino.privacy.release import Bare, Derived, Number, Public, Update
+from sordino.privacy.records import record_epsilon
+from sordino.privacy.release import Bare, Charge, Derived, Number, Public, Update
+from sordino.privacy.views import VIEWS
 
 UPDATE = {"update": Update("clip")}
 
@@ -16,7 +21,8 @@ UPDATE = {"update": Update("clip")}
 def charged(rounds: int, who: list[int], noise: Noise, clients: int = 50, releases: dict = UPDATE) -> Ledger:
     ledger = Ledger(clients)
     for number in range(rounds):
-        ledger.charge(releases, who, "local", number, Public({"clip": 0.7 + number}, layers=[5]), noise)
+        public = Public({"clip": 0.7 + number}, who, layers=[5])
+        ledger.charge(releases, number, number, "local", Allowance(noise), public)
     return ledger
 
 
@@ -38,10 +44,9 @@ def test_only_own_participations_are_paid_for() -> None:
     ledger = Ledger(4)
     noise = Noise(1.0, "outsider", 2)
     for number in range(9):
-        ledger.charge(
-            UPDATE, [0, 1] if number < 7 else [2, 3], "local", number, Public({"clip": 1.0}, layers=[5]), noise
-        )
-    assert ledger.spent["outsider"].tolist() == pytest.approx([7, 7, 2, 2])
+        public = Public({"clip": 1.0}, [0, 1] if number < 7 else [2, 3], layers=[5])
+        ledger.charge(UPDATE, number, number, "local", Allowance(noise), public)
+    assert ledger.spent[VIEWS.index("outsider")].tolist() == pytest.approx([7, 7, 2, 2])
     assert ledger.mu("outsider") == pytest.approx(math.sqrt(7))
 
 
@@ -79,18 +84,20 @@ def test_an_empty_ledger_costs_nothing() -> None:
 def test_the_chain_shows_a_changed_a_lost_and_a_swapped_row() -> None:
     ledger = charged(3, [0, 1], Noise(1.0, "server", 2))
     head = ledger.head
-    assert Ledger(50, ledger.rows).head == head
-    assert Ledger(50, ledger.rows[:2]).head != head
-    assert Ledger(50, [ledger.rows[1], ledger.rows[0], ledger.rows[2]]).head != head
+    assert Ledger(50, "client", ledger.rows).head == head
+    assert Ledger(50, "client", ledger.rows[:2]).head != head
+    assert Ledger(50, "client", [ledger.rows[1], ledger.rows[0], ledger.rows[2]]).head != head
+    one = np.ones(1).tobytes()
     for change in (
-        {"deviation": 9.0},
+        {"noise": np.full((1, 3), 9.0).tobytes()},
         {"owners": b"\0\0\0\0"},
         {"round": 7},
+        {"question": 7},
         {"reason": "x"},
         {"exposed": True},
-        {"sensitivity": 0.1},
+        {"sensitivity": one},
     ):
-        assert Ledger(50, [replace(ledger.rows[0], **change), *ledger.rows[1:]]).head != head
+        assert Ledger(50, "client", [replace(ledger.rows[0], **change), *ledger.rows[1:]]).head != head
 
 
 def test_epsilon_follows_mu() -> None:
@@ -98,24 +105,99 @@ def test_epsilon_follows_mu() -> None:
     assert ledger.epsilon(1e-6)["server"] == pytest.approx(epsilon_of(2.0, 1e-6))
 
 
-def test_what_is_published_of_single_messages_is_charged_to_everybody() -> None:
-    """H8 of the privacy review: counts of masks leave the server's guarantee only; 10 clients, target 2, is 10.1."""
-    releases = {"update": Update("clip"), "mask": Derived("mask", of=("update",), published=True)}
+def test_whoever_reads_single_messages_pays_for_them() -> None:
+    """A median of single messages is no function of their sum: everybody learns what the server learns."""
     noise = Noise(3.97, "outsider", 10)
-    ledger = charged(20, list(range(10)), noise, 10, releases)
-    kept = charged(20, list(range(10)), noise, 10, {**releases, "mask": Derived("mask", ("update",), published=False)})
-    assert ledger.mu("outsider") == ledger.mu("peer") == ledger.mu("server") == pytest.approx(math.sqrt(200) / 3.97)
+    ledger = charged(20, list(range(10)), noise, 10)
+    assert ledger.mu("outsider") == pytest.approx(math.sqrt(20) / 3.97)
+    for row in list(ledger.rows):
+        ledger.expose(("update",), row, everything=False)
+    for view in VIEWS:
+        assert ledger.mu(view) == pytest.approx(math.sqrt(200) / 3.97)
+    for row in ledger.rows[:20]:
+        assert ledger.expose(("update",), row, everything=False) == [], "nothing is charged twice"
+
+
+def test_only_what_was_read_is_charged() -> None:
+    ledger = charged(4, list(range(10)), Noise(1.0, "outsider", 10), 10)
+    ledger.expose(("update",), ledger.rows[1], everything=False)
+    assert ledger.mu("outsider") ** 2 == pytest.approx(3 + 10)
+    assert ledger.mu("server") ** 2 == pytest.approx(40)
+
+
+def test_what_was_computed_from_single_messages_exposes_all_of_them() -> None:
+    """H8 of the privacy review: counts of masks leave the server's guarantee only; 10 clients, target 2, is 10.1.
+
+    The mask may be sent in a step of its own: what it was computed from is charged all the same.
+    """
+    noise = Noise(3.97, "outsider", 10)
+    ledger = charged(20, list(range(10)), noise, 10)
+    public = Public({}, range(10), {"mask": torch.ones(10, 5)}, layers=[5])
+    (row,) = ledger.charge({"mask": Derived("mask", of=("update",))}, 20, 20, "tell", Allowance(noise), public)
+    assert ledger.mu("outsider") == pytest.approx(math.sqrt(20) / 3.97), "the server alone learns nothing new"
+    ledger.expose(("update",), row, everything=True)
+    assert ledger.mu("outsider") == pytest.approx(ledger.mu("server")) == pytest.approx(math.sqrt(200) / 3.97)
     assert ledger.epsilon(0.1)["outsider"] == pytest.approx(10.1, abs=0.05)
-    assert kept.mu("outsider") == pytest.approx(math.sqrt(20) / 3.97)
+    assert Ledger(10, "client", ledger.rows).epsilon(0.1) == ledger.epsilon(0.1), "rows alone decide"
+
+
+def test_every_owner_pays_for_its_own_threshold() -> None:
+    """Whoever has a larger threshold than the others is covered by less noise in the sum (H10)."""
+    thresholds = torch.tensor([1.0, 1.0, 10.0])
+    ledger = Ledger(3)
+    public = Public({"clip": Each(thresholds)}, range(3), layers=[5])
+    ledger.charge(UPDATE, 0, 0, "local", Allowance(Noise(2.0, "outsider", 3)), public)
+    own = 4.0 / 3 * thresholds.double().square()
+    expected = thresholds.double().square() / own.sum()
+    assert ledger.spent[VIEWS.index("outsider")] == pytest.approx(expected.numpy())
+    assert ledger.spent[VIEWS.index("server")] == pytest.approx(np.full(3, 3 / 4))
+    # The peer with the largest share subtracts it; against that peer itself the next largest one counts.
+    assert ledger.spent[VIEWS.index("peer")] == pytest.approx([1 / (8 / 3), 1 / (8 / 3), 100 / (4 / 3 * 101)])
+
+
+def test_a_coordinate_that_few_contribute_to_carries_little_noise() -> None:
+    """H9: with masks of their own, clients are charged for the coordinate that fewest contribute to."""
+    mask = torch.tensor([[1.0, 1.0], [1.0, 0.0], [1.0, 0.0]])
+    public = Public({}, range(3), {"shared": mask}, layers=[2])
+    ledger = Ledger(3)
+    ledger.charge({"update": Update(1.0, at="shared")}, 0, 0, "local", Allowance(Noise(1.0, "outsider", 3)), public)
+    assert ledger.spent[VIEWS.index("outsider")] == pytest.approx([3.0, 1.0, 1.0])
+    assert ledger.spent[VIEWS.index("server")] == pytest.approx([3.0, 3.0, 3.0])
+
+
+def test_a_records_charges_are_composed_with_its_clients() -> None:
+    """What left of the whole client counts for each of its records, at twice its bound."""
+    ledger = Ledger(1, "record")
+    steps = Charge.of_records("training", [(0.1, 1.0, 50)])
+    means = Charge.of_records("validation", [(1.0, 2.0, 3)])
+    for number, charge in enumerate((steps, means)):
+        ledger.append(row_of(number, charge))
+    alone = ledger.epsilon(1e-5)["server"]
+    training, validation = ((0.1, 1.0, 50),), ((1.0, 2.0, 3),)
+    assert alone == pytest.approx(max(record_epsilon(training, 1e-5), record_epsilon(validation, 1e-5)))
+    ledger.append(row_of(2, Charge(np.array([1.0]), np.array([[8.0, 4.0, 2.0]]))))
+    expected = record_epsilon(((1.0, 1.0, 1), *training), 1e-5)  # deviation 2 over twice the bound 1
+    assert ledger.epsilon(1e-5)["server"] == pytest.approx(expected)
+    assert ledger.epsilon(1e-5)["server"] > ledger.epsilon(1e-5)["outsider"] > alone
+
+
+def test_noise_for_records_protects_no_client() -> None:
+    ledger = Ledger(1, "client")
+    ledger.append(row_of(0, Charge.of_records("training", [(0.1, 1.0, 50)])))
+    assert set(ledger.epsilon(1e-5).values()) == {math.inf}
+
+
+def row_of(question: int, charge: Charge):
+    from sordino.privacy.ledger import Row
+
+    return Row.of((question, question, "local", "update"), [0], charge)
 
 
 def test_layers_cost_what_their_noise_says() -> None:
-    import torch
-
-    public = Public({"clip": torch.tensor([0.3, 0.4])}, layers=[70, 30])
+    public = Public({"clip": torch.tensor([0.3, 0.4])}, [0], layers=[70, 30])
     for spread in ("energy", "proportional"):
         ledger = Ledger(1)
         release = {"update": Update("clip", layered=True, spread=spread)}
-        ledger.charge(release, [0], "local", 0, public, Noise(2.5, "server", 1))
+        (row,) = ledger.charge(release, 0, 0, "local", Allowance(Noise(2.5, "server", 1)), public)
         assert ledger.mu("server") == pytest.approx(1 / 2.5, rel=1e-12)
-        assert ledger.rows[0].sensitivity == pytest.approx(0.5)
+        assert np.frombuffer(row.sensitivity) == pytest.approx([0.5])

@@ -1,25 +1,58 @@
-"""Record-level methods: clients train on noisy gradients, each with its own budget, noise and ledger."""
+"""The two bases of private methods: a clipped update of each client, and training on noisy gradients."""
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import numpy as np
 from torch import Tensor
 
 from sordino.descent import InPlace
 from sordino.errors import UserError
-from sordino.method import Budget, Method, Positive
+from sordino.method import Budget, Method, Positive, Schedule
+from sordino.named import Named
+from sordino.parts.ppo_threshold import LearnedThreshold
+from sordino.parts.thresholds import Fixed, LayerWise, Median, Quantile, Threshold
 from sordino.privacy.gradients import PrivateRecords
-from sordino.training import Loss, cross_entropy
+from sordino.privacy.release import Unit
+
+RULES = {"fixed": Fixed, "quantile": Quantile, "median": Median, "layer-wise": LayerWise, "ppo": LearnedThreshold}
+Clipping = Annotated[Threshold, Named(RULES)]
+"""How the threshold is chosen: `fixed`; `quantile` (private, Andrew et al.); `median` (Geyer et al.: epsilon is
+infinite); `layer-wise` (one for each layer, log-odds); `ppo` (a learning agent)."""
+
+
+@dataclass(frozen=True)
+class Clipped(Method):
+    """A client-level method whose clients send one clipped and noised update."""
+
+    clip: Positive = 0.5
+    """The clipping threshold C, or the one to start from. FedDPA, FedGLP-ADP, ACDP-pFSD on EMNIST: 0.5."""
+    clipping: Clipping = Fixed()
+    """How the threshold is chosen: `fixed`, `quantile`, `median`, `layer-wise` or `ppo`, each with settings of its own."""
+
+    @property
+    def threshold(self) -> Threshold:
+        """The rule for the threshold."""
+        return self.clipping
+
+    def settled(self, clients: int) -> Clipped:
+        return dataclasses.replace(self, clipping=self.clipping.settled(clients))
+
+    def needs_public(self) -> bool:
+        return self.threshold.reads_public
+
+    def notes(self, schedule: Schedule, budget: Budget) -> list[str]:
+        return self.threshold.notes(schedule, budget)
 
 
 @dataclass(frozen=True)
 class RecordLevel(Method):
     """A method that protects each record of a client: even the server sees only what noisy gradients made."""
 
-    unit: ClassVar[Literal["client", "record"]] = "record"
+    unit: ClassVar[Unit] = "record"
 
     clip: Positive = 1.0
     """The threshold C to which each record's gradient is scaled down."""
@@ -27,11 +60,11 @@ class RecordLevel(Method):
     """The clients' own budgets instead of one for all: `0.05:0.6,0.1:0.3,1:0.1` deals epsilons by shares, `1,8,2,4`
     names one for each client."""
 
-    def trained(self, model: Tensor, data: PrivateRecords, loss: Loss = cross_entropy) -> Tensor:
+    def trained(self, model: Tensor, data: PrivateRecords) -> Tensor:
         """The model after the round's noisy gradient steps."""
         model, optimizer = model.clone(), InPlace(self.optimizer, self.rate, self.momentum)
         for _ in range(data.steps):
-            model = optimizer.step(model, data.gradient(model, loss))
+            model = optimizer.step(model, data.gradient(model))
         return model
 
     def client_budgets(self, clients: int, epsilon: float, random: np.random.Generator) -> np.ndarray:
@@ -54,21 +87,6 @@ class RecordLevel(Method):
         ends = np.round(np.cumsum(shares) * clients).astype(int)
         counts = np.diff(np.concatenate([[0], ends]))
         return random.permutation(np.repeat([part[0] for part in parts], counts))
-
-    def matrix_share(self) -> float:
-        """The share of epsilon that a once-released second-moment matrix may cost; zero where there is none."""
-        return 0.0
-
-    def metrics(self) -> int:
-        """How many noised means over validation records leave in a round."""
-        return 0
-
-    def validation_share(self) -> float:
-        """The share of a client's training records that is set aside for such means."""
-        return 0.0
-
-    def notes(self, budget: Budget) -> list[str]:
-        return []
 
     def _not_understood(self) -> UserError:
         return UserError(

@@ -1,0 +1,158 @@
+"""A client's part of a round: step -> gate -> learn -> keep.
+
+The simulator calls `Clients.answer` for one client or for a stack of them; a real site calls it for itself. What comes
+back has passed the gate, beside what the clients are to remember. Evaluation is apart from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from sordino import message as messages
+from sordino.data import FederatedData
+from sordino.errors import UserError
+from sordino.message import Message
+from sordino.method import Method, Result
+from sordino.per_example import Bookkeeper
+from sordino.privacy.compiled import CompiledSum
+from sordino.privacy.gate import Gate, Passed, check_declared
+from sordino.privacy.gradients import PrivateRecords, validation_records
+from sordino.privacy.release import Public, Releases, due
+from sordino.training import Learner, Records
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the server asks some clients."""
+
+    number: int
+    """Of the question within the run: no two have the same."""
+    round: int
+    step: str
+    message: Message
+    clients: Sequence[int]
+
+    def to(self, places: Sequence[int]) -> Question:
+        """The same question to those of the clients that stand at `places`."""
+        return replace(self, clients=[self.clients[place] for place in places])
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a step computed at some clients, one row each, before the gate."""
+
+    sent: dict[str, Any]
+    kept: dict[str, Tensor]
+    start: Tensor | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a question at some clients, one row each."""
+
+    passed: Passed
+    """What leaves them."""
+    kept: dict[str, Tensor]
+    """What they are to remember, private and public; empty where the step left nothing behind."""
+    start: Tensor | None
+    """The models with which they began."""
+
+
+class Execution(Protocol):
+    """How a step is run at the clients that are worked on together."""
+
+    def run(self, clients: Clients, question: Question, me: dict[str, Tensor], public: Public) -> Done:
+        """Run a question's step; `me` is what the clients remember, one row each."""
+
+
+class Clients:
+    """The clients of a run as one process works for them: method, network, records and gate."""
+
+    def __init__(
+        self,
+        method: Method,
+        learner: Learner,
+        data: FederatedData,
+        gate: Gate,
+        execution: Execution,
+        device: str = "cpu",
+        compiled: CompiledSum | None = None,
+    ) -> None:
+        self.method, self.learner, self.data, self.gate, self.execution = method, learner, data, gate, execution
+        self.device = torch.device(device)
+        self.steps: dict[str, Releases] = method.steps()
+        self.public_names = sorted(method.public_memory(torch.zeros(learner.layout.size), learner.layout))
+        self._held_out = method.record_needs().held_out
+        self._bookkeeper = Bookkeeper(learner) if method.unit == "record" else None
+        self._compiled = compiled
+        learner.module.to(self.device)
+
+    def answer(self, question: Question, me: dict[str, Tensor]) -> Outcome:
+        """Run a step at clients that remember `me`, one row each, and pass what it sends through the gate."""
+        me = {name: rows.to(self.device) for name, rows in me.items()}
+        # Bounds come from a copy: what a step does to its memory in place must not move them.
+        public = Public(
+            question.message,
+            question.clients,
+            {name: me[name].clone() for name in self.public_names},
+            self.learner.layout.layers,
+        )
+        before = self._versions()
+        done = self.execution.run(self, question, me, public)
+        if self._versions() != before:
+            raise UserError(f"The step {question.step} changed its client's records in place: let it work on a copy.")
+        releases = due(self.steps[question.step], question.round)
+        passed = self.gate.passes(releases, done.sent, question.number, public)
+        kept = done.kept | self._learned(question, public, passed) if done.kept else {}
+        return Outcome(passed, kept, done.start)
+
+    def step(self, name: str) -> Callable[..., Result]:
+        """A step of the method that raises where it sends anything but what is declared beside it."""
+        run: Callable[..., Result] = getattr(self.method, name)
+
+        def checked(message: Message, me: dict[str, Tensor], data: Any) -> Result:
+            result = run(message, me, data)
+            check_declared(self.steps[name], result.send, name)
+            return result
+
+        return checked
+
+    def records(self, question: Question, place: int, seed: int, public: Public) -> Records | PrivateRecords:
+        """What a step sees of the client at `place`: all its records, or at record level noisy gradients only."""
+        client = question.clients[place]
+        x, y = (tensor.to(self.device) for tensor in self.data.train.part(client))
+        if self._bookkeeper is None:
+            return Records(x, y, self.learner, seed)
+        releases = self.steps[question.step].values()
+        thresholds = [release.thresholds(public) for release in releases]
+        clips = [rows[place if len(rows) > 1 else 0] for rows in thresholds if rows is not None]
+        held_out = validation_records(len(y), self._held_out, self.gate.source, client).to(self.device)
+        exit = self.gate.gradients(question.number, client, clips[0]) if clips else None
+        bare = any(not release.private for release in releases)
+        return PrivateRecords(x, y, held_out, self._bookkeeper, exit, bare, self._compiled)
+
+    def seeds(self, question: Question) -> list[int]:
+        """What the order of each client's batches and its dropout depend on."""
+        keys = self.gate.source.keys(("training", question.step, question.round), question.clients)
+        return [key >> 32 for key in keys]
+
+    def _learned(self, question: Question, public: Public, passed: Passed) -> dict[str, Tensor]:
+        """What each client may remember of what it has just sent, one row each."""
+        if not self.public_names:
+            return {}
+        learned = []
+        for place in range(len(question.clients)):
+            message = messages.received(question.message, question.clients[place], self.device)
+            state = {name: rows[place] for name, rows in public.states.items()}
+            sent = {name: rows[place] for name, rows in passed.values.items()}
+            learned.append(self.method.learn(state, message, sent, self.learner.layout))
+        return {name: torch.stack([one[name] for one in learned]) for name in learned[0]}
+
+    def _versions(self) -> tuple[int, int]:
+        """What changes when somebody changes records in place."""
+        return self.data.train.x._version, self.data.train.y._version

@@ -1,0 +1,54 @@
+"""What the server sends to clients: the same to all of them, or to each its own.
+
+A message is a dictionary of tensors, numbers, lists and dictionaries. Every client gets a copy: what a step changes in
+place changes nothing for anybody else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Each:
+    """A value of a message of which every client gets its own row, and nobody another's."""
+
+    values: Tensor
+    """One row for each client of the federation, by client number."""
+
+    def of(self, clients: Sequence[int]) -> Tensor:
+        """The rows of some clients."""
+        return self.values[torch.as_tensor(list(clients), dtype=torch.int64)]
+
+
+def received(message: Message, client: int, device: torch.device) -> dict[str, Any]:
+    """A message as one client receives it: a copy of its own."""
+    return shared(message, device) | {name: rows[0] for name, rows in own(message, [client], device).items()}
+
+
+def shared(message: Message, device: torch.device) -> dict[str, Any]:
+    """The part of a message that is the same for all clients, as a copy on `device`."""
+    return {name: _copied(value, device) for name, value in message.items() if not isinstance(value, Each)}
+
+
+def own(message: Message, clients: Sequence[int], device: torch.device) -> dict[str, Tensor]:
+    """The part of a message of which each client has its own: one row for each of `clients`."""
+    return {name: value.of(clients).to(device) for name, value in message.items() if isinstance(value, Each)}
+
+
+def _copied(value: Any, device: torch.device) -> Any:
+    """A value that shares nothing with the one given."""
+    if isinstance(value, Tensor):
+        return value.detach().to(device, copy=True)
+    if isinstance(value, Mapping):
+        return {key: _copied(one, device) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_copied(one, device) for one in value)
+    return value

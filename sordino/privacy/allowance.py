@@ -1,0 +1,60 @@
+"""What the releases of a run may spend, decided before its first round."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from sordino.privacy.records import RecordPlan
+
+ProtectFrom = Literal["outsider", "server"]
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How much noise one message carries, where whole clients are protected.
+
+    `multiplier` z is the ratio of noise to sensitivity that the protected observer meets in one round, all
+    releases of the round together. Against the `server` each message carries all of it. Against an
+    `outsider`, who sees sums only, each message carries the share of it that makes the sum of the smallest
+    accepted cohort (`minimum_cohort`, less `colluders` who know their own shares) carry all of it.
+    """
+
+    multiplier: float
+    protect_from: ProtectFrom
+    minimum_cohort: int
+    colluders: int = 0
+
+    def of_message(self, share: float) -> float:
+        """The ratio of noise to sensitivity in one message's release that has `share` of the round's budget.
+
+        Several releases of one round cost one Gaussian of multiplier (sum 1/z_g^2)^(-1/2), so a release with share a
+        of a round with multiplier z gets z_g = z / sqrt(a).
+        """
+        full = self.multiplier / math.sqrt(share)
+        if self.protect_from == "server":
+            return full
+        return full / math.sqrt(self.minimum_cohort - self.colluders)
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """What may be spent: by clients as wholes, by their records, or, where nothing is private, neither."""
+
+    noise: Noise | None = None
+    records: RecordPlan | None = None
+
+    @property
+    def of_clients(self) -> Noise:
+        """The noise where whole clients are protected."""
+        if self.noise is None:
+            raise ValueError("this run has no noise for whole clients: the method protects records, or nothing")
+        return self.noise
+
+    @property
+    def of_records(self) -> RecordPlan:
+        """What each client's records may spend."""
+        if self.records is None:
+            raise ValueError("this run has no plan of what records pay: the method protects whole clients, or nothing")
+        return self.records

@@ -1,0 +1,34 @@
+"""The kinds of thing that may leave a client, and what each costs.
+
+A release answers for itself: how many entries a message has (`width`), how its value is bounded (`bounded`), which
+noise is added (`noise`) and what that costs every client that sends it (`charge`). The gate applies it, and the
+ledger charges it, from the same object.
+"""
+
+from sordino.privacy.release.base import Bounded, Charge, Public, Release, ReleaseError, Releases, Unit
+from sordino.privacy.release.declaring import check_steps, due, record_needs, sends
+from sordino.privacy.release.of_clients import Number, Update
+from sordino.privacy.release.of_records import Average, Follows, Gradients, Matrix
+from sordino.privacy.release.others import Bare, Derived
+
+__all__ = [
+    "Average",
+    "Bare",
+    "Bounded",
+    "Charge",
+    "Derived",
+    "Follows",
+    "Gradients",
+    "Matrix",
+    "Number",
+    "Public",
+    "Release",
+    "ReleaseError",
+    "Releases",
+    "Unit",
+    "Update",
+    "check_steps",
+    "due",
+    "record_needs",
+    "sends",
+]

@@ -1,0 +1,178 @@
+"""What every kind of release answers for itself, and what it may depend on.
+
+Bounds are read from what is public (`Public`): what the server broadcast, and what a client may remember of
+what it has already sent. They are never read from a client's data or private state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sordino.errors import UserError
+from sordino.message import Each
+from sordino.privacy.allowance import Allowance
+from sordino.privacy.sealed import Pool
+from sordino.privacy.views import VIEWS
+
+Draw = Callable[[int], Tensor]
+"""So many independent standard normal numbers for each client, one row each."""
+Unit = Literal["client", "record"]
+"""What noise protects: a whole client, or one record of a client."""
+
+
+class ReleaseError(UserError):
+    """A step handed over something that is not what its release declares."""
+
+
+@dataclass(frozen=True)
+class Public:
+    """What bounds and noise may depend on."""
+
+    message: Mapping[str, Any]
+    """What the server broadcast."""
+    clients: Sequence[int] = (0,)
+    """Who sends."""
+    states: Mapping[str, Tensor] = field(default_factory=dict)
+    """The clients' public states, one row per client: functions of what they have sent before."""
+    layers: Sequence[int] = ()
+    """How many parameters each layer of the network has."""
+
+    def rows(self, name: str | float) -> Tensor:
+        """A public value by its name (or as it is), one row per client, or one row for all of them; float64."""
+        if not isinstance(name, str):
+            return torch.full((1, 1), name, dtype=torch.float64)
+        if name in self.states:
+            return self.states[name].double().reshape(len(self.clients), -1)
+        value = self.message[name]
+        if isinstance(value, Each):
+            return value.of(self.clients).double().reshape(len(self.clients), -1)
+        return torch.as_tensor(value, dtype=torch.float64).reshape(1, -1)
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """Values of several clients, one row each, after bounding."""
+
+    rows: Tensor
+    rejected: int
+    """How many values were not finite and became a null contribution."""
+
+
+@dataclass(frozen=True)
+class Charge:
+    """What a release costs each client that sends it."""
+
+    sensitivity: np.ndarray
+    """How far one client can move the sum, in the L2 norm: one for each client, or one for all."""
+    noise: np.ndarray
+    """The deviation of the noise that each observer meets there: (clients or 1, views in the order of `VIEWS`)."""
+    pool: Pool | None = None
+    """Which of a client's records pay; None where whole clients do."""
+    sampled: np.ndarray | None = None
+    """At record level: for each client its sampling rate, noise multiplier and number of times."""
+    reason: str = ""
+    """Why no noise covers it; empty where noise does."""
+
+    @classmethod
+    def of_records(cls, pool: Pool, sampled: Sequence[tuple[float, float, int]]) -> Charge:
+        """What a client's records pay; the client as a whole is not protected by it."""
+        return cls(np.zeros(1), np.ones((1, len(VIEWS))), pool, np.array(sampled, dtype="<f8").reshape(-1, 3))
+
+    @classmethod
+    def nothing(cls) -> Charge:
+        """Of what follows from releases that have been charged."""
+        return cls(np.zeros(1), np.ones((1, len(VIEWS))))
+
+
+class Release:
+    """One kind of thing that may leave a client.
+
+    Subclasses are frozen dataclasses; a field that overrides an attribute of this class and has no default is written
+    as `field()`, because dataclasses would take the inherited value for one.
+    """
+
+    share: float = 0.0
+    """Its part of a round's budget."""
+    every: int = 1
+    """It leaves in the first round and in each so many rounds after it."""
+    private: ClassVar[bool] = True
+    """Whether noise covers it."""
+    unit: ClassVar[Unit | None] = None
+    """What its noise protects; None where it carries none of its own."""
+    summed: ClassVar[bool] = False
+    """Whether its noise is shared out over the cohort, so that only a sum of enough messages is covered."""
+    once: ClassVar[bool] = False
+    """At record level: whether it is released once in a run, not in every round."""
+    made_of_gradients: ClassVar[bool] = False
+    """At record level: whether the step takes noisy gradients for it."""
+    state: str | None = None
+    """The public state of a client that it sends; None where it sends what the step hands over."""
+    held_out: float = 0.0
+    """At record level: the share of a client's training records that is set aside for it."""
+
+    def width(self, public: Public) -> int | None:
+        """How many entries a message has; None where any number costs the same."""
+        return None
+
+    def opened(self, value: Any, public: Public) -> Tensor:
+        """What the step handed over, one row for each client."""
+        if not isinstance(value, Tensor):
+            raise ReleaseError(
+                f"{self.describe()}: the step must hand over a tensor, not {value!r}; values of raw records leave as a "
+                "mean or a matrix that the gate makes of them"
+            )
+        rows = value.detach().reshape(len(public.clients), -1)
+        wanted = self.width(public)
+        if wanted is not None and rows.shape[1] != wanted:
+            raise ReleaseError(f"{self.describe()}: a message has {wanted} entries, but the step sent {rows.shape[1]}")
+        return rows
+
+    def bounded(self, rows: Tensor, public: Public) -> Bounded:
+        """Rows as they are; a row that is not finite becomes zero."""
+        finite = torch.isfinite(rows).all(dim=1)
+        return Bounded(torch.where(finite.unsqueeze(1), rows, torch.zeros_like(rows)), int((~finite).sum()))
+
+    def noise(self, draw: Draw, width: int, allowance: Allowance, public: Public) -> Tensor | None:
+        """The noise on the bounded rows; None where there is none."""
+        return None
+
+    def charge(self, allowance: Allowance, public: Public) -> Charge:
+        """What it costs each of the clients that send it."""
+        raise NotImplementedError
+
+    def deviation(self, allowance: Allowance, public: Public) -> Tensor:
+        """The noise on each coordinate of the sum over the cohort: public."""
+        return torch.zeros(1)
+
+    def thresholds(self, public: Public) -> Tensor | None:
+        """Where it is made of noisy gradients, each client's thresholds: (clients or 1, one or one for each layer)."""
+        return None
+
+    def sources(self) -> tuple[str, ...]:
+        """The releases of the same step of whose noisy gradients it is made too."""
+        return ()
+
+    def exposes(self, name: str) -> tuple[str, ...]:
+        """The releases of which single messages become known to whoever learns the single values of `name`."""
+        return (name,)
+
+    def message_bytes(self, width: int, public: Public) -> int:
+        """Bytes of one message, the largest over clients."""
+        return 4 * width
+
+    def centre(self) -> float:
+        """What the server adds to a mean of rows."""
+        return 0.0
+
+    def describe(self) -> str:
+        """In words, for users."""
+        raise NotImplementedError
+
+
+Releases = Mapping[str, Release]

@@ -1,0 +1,70 @@
+"""Declaring what leaves a client beside the code that computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from sordino.privacy.records import RecordNeeds
+from sordino.privacy.release.base import ReleaseError, Releases, Unit
+
+Step = TypeVar("Step", bound=Callable[..., Any])
+
+
+def sends(declare: Callable[[Any], Releases]) -> Callable[[Step], Step]:
+    """Declare what leaves a client beside the code that computes it.
+
+    `declare` maps the method (its hyper-parameters) to the releases of the decorated step. A key that the
+    step returns and `declare` does not name raises at the gate.
+    """
+
+    def decorate(step: Step) -> Step:
+        step.releases = declare  # type: ignore[attr-defined]
+        return step
+
+    return decorate
+
+
+def due(releases: Releases, round: int) -> Releases:
+    """What leaves in a round. Where something does not, the others share its part of the round's budget."""
+    left = {name: release for name, release in releases.items() if round % release.every == 0}
+    if len(left) == len(releases):
+        return releases
+    total = sum(release.share for release in left.values())
+    return {n: replace(r, share=r.share / total) if r.share else r for n, r in left.items()}  # type: ignore[type-var]
+
+
+def record_needs(steps: Mapping[str, Releases]) -> RecordNeeds:
+    """What a method's steps release of a client's records besides noisy gradients, from their declarations."""
+    releases = [release for step in steps.values() for release in step.values()]
+    averaged = [release.held_out for release in releases if release.held_out]
+    return RecordNeeds(
+        matrix_share=sum(release.share for release in releases if release.once),
+        means=len(averaged),
+        held_out=max(averaged, default=0.0),
+    )
+
+
+def check_steps(steps: Mapping[str, Releases], unit: Unit, states: Collection[str]) -> None:
+    """Refuse declarations whose epsilon could not be true; `states` are the names of the clients' public states."""
+    for step, releases in steps.items():
+        gradients = [name for name, release in releases.items() if release.made_of_gradients]
+        if len(gradients) > 1:
+            raise ReleaseError(
+                f"{step} declares several releases of noisy gradients ({', '.join(gradients)}), but takes them once: "
+                "declare one, and the others as Follows."
+            )
+        for name, release in releases.items():
+            if release.unit not in (None, unit):
+                raise ReleaseError(
+                    f"{step} declares {name}, whose noise protects a {release.unit}, but the method protects a {unit}."
+                )
+            missing = [one for one in release.sources() if one not in gradients]
+            if missing:
+                raise ReleaseError(f"{step} declares that {name} follows {missing[0]}, which is no release of gradients.")
+            if release.state is not None and release.state not in states:
+                raise ReleaseError(f"{step} declares {name}, but clients have no public state {release.state!r}.")
+        whole = sum(release.share for release in releases.values() if release.unit == "client")
+        if whole > 1 + 1e-9:
+            raise ReleaseError(f"{step} gives its releases {whole:g} of a round's budget: shares must add up to one.")

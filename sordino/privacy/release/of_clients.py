@@ -1,0 +1,203 @@
+"""Releases whose noise protects whole clients: vectors and numbers that are summed over the cohort."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sordino.privacy.allowance import Allowance
+from sordino.privacy.release.base import Bounded, Charge, Draw, Public, Release, ReleaseError, Unit
+from sordino.privacy.release.bounding import held, lengths, shortened
+from sordino.privacy.views import VIEWS, View, unknown_variance
+
+
+@dataclass(frozen=True)
+class Update(Release):
+    """One vector per client, scaled down to L2 norm `clip` where it is longer, then noised.
+
+    `clip` is a number, or the name of a public value: one threshold for the whole vector, or, when `layered`,
+    one for each layer of the network. With layers, `spread` says how their noise is weighed at equal cost:
+    `energy` makes the noise of all layers together as small as it can be, `proportional` gives each layer noise
+    in proportion to its threshold. `at` names a public 0/1 vector, one for all clients or one for each: nothing
+    leaves, and no noise is added, where it is zero. `entries` is how many the vector has where that is not the number
+    of the network's parameters.
+    """
+
+    clip: float | str
+    share: float = 1.0
+    layered: bool = False
+    spread: Literal["energy", "proportional"] = "energy"
+    at: str | None = None
+    entries: int | None = None
+    unit: ClassVar[Unit | None] = "client"
+    summed: ClassVar[bool] = True
+
+    def width(self, public: Public) -> int:
+        return sum(public.layers) if self.entries is None else self.entries
+
+    def bounded(self, rows: Tensor, public: Public) -> Bounded:
+        """Rows whose parts are within their thresholds; a row that is not finite becomes zero."""
+        kept = rows if self.at is None else rows * self._mask(public).to(rows)
+        sizes = self._sizes(public)
+        norms = torch.stack([lengths(part) for part in kept.split(sizes, dim=1)], dim=1)
+        finite = torch.isfinite(norms).all(dim=1)  # no float32 vector is too long for float64
+        rejected = int((~finite).sum())
+        if rejected:
+            kept = torch.where(finite.unsqueeze(1), kept, torch.zeros_like(kept))
+            norms = torch.where(finite.unsqueeze(1), norms, torch.zeros_like(norms))
+        thresholds = self._thresholds(public).to(norms.device)
+        parts = zip(kept.split(sizes, dim=1), norms.unbind(dim=1), thresholds.unbind(dim=1), strict=True)
+        pieces = [shortened(part, length, threshold) for part, length, threshold in parts]
+        return Bounded(pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1), rejected)
+
+    def noise(self, draw: Draw, width: int, allowance: Allowance, public: Public) -> Tensor:
+        deviations = self._spread_out(self._deviations(allowance, public), public).float()
+        if self.at is None:
+            return draw(width).mul_(deviations)
+        mask = self._mask(public)
+        if len(mask) > 1:
+            return draw(width).mul_(deviations).mul_(mask.cpu().float())
+        places = mask[0].cpu().nonzero().squeeze(1)
+        noise = torch.zeros(len(public.clients), width)
+        noise[:, places] = draw(len(places)).mul_(deviations.expand(-1, width)[:, places])
+        return noise
+
+    def charge(self, allowance: Allowance, public: Public) -> Charge:
+        """The sum over layers of (threshold / noise)^2 for each client, in the noise that each observer meets.
+
+        Where clients leave out different coordinates, a coordinate that few contribute to carries little noise: each
+        client is charged as if all of its change lay in its worst one.
+        """
+        bounds = self._thresholds(public).numpy()
+        deviations = self._deviations(allowance, public).numpy()
+        colluders, cohort = allowance.of_clients.colluders, len(public.clients)
+        sensitivity = np.sqrt(np.square(bounds).sum(axis=1))
+        columns = []
+        for view in VIEWS:
+            if self.at is None or len(self._mask(public)) == 1 or view == "server":
+                met = unknown_variance(np.square(deviations), view, cohort, colluders)
+            else:
+                met = self._least_met(np.square(deviations), view, public, colluders)
+            cost = (np.square(bounds) / met).sum(axis=1)
+            columns.append(np.broadcast_to(sensitivity, cost.shape) / np.sqrt(cost))
+        return Charge(sensitivity, np.stack(np.broadcast_arrays(*columns), axis=1))
+
+    def deviation(self, allowance: Allowance, public: Public) -> Tensor:
+        variances = self._spread_out(self._deviations(allowance, public), public).square()
+        if self.at is not None:
+            variances = variances * self._mask(public).cpu().double()
+        total = variances * len(public.clients) if len(variances) == 1 else variances.sum(dim=0, keepdim=True)
+        return total.squeeze(0).sqrt().float()
+
+    def message_bytes(self, width: int, public: Public) -> int:
+        """Four for each coordinate that leaves."""
+        return 4 * (width if self.at is None else int(self._mask(public).sum(dim=1).max()))
+
+    def describe(self) -> str:
+        parts = "each layer's L2 norm" if self.layered else "L2 norm"
+        where = "" if self.at is None else ", on shared positions only"
+        return f"vector, {parts} at most {self.clip}, Gaussian noise{where}"
+
+    def _sizes(self, public: Public) -> list[int]:
+        return list(public.layers) if self.layered else [self.width(public)]
+
+    def _thresholds(self, public: Public) -> Tensor:
+        """(clients or 1, parts)."""
+        thresholds = public.rows(self.clip)
+        parts = len(public.layers) if self.layered else 1
+        if thresholds.shape[1] != parts:
+            raise ReleaseError(f"{self.describe()}: it needs {parts} thresholds, but there are {thresholds.shape[1]}")
+        if not bool((torch.isfinite(thresholds) & (thresholds > 0)).all()):
+            raise ReleaseError(f"{self.describe()}: a threshold must be a finite number above 0")
+        return thresholds
+
+    def _mask(self, public: Public) -> Tensor:
+        """Which entries leave: (clients or 1, width)."""
+        assert self.at is not None
+        return public.rows(self.at) != 0
+
+    def _deviations(self, allowance: Allowance, public: Public) -> Tensor:
+        """The noise of one message on each of its parts: (clients or 1, parts)."""
+        thresholds, multiplier = self._thresholds(public), allowance.of_clients.of_message(self.share)
+        if not self.layered:
+            return multiplier * thresholds
+        if self.spread == "proportional":
+            return multiplier * math.sqrt(len(public.layers)) * thresholds
+        # privacy review, section 2, rule 3: s_l^2 = z^2 C_l (sum C_k sqrt(d_k)) / sqrt(d_l)
+        roots = torch.tensor(public.layers, dtype=torch.float64).sqrt()
+        weight = (thresholds * roots).sum(dim=1, keepdim=True)
+        return multiplier * (thresholds * weight / roots).sqrt()
+
+    def _spread_out(self, by_part: Tensor, public: Public) -> Tensor:
+        """One value for each entry instead of one for each part, where there are several parts."""
+        return by_part.repeat_interleave(torch.tensor(public.layers), dim=1) if self.layered else by_part
+
+    def _least_met(self, variances: np.ndarray, view: View, public: Public, colluders: int) -> np.ndarray:
+        """For each client and part, the least noise variance of the sum on any coordinate the client contributes to."""
+        mask = self._mask(public).cpu()
+        rows = torch.as_tensor(variances)
+        spread = self._spread_out(rows, public).expand(len(mask), mask.shape[1])
+        total = (spread * mask).sum(dim=0)
+        known = max(colluders, 1 if view == "peer" else 0)
+        lost = known * rows.max(dim=0).values
+        found = []
+        for part, mine, own in zip(
+            total.split(self._sizes(public)), mask.split(self._sizes(public), dim=1), range(rows.shape[1]), strict=True
+        ):
+            least = torch.where(mine, part, torch.inf).min(dim=1).values - lost[own]
+            found.append(torch.maximum(least, rows[:, own].expand(len(mask))))
+        return torch.stack(found, dim=1).numpy()
+
+
+@dataclass(frozen=True)
+class Number(Release):
+    """`entries` numbers per client, each held to [low, high], centred, then noised.
+
+    Centring halves the sensitivity: a client that is not there contributes the middle of the range.
+    """
+
+    low: float
+    high: float
+    share: float = field()
+    every: int = 1
+    entries: int = 1
+    unit: ClassVar[Unit | None] = "client"
+    summed: ClassVar[bool] = True
+
+    def width(self, public: Public) -> int:
+        return self.entries
+
+    def bounded(self, rows: Tensor, public: Public) -> Bounded:
+        """Rows within the range, less its middle; what is not finite becomes the middle."""
+        return held(rows, self.low, self.high)
+
+    def noise(self, draw: Draw, width: int, allowance: Allowance, public: Public) -> Tensor:
+        return draw(width).mul_(self._deviation(allowance))
+
+    def charge(self, allowance: Allowance, public: Public) -> Charge:
+        colluders, cohort = allowance.of_clients.colluders, len(public.clients)
+        variance = np.full((1, 1), self._deviation(allowance) ** 2)
+        met = [unknown_variance(variance, view, cohort, colluders)[0, 0] for view in VIEWS]
+        return Charge(np.array([self.sensitivity()]), np.sqrt(np.array([met])))
+
+    def deviation(self, allowance: Allowance, public: Public) -> Tensor:
+        return torch.full((self.entries,), self._deviation(allowance) * math.sqrt(len(public.clients)))
+
+    def sensitivity(self) -> float:
+        """How far one client can move the sum of all entries together: sqrt(entries) times half the range."""
+        return math.sqrt(self.entries) * (self.high - self.low) / 2
+
+    def centre(self) -> float:
+        return (self.low + self.high) / 2
+
+    def describe(self) -> str:
+        what = "number" if self.entries == 1 else f"{self.entries} numbers"
+        return f"{what} in [{self.low}, {self.high}], Gaussian noise, {self.share:.0%} of the budget"
+
+    def _deviation(self, allowance: Allowance) -> float:
+        return allowance.of_clients.of_message(self.share) * self.sensitivity()

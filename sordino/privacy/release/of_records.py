@@ -1,0 +1,158 @@
+"""Releases whose noise protects single records of a client: noisy gradients, means and matrices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from sordino.privacy.allowance import Allowance
+from sordino.privacy.release.base import Bounded, Charge, Draw, Public, Release, ReleaseError, Unit
+from sordino.privacy.release.bounding import held, lengths, shortened, symmetric
+from sordino.privacy.sealed import Pool, Sealed, open_sealed
+
+
+@dataclass(frozen=True)
+class Average(Release):
+    """The mean of one number per validation record, each held to [low, high]; record level.
+
+    The step hands over the sealed numbers that `data.judged` gives; the gate holds, centres, averages over the public
+    count, and noises. `held_out` is the share of a client's training records that is set aside for it.
+    """
+
+    low: float
+    high: float
+    held_out: float = 0.2
+    unit: ClassVar[Unit | None] = "record"
+    pool: ClassVar[Pool] = "validation"
+
+    def width(self, public: Public) -> int:
+        return 1
+
+    def opened(self, value: Any, public: Public) -> Tensor:
+        return unsealed(self, value, self.pool).reshape(1, -1)
+
+    def bounded(self, rows: Tensor, public: Public) -> Bounded:
+        """The mean of each row, less the middle of the range."""
+        single = held(rows, self.low, self.high)
+        return Bounded(single.rows.mean(dim=1, keepdim=True), single.rejected)
+
+    def noise(self, draw: Draw, width: int, allowance: Allowance, public: Public) -> Tensor:
+        (client,) = public.clients
+        plan = allowance.of_records
+        return draw(width).mul_(float(plan.mean_multipliers[client]) * self.spread(int(plan.validation[client])))
+
+    def charge(self, allowance: Allowance, public: Public) -> Charge:
+        multipliers = allowance.of_records.mean_multipliers
+        return Charge.of_records(self.pool, [(1.0, float(multipliers[client]), 1) for client in public.clients])
+
+    def spread(self, records: int) -> float:
+        """How far one of so many records can move the mean."""
+        return (self.high - self.low) / 2 / max(1, records)
+
+    def exposes(self, name: str) -> tuple[str, ...]:
+        return ()
+
+    def centre(self) -> float:
+        return (self.low + self.high) / 2
+
+    def describe(self) -> str:
+        return f"mean over validation records in [{self.low}, {self.high}], Gaussian noise"
+
+
+@dataclass(frozen=True)
+class Matrix(Release):
+    """The second-moment matrix of a client's training records, each scaled down to norm one; record level, once.
+
+    The step hands over the sealed records that `data.projected` gives; the gate bounds them, multiplies and adds
+    symmetric Gaussian noise (AnalyzeGauss, Dwork et al. 2014): one record moves the matrix by at most one. `share` is
+    its part of epsilon.
+    """
+
+    share: float = field()
+    unit: ClassVar[Unit | None] = "record"
+    once: ClassVar[bool] = True
+    pool: ClassVar[Pool] = "training"
+
+    def opened(self, value: Any, public: Public) -> Tensor:
+        return unsealed(self, value, self.pool)
+
+    def bounded(self, rows: Tensor, public: Public) -> Bounded:
+        """X^T X of one client's records (records, dimensions), as one row."""
+        finite = torch.isfinite(rows).all(dim=1)
+        kept = torch.where(finite.unsqueeze(1), rows, torch.zeros_like(rows))
+        kept = shortened(kept, lengths(kept), torch.ones((), dtype=torch.float64, device=kept.device))
+        return Bounded((kept.t() @ kept).reshape(1, -1), int((~finite).sum()))
+
+    def noise(self, draw: Draw, width: int, allowance: Allowance, public: Public) -> Tensor:
+        (client,) = public.clients
+        return symmetric(draw(width)[0]).unsqueeze(0) * float(allowance.of_records.matrix_multipliers[client])
+
+    def charge(self, allowance: Allowance, public: Public) -> Charge:
+        multipliers = allowance.of_records.matrix_multipliers
+        return Charge.of_records(self.pool, [(1.0, float(multipliers[client]), 1) for client in public.clients])
+
+    def exposes(self, name: str) -> tuple[str, ...]:
+        return ()
+
+    def describe(self) -> str:
+        return "second-moment matrix of projected records, Gaussian noise"
+
+
+@dataclass(frozen=True)
+class Gradients(Release):
+    """What was computed from noisy gradients alone; record level.
+
+    The step sees no records, only `data.gradient(...)`: each record's gradient scaled down to `clip` (one threshold,
+    or one for each layer), summed over a Poisson-sampled batch, noised, and divided by the expected batch size. `clip`
+    is a number, or the name of a public value. What leaves is a function of these, so it leaves as it is; every step
+    was charged.
+    """
+
+    clip: float | str
+    layered: bool = False
+    unit: ClassVar[Unit | None] = "record"
+    pool: ClassVar[Pool] = "training"
+    made_of_gradients: ClassVar[bool] = True
+
+    def thresholds(self, public: Public) -> Tensor:
+        return public.rows(self.clip)
+
+    def charge(self, allowance: Allowance, public: Public) -> Charge:
+        plan = allowance.of_records
+        return Charge.of_records(self.pool, [plan.charge(client) for client in public.clients])
+
+    def exposes(self, name: str) -> tuple[str, ...]:
+        return ()
+
+    def describe(self) -> str:
+        return f"model trained on noisy gradients, each record's clipped to {self.clip}"
+
+
+@dataclass(frozen=True)
+class Follows(Release):
+    """Made of the same noisy gradients as the release `of` of the same step: it costs nothing more; record level."""
+
+    of: str
+    unit: ClassVar[Unit | None] = "record"
+
+    def sources(self) -> tuple[str, ...]:
+        return (self.of,)
+
+    def charge(self, allowance: Allowance, public: Public) -> Charge:
+        return Charge.nothing()
+
+    def exposes(self, name: str) -> tuple[str, ...]:
+        return ()
+
+    def describe(self) -> str:
+        return f"made of the same noisy gradients as {self.of}"
+
+
+def unsealed(release: Release, value: Any, pool: Pool) -> Tensor:
+    """The values of a pool's single records; anything else, stretched or made up, is refused."""
+    if not isinstance(value, Sealed) or value.pool != pool:
+        raise ReleaseError(f"{release.describe()}: hand over the sealed values of {pool} records, not {value!r}")
+    return open_sealed(value).detach()
