@@ -112,6 +112,7 @@ class Ledger:
         self._in_sums: dict[str, np.ndarray] = {}
         """For each release, what each view has yet to pay for single messages that it knows only in sums."""
         self._histories: dict[str, dict[int, dict[tuple[float, float], int]]] = {}
+        self._times: dict[str, np.ndarray] = {}
         for row in rows:
             self.append(row)
 
@@ -169,8 +170,15 @@ class Ledger:
             for client, (rate, multiplier, count) in zip(clients.tolist(), row.histories(), strict=True):
                 history = histories.setdefault(client, {})
                 history[rate, multiplier] = history.get((rate, multiplier), 0) + int(count)
+        if not row.exposed:
+            self._times[row.release] = self.times(row.release)
+            self._times[row.release][clients] += 1
         self.links.append(row.link(self.head))
         self.rows.append(row)
+
+    def times(self, release: str) -> np.ndarray:
+        """How often each client has been charged for a release."""
+        return self._times.get(release, np.zeros(self.spent.shape[1], dtype=np.int64))
 
     def mu(self, view: View) -> float:
         """The mu of the client that has spent most."""
@@ -205,6 +213,11 @@ class Ledger:
             view: max((record_attack_accuracy(recipe) for recipe in self._distinct(spent)), default=0.5)
             for view, spent in zip(VIEWS, self.spent, strict=True)
         }
+
+    def recipes(self) -> set[Recipe]:
+        """At record level: what the records of some client have gone through, each possibility once, as the server
+        sees it."""
+        return self._distinct(self.spent[VIEWS.index("server")])
 
     def reasons(self) -> list[str]:
         """Why epsilon is infinite, each reason once, in order of appearance."""

@@ -1,0 +1,344 @@
+"""The server's side of any federation: rounds, turns, charging, over a transport.
+
+A method's script talks to a `Server`. It charges what a question will cost, durably, before anything is asked, puts
+the question to the clients over its transport, and hands back what left them. Between rounds it evaluates, notes down
+and saves.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from sordino.client import Question
+from sordino.errors import UserError
+from sordino.message import Message
+from sordino.method import Budget, Method, Result, State
+from sordino.parameters import Layout
+from sordino.privacy.gate import Gate
+from sordino.privacy.ledger import Ledger, Row
+from sordino.privacy.records import RecordPlan
+from sordino.privacy.release import Public, Releases, due
+from sordino.privacy.views import View
+from sordino.schedule import Schedule, Turns
+from sordino.training import Records
+from sordino.transport import Answer, Transport
+
+SAVE_SECONDS = 5.0
+"""How much work a killed run may have to repeat."""
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What is public of the data and the network."""
+
+    layout: Layout
+    features: int
+    classes: int
+    public: Records | None
+    """Records that belong to no client, where the method judges models on the server."""
+
+
+@dataclass(frozen=True)
+class RoundReport:
+    """What a round brought, for people who watch."""
+
+    round: int
+    rounds: int
+    personal: float
+    personal_worst: float
+    start: float
+    global_: float
+    clip: float | None
+    cohort: int
+    rejected: int
+    bytes: int
+    seconds: float
+    epsilon: dict[View, float]
+
+
+@dataclass(frozen=True)
+class Restored:
+    """Where a run that was stopped goes on."""
+
+    state: dict[str, Any]
+    rounds: int
+    """How many are done."""
+    questions: int
+    """How many have been asked."""
+
+
+class Books(Protocol):
+    """What is kept of a run, durably."""
+
+    ledger: Ledger
+    restored: Restored | None
+
+    def charge(self, rows: Sequence[Row]) -> None:
+        """Write down rows of the ledger before anything is asked or read for which they pay."""
+
+    def note(self, report: RoundReport, accuracies: Sequence[tuple[int, float, float, float]]) -> None:
+        """Note down a round, and each client's accuracies: personal, at round start, with the server's model."""
+
+    def save(self, now: Restored) -> None:
+        """Make everything so far durable."""
+
+
+Watch = Callable[[RoundReport], None]
+
+
+class Server:
+    """The federation that a method's script talks to. One instance makes one run, or the rest of one."""
+
+    def __init__(
+        self,
+        method: Method,
+        schedule: Schedule,
+        budget: Budget,
+        gate: Gate,
+        transport: Transport,
+        books: Books,
+        ground: Ground,
+        evaluate_every: int = 1,
+        watch: Watch | None = None,
+    ) -> None:
+        self.schedule, self.budget, self.layout = schedule, budget, ground.layout
+        self.features, self.classes = ground.features, ground.classes
+        self.last: RoundReport | None = None
+        self._method, self._gate, self._transport, self._books, self._ground = method, gate, transport, books, ground
+        self._evaluate_every, self._watch = evaluate_every, watch
+        self._steps = method.steps()
+        self._state_names = sorted(method.public_memory(torch.zeros(ground.layout.size), ground.layout))
+        plan = gate.allowance.records
+        limits = np.full(schedule.clients, schedule.turns) if plan is None else plan.turns
+        self._turns = Turns(schedule, limits, gate.source)
+        restored = books.restored
+        self._next_round = 0 if restored is None else restored.rounds
+        self._questions = 0 if restored is None else restored.questions
+        self._state = State()
+        self._open: _OpenRound | None = None
+        self._saved = time.monotonic()
+
+    def state(self, **initial: Any) -> State:
+        if self._books.restored is not None:
+            return State(**self._books.restored.state)
+        return State(**{name: value() if callable(value) else value for name, value in initial.items()})
+
+    def rounds(self, state: State) -> Iterator[int]:
+        self._state = state
+        while self._next_round < self.schedule.rounds and self._turns.of(self._next_round):
+            self._open = _OpenRound(self._next_round, time.monotonic())
+            yield self._next_round
+            self._close()
+            if time.monotonic() - self._saved > SAVE_SECONDS and self._next_round < self.schedule.rounds:
+                self._books.save(self.now())
+                self._saved = time.monotonic()
+
+    def end(self) -> State:
+        """The server's state once the script has come to its end; a round that it broke off counts."""
+        if self._open is not None:
+            self._close()
+        return self._state
+
+    def now(self) -> Restored:
+        """Where the run would go on."""
+        return Restored(self._state.__dict__, self._next_round, self._questions)
+
+    def sample(self) -> Sequence[int]:
+        return self._turns.of(self._round)
+
+    def everyone(self) -> Sequence[int]:
+        return range(self.schedule.clients)
+
+    def ask(self, who: Sequence[int], step: Callable[..., Result], message: Message) -> Answers:
+        name, clients = self._known_step(step), self._known_clients(who)
+        opened = self._opened
+        releases = due(self._steps[name], opened.number)
+        public = Public(
+            message, clients, self._transport.public_states(clients, self._state_names), self.layout.layers
+        )
+        self._check(name, releases, clients)
+        rows = self._books.ledger.charge(releases, self._questions, opened.number, name, self._gate.allowance, public)
+        self._books.charge(rows)
+        question = Question(self._questions, opened.number, name, message, clients)
+        self._questions += 1
+        answer = self._transport.ask(question, self._evaluates(opened.number))
+        opened.answers.append((clients, answer))
+        charged = {row.release: row for row in rows}
+        return Answers(releases, charged, answer, self._gate, public, self._books)
+
+    def judge(self, model: Tensor) -> tuple[float, float]:
+        records = self.public()
+        return records.learner.loss_and_accuracy(model, records.x, records.y)
+
+    def public(self) -> Records:
+        if self._ground.public is None:
+            raise UserError(
+                "This method needs public records at the server, and there are none: name some with the key `public`."
+            )
+        return self._ground.public
+
+    def random(self, *purpose: object) -> Generator:
+        number = -1 if self._open is None else self._open.number
+        return self._gate.source.generator("server", number, *purpose)
+
+    @property
+    def record_plan(self) -> RecordPlan:
+        return self._gate.allowance.of_records
+
+    def shared_accuracies(self, clients: Sequence[int]) -> np.ndarray | None:
+        """The accuracy of the server's model for each client; None where the server has none."""
+        served = self._method.shared_models(self._state, self.schedule.clients)
+        if served is None:
+            return None
+        models, number = served
+        found = np.full(len(clients), np.nan)
+        mine = number[torch.as_tensor(list(clients), dtype=torch.int64)].numpy()
+        for group in np.unique(mine):
+            places = np.flatnonzero(mine == group)
+            chosen = [clients[int(place)] for place in places]
+            found[places] = self._transport.accuracies(chosen, models[int(group)])
+        return found
+
+    @property
+    def _opened(self) -> _OpenRound:
+        if self._open is None:
+            raise UserError(
+                "A method asks clients within its loop over fed.rounds(...): what it asks before would be asked again, "
+                "and paid for again, when a run resumes."
+            )
+        return self._open
+
+    @property
+    def _round(self) -> int:
+        return self._opened.number
+
+    def _known_step(self, step: Callable[..., Result]) -> str:
+        name = getattr(step, "__name__", str(step))
+        if name not in self._steps:
+            raise UserError(f"{name} cannot be asked: it is no step of the method, declared with @sends.")
+        return name
+
+    def _known_clients(self, who: Sequence[int]) -> list[int]:
+        """The clients that are asked: each once, because each pays once."""
+        clients = [int(client) for client in who]
+        if not clients:
+            raise UserError("A method asked nobody: a question needs at least one client.")
+        if len(set(clients)) < len(clients):
+            raise UserError("A method asked a client twice in one question: name each client once.")
+        if min(clients) < 0 or max(clients) >= self.schedule.clients:
+            raise UserError(f"A method asked a client that there is not: they are 0 to {self.schedule.clients - 1}.")
+        return clients
+
+    def _check(self, step: str, releases: Releases, clients: Sequence[int]) -> None:
+        """Refuse a question whose noise would not cover it, before anything is charged."""
+        summed = any(release.summed for release in releases.values())
+        noise = self._gate.allowance.noise
+        if summed and noise is not None and len(clients) < noise.minimum_cohort:
+            raise UserError(
+                f"Round {self._round + 1} asks {len(clients)} clients, but the noise is shared out over at least "
+                f"{noise.minimum_cohort}: the round is given up before anything is used."
+            )
+        for name in [name for name, release in releases.items() if release.made_of_gradients]:
+            times, most = self._books.ledger.times(name)[clients], self.record_plan.turns[clients]
+            if (times >= most).any():
+                place = int(np.argmax(times >= most))
+                raise UserError(
+                    f"{step} asks client {clients[place]} for noisy gradients more often than the {int(most[place])} "
+                    "times that its budget allows: ask those whom fed.sample() names, once a round."
+                )
+
+    def _evaluates(self, number: int) -> bool:
+        return (number + 1) % self._evaluate_every == 0 or number + 1 == self.schedule.rounds
+
+    def _close(self) -> None:
+        """Evaluate and note down the round that has just ended."""
+        opened = self._opened
+        self._open, self._next_round = None, opened.number + 1
+        trained = [(clients, answer) for clients, answer in opened.answers if answer.kept]
+        who = [client for clients, _ in trained for client in clients]
+        own, start, shared = (np.full(len(who), np.nan) for _ in range(3))
+        if self._evaluates(opened.number) and who:
+            own, start = np.concatenate([answer.accuracies for _, answer in trained]).T
+            found = self.shared_accuracies(who)
+            shared = shared if found is None else found
+        answers = [answer for _, answer in opened.answers]
+        self.last = RoundReport(
+            round=opened.number,
+            rounds=self.schedule.rounds,
+            personal=mean(own),
+            personal_worst=float(np.nanmin(own)) if np.isfinite(own).any() else float("nan"),
+            start=mean(start),
+            global_=mean(shared),
+            clip=overall(self._state.__dict__.get("threshold")),
+            cohort=len(who),
+            rejected=sum(answer.rejected for answer in answers),
+            bytes=sum(answer.bytes for answer in answers),
+            seconds=time.monotonic() - opened.begun,
+            epsilon=self._books.ledger.epsilon(self.budget.delta, quick=True),
+        )
+        evaluated = self._evaluates(opened.number)
+        self._books.note(self.last, list(zip(who, own, start, shared, strict=True)) if evaluated else [])
+        if self._watch is not None:
+            self._watch(self.last)
+
+
+@dataclass
+class _OpenRound:
+    """A round that the script is in the middle of."""
+
+    number: int
+    begun: float
+    answers: list[tuple[list[int], Answer]] = field(default_factory=list)
+
+
+class Answers:
+    """What came back: bounded and noised rows, centred on zero. Reading single messages is charged."""
+
+    def __init__(
+        self, releases: Releases, rows: Mapping[str, Row], answer: Answer, gate: Gate, public: Public, books: Books
+    ) -> None:
+        """`rows` are the ledger's rows of the releases."""
+        self.who = public.clients
+        self._releases, self._rows, self._values = releases, rows, answer.values
+        self._gate, self._public, self._books = gate, public, books
+
+    def has(self, release: str) -> bool:
+        return release in self._values
+
+    def mean(self, release: str) -> Tensor:
+        if not self._releases[release].summed:
+            self._expose(release)
+        return self._values[release].mean(dim=0) + self._releases[release].centre()
+
+    def rows(self, release: str) -> Tensor:
+        self._expose(release)
+        return self._values[release] + self._releases[release].centre()
+
+    def deviation(self, release: str) -> Tensor:
+        return self._releases[release].deviation(self._gate.allowance, self._public)
+
+    def _expose(self, release: str) -> None:
+        """Charge everybody for what becomes known of single messages, before it does."""
+        names = self._releases[release].exposes(release)
+        added = self._books.ledger.expose(names, self._rows[release], everything=names != (release,))
+        self._books.charge(added)
+
+
+def mean(values: np.ndarray) -> float:
+    """The mean of the finite values; `nan` when there is none."""
+    return float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
+
+
+def overall(threshold: Mapping[str, Any] | None) -> float | None:
+    """The clipping threshold of the next round, all layers together, for people who watch; None where each client has
+    its own."""
+    if threshold is None or "clip" not in threshold:
+        return None
+    return float(torch.as_tensor(threshold["clip"], dtype=torch.float64).norm())

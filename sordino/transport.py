@@ -1,0 +1,41 @@
+"""What carries questions to clients and answers back: worker processes in a simulation, a network on real machines."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from torch import Tensor
+
+from sordino.client import Question
+
+
+@dataclass
+class Answer:
+    """What came of a question, one row per client in the order in which they were asked."""
+
+    values: dict[str, Tensor]
+    """What left, by release: bounded and noised."""
+    accuracies: np.ndarray
+    """Columns: the personal model after training, the model at round start; `nan` where not evaluated."""
+    rejected: int
+    """Values that were not finite and were replaced by null contributions."""
+    bytes: int
+    """What left the clients, all together."""
+    kept: bool = True
+    """Whether the step left anything behind at the clients."""
+
+
+class Transport(Protocol):
+    """The way to the clients."""
+
+    def ask(self, question: Question, evaluate: bool) -> Answer:
+        """Put a question to its clients; with `evaluate`, each tests its models on its own test records."""
+
+    def public_states(self, clients: Sequence[int], names: Collection[str]) -> dict[str, Tensor]:
+        """What clients have learned from what they sent, one row each."""
+
+    def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
+        """Each client's test accuracy with `model`, or with its own when that is None."""
