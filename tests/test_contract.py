@@ -67,7 +67,7 @@ def engine_of(prepared: Prepared, folder: Path, data: FederatedData | None = Non
     method, layout = prepared.method, prepared.learner.layout
     blank = method.memory(prepared.initial) | method.public_memory(prepared.initial, layout)
     memory = Memory(folder / "memory.bin", blank, len(data.clients))
-    gate = Gate(prepared.noise, Seeded(prepared.experiment.seed), prepared.record_plan)
+    gate = Gate(prepared.noise, Seeded(prepared.experiment.seed, prepared.identity), prepared.record_plan)
     return Engine(prepared.method, prepared.learner, data, gate, memory, "one-by-one")
 
 

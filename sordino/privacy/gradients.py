@@ -66,8 +66,8 @@ class PrivateRecords:
             )
         purpose = (*self.__purpose, self.taken)
         self.taken += 1
-        coins = torch.rand(len(self.__y), generator=self.__source.generator("coins", *purpose))
-        chosen = (coins < self.rate).nonzero().squeeze(1).to(self.__y.device)
+        coins = self.__source.coins(len(self.__y), self.rate, *purpose)
+        chosen = coins.nonzero().squeeze(1).to(self.__y.device)
         total = self._clipped_sum(flat, chosen, loss)
         whole = torch.linalg.vector_norm(self.clip.double())
         noise = self.__source.normal(len(flat), *purpose).to(flat.device)

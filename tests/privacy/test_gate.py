@@ -16,7 +16,7 @@ SILENT = Noise(multiplier=1e-30, protect_from="server", minimum_cohort=1)
 
 
 def passed(releases: dict, wanted: dict, noise: Noise, clients: int, round: int = 0, seed: int = 0, clip: float = 1.0):
-    gate = Gate(noise, Seeded(seed))
+    gate = Gate(noise, Seeded(seed, "identity"))
     return gate.passes(releases, wanted, range(clients), "local", round, Public({"clip": clip}))
 
 
@@ -100,7 +100,7 @@ def test_layered_noise_costs_what_one_gaussian_costs(spread: str) -> None:
     """mu^2 summed over layers from the noise that is really drawn is 1/z^2, whatever the thresholds are."""
     z, release = 2.0, Update("clip", layered=True, spread=spread)
     public = Public({"clip": CLIPS}, layers=LAYERS)
-    gate = Gate(Noise(z, "server", 1), Seeded(0))
+    gate = Gate(Noise(z, "server", 1), Seeded(0, "identity"))
     wanted = {"update": torch.zeros(400, 1000)}
     noise = gate.passes({"update": release}, wanted, range(400), "local", 0, public).values["update"].double()
     drawn = [part.square().mean() for part in noise.split(LAYERS, dim=1)]
@@ -135,7 +135,7 @@ def test_thresholds_of_single_clients_come_from_their_public_state() -> None:
     public = Public({}, {"mine": torch.tensor([[1.0], [2.0]])})
     bounded = Update("mine").bounded(torch.full((2, 4), 9.0), public).rows
     assert bounded.norm(dim=1).tolist() == pytest.approx([1.0, 2.0], rel=1e-5)
-    out = Gate(Noise(1.0, "server", 1), Seeded(0)).passes(
+    out = Gate(Noise(1.0, "server", 1), Seeded(0, "identity")).passes(
         {"update": Update("mine")},
         {"update": torch.zeros(2, 50_000)},
         range(2),
@@ -153,7 +153,7 @@ def test_nothing_leaves_where_a_mask_is_zero() -> None:
         "update": Update(1.0, at="shared"),
         "shared": Derived("shared", of=("update",), published=True, bits=1),
     }
-    out = Gate(Noise(1.0, "server", 1), Seeded(0)).passes(
+    out = Gate(Noise(1.0, "server", 1), Seeded(0, "identity")).passes(
         releases, {"update": torch.ones(2, 4)}, range(2), "local", 0, Public({}, {"shared": shared})
     )
     assert ((out.values["update"] != 0) == (shared > 0)).all()
