@@ -44,9 +44,16 @@ def test_two_purposes_never_have_the_same_encoding(first: list, second: list) ->
     assert (together[0] == together[1]) == (first == second)
 
 
-@pytest.mark.parametrize(
-    ("first", "second"), [(("a/b",), ("a", "b")), (("1",), (1,)), (("a", "b"), ("ab",)), ((1, 1), (11,))]
-)
+ALIKE = [
+    (("a/b",), ("a", "b")),
+    (("1",), (1,)),
+    (("a", "b"), ("ab",)),
+    ((1, 1), (11,)),
+    ((1, "xxi1i2i3i4i5"), (11, "xx", 1, 2, 3, 4, 5)),  # the same if numbers did not say where they end
+]
+
+
+@pytest.mark.parametrize(("first", "second"), ALIKE)
 def test_purposes_that_read_alike_have_different_keys(first: tuple, second: tuple) -> None:
     assert SOURCE.key(*first) != SOURCE.key(*second)
     assert not torch.equal(SOURCE.normal(8, *first), SOURCE.normal(8, *second))
