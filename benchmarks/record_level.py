@@ -106,7 +106,7 @@ def our_step(compiled: CompiledSum | None = None, rate: float = BATCH / RECORDS)
         keeper,
         (rate, 1.0, 10**9),
         torch.tensor([1.0]),
-        Seeded(0),
+        Seeded(0, "identity"),
         ("local", 0, 0),
         compiled=compiled,
     )

@@ -266,7 +266,7 @@ def carry_on(prepared: Prepared, store: Store, run: str, watch: Watch | None = N
     with store.lock(run), single_threaded(), saving(store.folder):
         blank = method.memory(prepared.initial) | method.public_memory(prepared.initial, prepared.learner.layout)
         memory = Memory(store.path(run) / "memory.bin", blank, len(prepared.data.clients))
-        gate = Gate(prepared.noise, Seeded(experiment.seed), prepared.record_plan)
+        gate = Gate(prepared.noise, Seeded(experiment.seed, prepared.identity), prepared.record_plan)
         choice = prepared.choice
         engine = Engine(
             method,

@@ -55,9 +55,10 @@ def experiment(name: str, variant: str, folder: Path, **keys: Any) -> Experiment
     return Experiment.make(defaults | {"set": {"epochs": 1, "batch": 80}} | keys)
 
 
-def finished(chosen: Experiment) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+def finished(chosen: Experiment, identity: str | None = None) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
     """The summary and the models of a run, without what may differ between equal runs."""
-    summary = start(prepare(chosen))
+    prepared = prepare(chosen)
+    summary = start(dataclasses.replace(prepared, identity=identity or prepared.identity))
     models = load_file(chosen.store / "runs" / summary["run"] / "models.safetensors")
     return {key: value for key, value in summary.items() if key not in ("run", "seconds")}, models
 
@@ -67,7 +68,7 @@ def engine_of(prepared: Prepared, folder: Path, data: FederatedData | None = Non
     method, layout = prepared.method, prepared.learner.layout
     blank = method.memory(prepared.initial) | method.public_memory(prepared.initial, layout)
     memory = Memory(folder / "memory.bin", blank, len(data.clients))
-    gate = Gate(prepared.noise, Seeded(prepared.experiment.seed), prepared.record_plan)
+    gate = Gate(prepared.noise, Seeded(prepared.experiment.seed, prepared.identity), prepared.record_plan)
     return Engine(prepared.method, prepared.learner, data, gate, memory, "one-by-one")
 
 
@@ -120,8 +121,9 @@ def one_round(prepared: Prepared, folder: Path, data: FederatedData | None = Non
 
 @pytest.mark.parametrize(("name", "variant"), STACKED)
 def test_stacked_and_one_by_one_agree(name: str, variant: str, tmp_path: Path) -> None:
-    _, alone = finished(experiment(name, variant, tmp_path / "one", engine="one-by-one"))
-    _, stacked = finished(experiment(name, variant, tmp_path / "stacked", engine="stacked"))
+    # The engine belongs to the identity, which decides the noise: only here both have the same.
+    _, alone = finished(experiment(name, variant, tmp_path / "one", engine="one-by-one"), "the same noise")
+    _, stacked = finished(experiment(name, variant, tmp_path / "stacked", engine="stacked"), "the same noise")
     assert alone.keys() == stacked.keys()
     for key in alone:
         assert torch.allclose(alone[key], stacked[key], atol=1e-4), key

@@ -17,7 +17,7 @@ angle. One word of 32 bits stands for the probability p = exp(-R^2 / 2), another
 - Tails: where the word of p is below 2^16, p gets 128 more bits, so that its smallest value is 2^-160. R reaches
   14.89, an event of probability 7e-49, and up to there P(R > r) is right to one part in 30,000.
 - Bulk: the arithmetic is in float32. Every pair is an exact Gaussian pair moved by less than 1e-6 (R + 1/R): a
-  rounding, as storing the sum in float32 is one. It changes the variance by less than one part in a million.
+  rounding, as storing the sum in float32 is one. The variance is right to six parts in a million.
 The same machine gives the same bits. Another may differ in the last of them, because logarithm, sine and cosine are
 computed otherwise by other sets of instructions.
 """

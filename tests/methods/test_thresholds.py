@@ -60,7 +60,7 @@ def test_it_finds_the_quantile_of_the_norms_and_stays(factor: float, quantile: f
     norms = torch.linspace(1, 3, 200)
     wanted = float(torch.quantile(norms, quantile))
     rule = Quantile(clip=wanted * factor, quantile=quantile, rate=0.2, share=0.05)
-    gate = Gate(Noise(1.0, "outsider", 200), Seeded(1))
+    gate = Gate(Noise(1.0, "outsider", 200), Seeded(1, "identity"))
     only = {"below": rule.releases()["below"]}
     clip, path = rule.clip, []
     for number in range(100):

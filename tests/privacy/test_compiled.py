@@ -132,7 +132,7 @@ def check_steps(case: Case, made: CompiledSum) -> None:
                 case.keeper,
                 (rate, 1.0, 3),
                 case.clip,
-                Seeded(0),
+                Seeded(0, "identity"),
                 ("local", 0, 0),
                 compiled=made if which else None,
             )

@@ -109,7 +109,7 @@ def records(clip: float | list[float] = 0.5, charge: tuple = (0.5, 2.0, 3), coun
     clips = torch.tensor([clip] if isinstance(clip, float) else clip)
     keeper = Bookkeeper(Learner(module))
     none = torch.zeros(count, dtype=torch.bool)
-    data = PrivateRecords(x, y, none, keeper, charge, clips, Seeded(seed), ("local", 0, 7))
+    data = PrivateRecords(x, y, none, keeper, charge, clips, Seeded(seed, "identity"), ("local", 0, 7))
     return data, flatten(module), keeper.learner, x, y
 
 
@@ -149,7 +149,9 @@ def test_a_record_that_is_not_finite_counts_nothing(bad: float) -> None:
 
     def whole(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """The noiseless sum over all records."""
-        data = PrivateRecords(x, y, none[: len(y)], keeper, (1.0, 1e-12, 1), clip, Seeded(0), ("local", 0, 0))
+        data = PrivateRecords(
+            x, y, none[: len(y)], keeper, (1.0, 1e-12, 1), clip, Seeded(0, "identity"), ("local", 0, 0)
+        )
         return data.gradient(flat) * len(y)
 
     assert torch.allclose(whole(with_it, y), whole(x[without], y[without]), atol=1e-6)
@@ -167,7 +169,9 @@ def test_the_noise_has_the_stated_deviation_and_is_never_reused() -> None:
     for round in range(2):
         for client in range(2):
             purpose = ("local", round, client)
-            data = PrivateRecords(x, y, none, keeper, (0.3, 2.0, 2), torch.tensor([0.7]), Seeded(0), purpose)
+            data = PrivateRecords(
+                x, y, none, keeper, (0.3, 2.0, 2), torch.tensor([0.7]), Seeded(0, "identity"), purpose
+            )
             drawn += [data.gradient(flat) for _ in range(2)]
     deviation = 2.0 * 0.7 / (0.3 * 10)
     low, high = chi2.ppf([5e-7, 1 - 5e-7], len(flat))
@@ -189,7 +193,7 @@ def test_batches_are_poisson_sampled_and_may_be_empty() -> None:
         keeper,
         charge,
         torch.tensor([9.0]),
-        Seeded(3),
+        Seeded(3, "identity"),
         purpose,
     )
     flat = torch.zeros(2 * count)
@@ -247,7 +251,7 @@ def test_the_ledger_composes_what_records_go_through() -> None:
 
 def test_second_moments_leave_bounded_and_symmetric() -> None:
     plan = record_plan()
-    gate = Gate(Noise(1.0, "server", 1), Seeded(0), plan)
+    gate = Gate(Noise(1.0, "server", 1), Seeded(0, "identity"), plan)
     rows = torch.randn(1, 30, 8) * 5
     out = gate.passes({"moments": Matrix(0.3)}, {"moments": rows}, [0], "describe", 0, Public({}))
     matrix = out.values["moments"].reshape(8, 8)
@@ -265,7 +269,7 @@ def test_means_over_validation_records_leave_noised() -> None:
     release = Average(0.0, 4.0, 1.0)
     rows = torch.tensor([[1.0, 9.0, -3.0, math.nan]])  # held to 1, 4, 0 and the middle: mean 7/4
     assert float(release.bounded(rows, Public({})).rows) + release.centre() == pytest.approx(7 / 4)
-    gate = Gate(Noise(1.0, "server", 1), Seeded(0), plan)
+    gate = Gate(Noise(1.0, "server", 1), Seeded(0, "identity"), plan)
     many = torch.full((1, 50), 2.0)
     drawn = torch.cat(
         [
