@@ -80,7 +80,7 @@ def test_norms_of_wide_layers_are_added_up_in_double_precision() -> None:
     learner = Learner(nn.Sequential(nn.Linear(wide, 2, bias=False)))
     x, y = torch.full((1, wide), 0.1), torch.tensor([0])
     book = Bookkeeper(learner).book(torch.zeros(2 * wide), Batch(x, y, y, None), cross_entropy)
-    assert float(book.layer_norms()) == pytest.approx(math.sqrt(2 * 0.5**2 * wide * 0.1**2), rel=1e-7)
+    assert float(book.pages[0].norms()) == pytest.approx(math.sqrt(2 * 0.5**2 * wide * 0.1**2), rel=1e-7)
 
 
 @pytest.mark.parametrize(
