@@ -70,11 +70,10 @@ class Page:
         """At least the L2 norm of each record's gradient in this layer, with what sums over positions round."""
         if self._is_plain():
             assert self.slope is not None
-            return (_sums_of_squares(self.slope) * self._reach(_sums_of_squares(self.inputs))).sqrt()
+            return _lengths(self.slope) * self._reach(_lengths(self.inputs).square()).sqrt()
         if self._products_are_smaller():
             return self._norms_by_positions()
-        first, *others = (_sums_of_squares(part) for part in self.gradients())
-        return sum(others, first).sqrt()
+        return torch.linalg.vector_norm(torch.stack([_lengths(part) for part in self.gradients()]), dim=0)
 
     def weighted_sum(self, weights: Tensor) -> list[Tensor]:
         """The sum of the records' gradients, each times its weight, for each parameter of the layer."""
@@ -237,9 +236,9 @@ def rounding(operations: int, numbers: Tensor) -> Tensor:
     return torch.expm1(count * (torch.finfo(numbers.dtype).eps / 2) + shortened)
 
 
-def _sums_of_squares(rows: Tensor) -> Tensor:
-    """The sum of squares in each row, all in double precision: squares of float32 numbers overflow and vanish."""
-    return rows.flatten(1).double().square().sum(dim=1)
+def _lengths(rows: Tensor) -> Tensor:
+    """The L2 norm of each row, squared in double precision: squares of float32 numbers overflow and vanish."""
+    return torch.linalg.vector_norm(rows.flatten(1), dim=1, dtype=torch.float64)
 
 
 class Book:
@@ -279,13 +278,14 @@ class Bookkeeper:
         self.learner = learner
         self.layers = supported_layers(learner.module)
         self._pages: dict[nn.Module, Page] = {}
-        self._open = False
+        self._open, self._tried = False, False
         for _, layer in self.layers:
             layer.register_forward_hook(self._keep)
 
     def book(self, flat: Tensor, batch: Batch, loss: Loss) -> Book:
         """One forward and one backward pass at `flat`."""
         self.learner.bind(flat)
+        self._try(batch.x)
         # As it was written: patches of channels-last maps would be copied once more.
         return self._filled(self.learner.written, batch, loss)
 
@@ -299,12 +299,43 @@ class Bookkeeper:
         leaf = flat.detach().requires_grad_()
         return self._filled(lambda x: self.learner.logits(leaf, x), batch, loss)
 
+    def _try(self, x: Tensor) -> None:
+        """Refuse, the first time, a network whose layers do not see one row for each record.
+
+        Two sizes of batches, because one may be the number of something else: of positions, or of rows of an image.
+        """
+        if self._tried:
+            return
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            for records in (2, 3):
+                self._pages, self._open = {}, True
+                try:
+                    self.learner.written(x[:1].expand(records, *x.shape[1:]))
+                finally:
+                    self._open = False
+                self._check_pages(records)
+        self._tried = True
+
+    def _check_pages(self, records: int) -> None:
+        for name, layer in self.layers:
+            page = self._pages.get(layer)
+            if page is None:
+                raise UserError(
+                    f"The layer {name!r} is not called in a pass: gradients of single records are kept for called ones."
+                )
+            if page.inputs.shape[0] != records or page.outputs.shape[0] != records:
+                raise UserError(
+                    f"The layer {name!r} does not see one row for each record, so that no record's gradient can be told "
+                    "from the others': keep records in the first dimension."
+                )
+
     def _filled(self, network: Callable[[Tensor], Tensor], batch: Batch, loss: Loss) -> Book:
         self._pages, self._open = {}, True
         try:
             total = loss(network(batch.x), batch).sum()
         finally:
             self._open = False
+        self._check_pages(batch.x.shape[0])
         pages = [self._pages[layer] for _, layer in self.layers]
         slopes = torch.autograd.grad(total, [page.outputs for page in pages])
         for page, slope in zip(pages, slopes, strict=True):
@@ -324,19 +355,27 @@ def supported_layers(module: nn.Module) -> list[tuple[str, nn.Module]]:
     """The layers with parameters, by name; a UserError names one whose gradients for single records are not known."""
     checks: dict[type[nn.Module], Callable[[Any], bool]] = {
         nn.Linear: lambda layer: True,
-        nn.Conv2d: lambda layer: layer.groups == 1 and not isinstance(layer.padding, str),
+        nn.Conv2d: lambda layer: (
+            layer.groups == 1 and not isinstance(layer.padding, str) and layer.padding_mode == "zeros"
+        ),
         nn.GroupNorm: lambda layer: True,
         nn.LayerNorm: lambda layer: True,
     }
     found = []
+    seen: set[nn.Parameter] = set()
     for name, layer in module.named_modules():
-        if not any(True for _ in layer.parameters(recurse=False)):
+        own = dict(layer.named_parameters(recurse=False))
+        if not own:
             continue
         check = checks.get(type(layer))
-        if check is None or not check(layer) or any(not p.requires_grad for p in layer.parameters(recurse=False)):
+        known = check is not None and check(layer) and all(p.requires_grad for p in own.values())
+        # Weights that are made of other parameters, or that two layers share, have other gradients than the layers'.
+        if not known or own.keys() - {"weight", "bias"} or seen & set(own.values()):
             raise UserError(
                 f"Gradients of single records are not known for the layer {name!r} ({type(layer).__name__}): record-"
-                "level methods take networks of Linear, Conv2d (one group), GroupNorm and LayerNorm layers."
+                "level methods take networks of Linear, Conv2d (one group, padded with zeros), GroupNorm and LayerNorm "
+                "layers that have weights of their own."
             )
+        seen |= set(own.values())
         found.append((name, layer))
     return found
