@@ -1,13 +1,42 @@
 """Gradients of single records by book-keeping: one forward, one backward, no gradient per record is kept.
 
 A layer's gradient for one record is made of what went into the layer (its activation) and of how the loss depends
-on what came out (its output gradient). `Book` keeps these two for a batch. Norms of the records' gradients,
-weighted sums and sums of squares follow from them layer by layer: for a linear layer without ever forming a
-record's gradient, for a convolution by whichever is smaller, the records' gradients or products of positions.
+on what came out (its output gradient). `Book` keeps these two for a batch. Bounds on the records' gradients, weighted
+sums and sums of squares follow from them layer by layer: for a linear layer without ever forming a record's gradient,
+for layers over positions (convolutions, linear layers along a sequence) by whichever is smaller, the records'
+gradients or products of positions.
+
+## What a record adds, and why its bound holds
+
+Activations a and output gradients g are float32 numbers, taken as they are: they are the record. G is its gradient in
+a layer and w its weight. Three ways of adding up occur:
+
+1. *Formed*: G is computed in float32 and then used both for the norm and for the sum. The formed G is the gradient by
+   definition, and only weighing and adding it are left to round.
+2. *Products*, without positions: G = g a^T, so |G| = |g| |a|.
+3. *Products* of T positions: G = sum_t g_t a_t^T, and |G|^2 = sum_{s,t} (a_s . a_t) (g_s . g_t). Large terms may cancel
+   in both, so the error is measured against S = sum_t |a_t| |g_t|, which does not cancel.
+
+Sums may be added in any order and with or without fused operations, as libraries and compilers like. A number that is
+made by at most k roundings of relative size u, in whatever order, is off by at most (1 + u)^k - 1 <= expm1(k u) of the
+same sum of absolute values: `rounding(k)`. From this follow
+
+- in the norms, computed in double precision (u = 2^-53; products of two float32 numbers are exact there): the computed
+  square is off by at most rounding(k) S^2, where k counts the entries of a_t and g_t and the T^2 products. It is added.
+- in the sum, computed in float32 (u = 2^-24): every entry of sum_i sum_t (w_i g_it) a_it for n records goes through at
+  most n T + 2 roundings. The matrices |g_t| |a_t|^T have norm |g_t| |a_t|, so the error of the whole sum has norm at
+  most rounding(n T + 2) sum_i w_i S_i. Each record is charged its own term: rounding(n T + 2) S_i is added to its norm.
+  For formed gradients and without positions S is |G|, and the count n + 2.
+
+So the sum as computed is sum_i w_i G_i + E with |E| <= sum_i e_i, and `Book.layer_norms` is never below |G_i| + e_i / w_i:
+with weights of at most threshold / norm, no record brings more than the threshold into the sum, rounding included.
+A bias is one more entry of every a_t, equal to one. Numbers too large for the argument (|a| > 2^64, where an output
+gradient could lose its last bits to underflow) have norm infinity; what underflow does below is less than `UNDERFLOW`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +50,10 @@ from sordino.errors import UserError
 from sordino.training import Batch, Learner, Loss
 
 Norm = nn.GroupNorm | nn.LayerNorm
+LARGEST = 2.0**64
+"""The largest norm of what goes into a layer for which the bounds are proven."""
+UNDERFLOW = 2.0**-70
+"""More than what rounding of denormal numbers (2^-150 for each entry, times `LARGEST`) adds to one record's norm."""
 
 
 @dataclass
@@ -33,44 +66,31 @@ class Page:
     slope: Tensor | None = None
     _gradients: list[Tensor] | None = None
 
-    def squared_norms(self) -> Tensor:
-        """The squared L2 norm of each record's gradient in this layer."""
-        if isinstance(self.layer, nn.Linear):
+    def norms(self) -> Tensor:
+        """At least the L2 norm of each record's gradient in this layer, with what sums over positions round."""
+        if self._is_plain():
             assert self.slope is not None
-            size, reach = _sums_of_squares(self.slope), _sums_of_squares(self.inputs)
-            return size * (reach + 1 if self.layer.bias is not None else reach)
-        if isinstance(self.layer, nn.Conv2d) and self._positions_are_fewer():
-            parts = [_sums_of_squares(part) for part in self._convolution_bias()]
-            return sum(parts, self._norms_by_positions())
-        first, *others = (_sums_of_squares(part) for part in self.gradients())
-        return sum(others, first)
+            return _lengths(self.slope) * self._reach(_lengths(self.inputs).square()).sqrt()
+        if self._products_are_smaller():
+            return self._norms_by_positions()
+        return torch.linalg.vector_norm(torch.stack([_lengths(part) for part in self.gradients()]), dim=0)
 
     def weighted_sum(self, weights: Tensor) -> list[Tensor]:
         """The sum of the records' gradients, each times its weight, for each parameter of the layer."""
+        if not self._is_plain() and not self._products_are_smaller():
+            return [torch.tensordot(weights, part, dims=1) for part in self.gradients()]
+        assert self.slope is not None
+        slope = self.slope * weights.view(-1, *(1 for _ in self.slope.shape[1:]))
         if isinstance(self.layer, nn.Linear):
-            assert self.slope is not None
-            slope = self.slope * weights.unsqueeze(1)
-            whole = [slope.t() @ self.inputs]
-            return [*whole, slope.sum(dim=0)] if self.layer.bias is not None else whole
-        if isinstance(self.layer, nn.Conv2d) and self._positions_are_fewer():
-            assert self.slope is not None
-            slope = self.slope * weights.view(-1, 1, 1, 1)
-            shape = self.layer.weight.shape
-            kernel = conv2d_weight(
-                self.inputs,
-                list(shape),
-                slope,
-                self.layer.stride,
-                self.layer.padding,  # type: ignore[arg-type]
-                self.layer.dilation,
-                self.layer.groups,
-            )
-            return [kernel, slope.sum(dim=(0, 2, 3))] if self.layer.bias is not None else [kernel]
-        return [torch.tensordot(weights, part, dims=1) for part in self.gradients()]
+            slope = slope.flatten(0, -2)
+            whole, bias = slope.t() @ self.inputs.flatten(0, -2), slope.sum(dim=0)
+        else:
+            whole, bias = self._convolved(slope), slope.sum(dim=(0, 2, 3))
+        return [whole, bias] if self.layer.bias is not None else [whole]
 
     def sum_of_squares(self) -> list[Tensor]:
         """The sum over records of the squared gradient, entry by entry, for each parameter of the layer."""
-        if isinstance(self.layer, nn.Linear):
+        if self._is_plain():
             assert self.slope is not None
             slope = self.slope.square()
             whole = [slope.t() @ self.inputs.square()]
@@ -80,7 +100,7 @@ class Page:
         return [part.square().sum(dim=0) for part in self.gradients()]
 
     def gradients(self) -> list[Tensor]:
-        """Each record's gradient, for each parameter of a convolution or a normalization."""
+        """Each record's gradient, for each parameter of a layer over positions or a normalization."""
         if self._gradients is None:
             self._gradients = self._computed_gradients()
             self.slope = None  # the gradients are smaller than what they were made of
@@ -88,27 +108,26 @@ class Page:
 
     def _computed_gradients(self) -> list[Tensor]:
         assert self.slope is not None
-        if isinstance(self.layer, nn.Conv2d):
-            slope, (outs, ins, _, wide) = self.slope.flatten(2), self.layer.weight.shape
-            rows = [torch.bmm(slope, patches.transpose(1, 2)).view(-1, outs, ins, wide) for patches in self._patches()]
-            return [torch.stack(rows, dim=3), *self._convolution_bias()]
-        assert isinstance(self.layer, nn.GroupNorm | nn.LayerNorm)
-        scale, shift = self.layer.weight, self.layer.bias
+        if isinstance(self.layer, nn.GroupNorm | nn.LayerNorm):
+            return self._gradients_of_a_normalization(self.layer, self.slope)
+        slopes = self._slopes()
+        rows = [torch.bmm(slopes, patches.transpose(1, 2)) for patches in self._patches()]
+        bias = [slopes.sum(dim=2)] if self.layer.bias is not None else []
+        if isinstance(self.layer, nn.Linear):
+            return [*rows, *bias]
+        outs, ins, _, wide = self.layer.weight.shape  # type: ignore[union-attr, misc]
+        return [torch.stack([row.view(-1, outs, ins, wide) for row in rows], dim=3), *bias]
+
+    def _gradients_of_a_normalization(self, layer: Norm, slope: Tensor) -> list[Tensor]:
         # The layer is (x - mean) / deviation * scale + shift: what went in is read off without scale and shift.
-        plain = (
-            functional.group_norm(self.inputs, self.layer.num_groups, eps=self.layer.eps)
-            if isinstance(self.layer, nn.GroupNorm)
-            else functional.layer_norm(self.inputs, self.layer.normalized_shape, eps=self.layer.eps)
-        )
-        if isinstance(self.layer, nn.GroupNorm):
-            over = tuple(range(2, self.slope.dim()))
-            by_scale, by_shift = self.slope * plain, self.slope
-            parts = [by_scale.sum(dim=over), by_shift.sum(dim=over)] if over else [by_scale, by_shift]
+        if isinstance(layer, nn.GroupNorm):
+            plain = functional.group_norm(self.inputs, layer.num_groups, eps=layer.eps)
+            over = tuple(range(2, slope.dim()))
         else:
-            over = tuple(range(1, self.slope.dim() - len(self.layer.normalized_shape)))
-            parts = [self.slope * plain, self.slope]
-            parts = [part.sum(dim=over) if over else part for part in parts]
-        return [part for part, parameter in zip(parts, (scale, shift), strict=True) if parameter is not None]
+            plain = functional.layer_norm(self.inputs, layer.normalized_shape, eps=layer.eps)
+            over = tuple(range(1, slope.dim() - len(layer.normalized_shape)))
+        parts = [part.sum(dim=over) if over else part for part in (slope * plain, slope)]
+        return [part for part, owned in zip(parts, (layer.weight, layer.bias), strict=True) if owned is not None]
 
     def _squares_of_a_convolution(self) -> list[Tensor]:
         """Record by record: what the output positions of one record see fits into the processor's cache."""
@@ -124,7 +143,15 @@ class Page:
             own = slope @ seen.reshape(slope.shape[1], -1)
             total.addcmul_(own, own)
         kernel = total.view(outs, high, wide, ins).permute(0, 3, 1, 2)
-        return [kernel, *(part.square().sum(dim=0) for part in self._convolution_bias())]
+        bias = [self.slope.flatten(2).sum(dim=2).square().sum(dim=0)] if layer.bias is not None else []
+        return [kernel, *bias]
+
+    def _convolved(self, slope: Tensor) -> Tensor:
+        """The gradient of a convolution's kernel, summed over the records, for these output gradients."""
+        layer = self.layer
+        assert isinstance(layer, nn.Conv2d)
+        sizes, padding = list(layer.weight.shape), layer.padding
+        return conv2d_weight(self.inputs, sizes, slope, layer.stride, padding, layer.dilation)  # type: ignore[arg-type]
 
     def _padded(self) -> Tensor:
         """What went into a convolution, with its padding."""
@@ -135,15 +162,21 @@ class Page:
         top, left = (int(size) for size in layer.padding)
         return functional.pad(self.inputs, (left, left, top, top))
 
-    def _convolution_bias(self) -> list[Tensor]:
+    def _slopes(self) -> Tensor:
+        """The output gradients of a layer over positions: (records, outputs of a position, positions)."""
         assert self.slope is not None
-        return [self.slope.flatten(2).sum(dim=2)] if self.layer.bias is not None else []
+        if isinstance(self.layer, nn.Linear):
+            return self.slope.flatten(1, -2).transpose(1, 2)
+        return self.slope.flatten(2)
 
     def _patches(self) -> Iterator[Tensor]:
         """What each output position sees, one row of the kernel after the other: together they would not fit into the
         processor's cache. Each is (records, inputs of a position in the row, positions).
         """
         layer = self.layer
+        if isinstance(layer, nn.Linear):
+            yield self.inputs.flatten(1, -2).transpose(1, 2)
+            return
         assert isinstance(layer, nn.Conv2d)
         (high, wide), (down, across), (below, beside) = layer.kernel_size, layer.stride, layer.dilation
         inputs = self._padded()
@@ -154,22 +187,58 @@ class Page:
             windows = lines.unfold(3, (wide - 1) * beside + 1, across)[..., ::beside].permute(0, 1, 4, 2, 3)
             yield windows.reshape(inputs.shape[0], -1, windows.shape[3] * windows.shape[4])
 
-    def _positions_are_fewer(self) -> bool:
-        """Whether products of positions are smaller than the records' gradients."""
-        positions = self.outputs.shape[2] * self.outputs.shape[3]
-        return 2 * positions**2 < self.layer.weight.numel()  # type: ignore[union-attr, operator]
+    def _is_plain(self) -> bool:
+        """Whether this is a linear layer of whole records, without positions."""
+        return isinstance(self.layer, nn.Linear) and self.inputs.dim() == 2
+
+    def _positions(self) -> int:
+        """In how many positions of a record the layer is applied."""
+        if isinstance(self.layer, nn.Linear):
+            return math.prod(self.outputs.shape[1:-1])
+        return math.prod(self.outputs.shape[2:])
+
+    def _products_are_smaller(self) -> bool:
+        """Whether products of positions, in double precision, and what they are made of are smaller than gradients."""
+        if isinstance(self.layer, nn.GroupNorm | nn.LayerNorm):
+            return False
+        weight, positions = self.layer.weight, self._positions()
+        assert isinstance(weight, Tensor)
+        return 4 * positions**2 + positions * (weight.numel() // len(weight)) < weight.numel()
 
     def _norms_by_positions(self) -> Tensor:
-        assert self.slope is not None
-        slope = self.slope.flatten(2)
-        seen = sum(torch.bmm(patches.transpose(1, 2), patches) for patches in self._patches())
-        products = seen * torch.bmm(slope.transpose(1, 2), slope)
-        return products.sum(dim=(1, 2), dtype=torch.float64)
+        """The root of the sum of products over pairs of positions, with the bounds on both its errors and the sum's."""
+        weight, slopes = self.layer.weight, self._slopes().double()
+        assert isinstance(weight, Tensor)
+        seen = sum(torch.bmm(rows.transpose(1, 2), rows) for rows in (part.double() for part in self._patches()))
+        assert isinstance(seen, Tensor)
+        seen = self._reach(seen)
+        shown = torch.bmm(slopes.transpose(1, 2), slopes)
+        squares = (seen * shown).sum(dim=(1, 2))
+        apart = (seen.diagonal(dim1=1, dim2=2) * shown.diagonal(dim1=1, dim2=2)).sqrt().sum(dim=1)
+        operations = weight.numel() // len(weight) + len(weight) + self._positions() ** 2 + 8
+        squares = (squares + rounding(operations, slopes) * apart.square()).clamp(min=0)
+        return squares.sqrt() + rounding(slopes.shape[0] * self._positions() + 2, self.inputs) * apart
+
+    def _reach(self, products: Tensor) -> Tensor:
+        """Products of what went in, with the one that stands for the bias; infinite where they are too large."""
+        whole = products + 1 if self.layer.bias is not None else products
+        return torch.where(whole <= LARGEST**2, whole, torch.inf)
 
 
-def _sums_of_squares(rows: Tensor) -> Tensor:
-    """The sum of squares in each row, in double precision: compilers may add up naively, and norms must be right."""
-    return rows.flatten(1).square().sum(dim=1, dtype=torch.float64)
+def rounding(operations: int, numbers: Tensor) -> Tensor:
+    """The largest relative error of a sum of products of such `numbers` after so many roundings, in any order.
+
+    Devices and settings that shorten what they multiply (to 8 bits at the least) are granted that for each factor.
+    """
+    exact = numbers.device.type == "cpu" and torch.get_float32_matmul_precision() == "highest"
+    shortened = 0.0 if exact or numbers.dtype == torch.float64 else 4 * 2.0**-8
+    count = torch.full((), operations, dtype=torch.float64, device=numbers.device)
+    return torch.expm1(count * (torch.finfo(numbers.dtype).eps / 2) + shortened)
+
+
+def _lengths(rows: Tensor) -> Tensor:
+    """The L2 norm of each row, squared in double precision: squares of float32 numbers overflow and vanish."""
+    return torch.linalg.vector_norm(rows.flatten(1), dim=1, dtype=torch.float64)
 
 
 class Book:
@@ -179,8 +248,15 @@ class Book:
         self.pages = pages
 
     def layer_norms(self) -> Tensor:
-        """The L2 norm of each record's gradient in each layer, in double precision: (records, layers)."""
-        return torch.stack([page.squared_norms() for page in self.pages], dim=1).sqrt()
+        """What each record brings into a weighted sum at the most, over its weight, in each layer: (records, layers).
+
+        It is at least the L2 norm of the record's gradient and of its share of all rounding, for weights up to one,
+        and not finite where that is not known. In double precision.
+        """
+        norms = torch.stack([page.norms() for page in self.pages], dim=1)
+        # Weights rounded to float32, weighing and adding up; and the norms themselves.
+        entries = sum(parameter.numel() for page in self.pages for parameter in page.layer.parameters())
+        return norms * (1 + rounding(norms.shape[0] + 8, self.pages[0].inputs) + rounding(entries, norms))
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """The flat sum of the records' gradients times their weights: (records,) or (records, layers)."""
@@ -202,13 +278,14 @@ class Bookkeeper:
         self.learner = learner
         self.layers = supported_layers(learner.module)
         self._pages: dict[nn.Module, Page] = {}
-        self._open = False
+        self._open, self._tried = False, False
         for _, layer in self.layers:
             layer.register_forward_hook(self._keep)
 
     def book(self, flat: Tensor, batch: Batch, loss: Loss) -> Book:
         """One forward and one backward pass at `flat`."""
         self.learner.bind(flat)
+        self._try(batch.x)
         # As it was written: patches of channels-last maps would be copied once more.
         return self._filled(self.learner.written, batch, loss)
 
@@ -222,12 +299,43 @@ class Bookkeeper:
         leaf = flat.detach().requires_grad_()
         return self._filled(lambda x: self.learner.logits(leaf, x), batch, loss)
 
+    def _try(self, x: Tensor) -> None:
+        """Refuse, the first time, a network whose layers do not see one row for each record.
+
+        Two sizes of batches, because one may be the number of something else: of positions, or of rows of an image.
+        """
+        if self._tried:
+            return
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            for records in (2, 3):
+                self._pages, self._open = {}, True
+                try:
+                    self.learner.written(x[:1].expand(records, *x.shape[1:]))
+                finally:
+                    self._open = False
+                self._check_pages(records)
+        self._tried = True
+
+    def _check_pages(self, records: int) -> None:
+        for name, layer in self.layers:
+            page = self._pages.get(layer)
+            if page is None:
+                raise UserError(
+                    f"The layer {name!r} is not called in a pass: gradients of single records are kept for called ones."
+                )
+            if page.inputs.shape[0] != records or page.outputs.shape[0] != records:
+                raise UserError(
+                    f"The layer {name!r} does not see one row for each record, so that no record's gradient can be told "
+                    "from the others': keep records in the first dimension."
+                )
+
     def _filled(self, network: Callable[[Tensor], Tensor], batch: Batch, loss: Loss) -> Book:
         self._pages, self._open = {}, True
         try:
             total = loss(network(batch.x), batch).sum()
         finally:
             self._open = False
+        self._check_pages(batch.x.shape[0])
         pages = [self._pages[layer] for _, layer in self.layers]
         slopes = torch.autograd.grad(total, [page.outputs for page in pages])
         for page, slope in zip(pages, slopes, strict=True):
@@ -247,19 +355,27 @@ def supported_layers(module: nn.Module) -> list[tuple[str, nn.Module]]:
     """The layers with parameters, by name; a UserError names one whose gradients for single records are not known."""
     checks: dict[type[nn.Module], Callable[[Any], bool]] = {
         nn.Linear: lambda layer: True,
-        nn.Conv2d: lambda layer: layer.groups == 1 and not isinstance(layer.padding, str),
+        nn.Conv2d: lambda layer: (
+            layer.groups == 1 and not isinstance(layer.padding, str) and layer.padding_mode == "zeros"
+        ),
         nn.GroupNorm: lambda layer: True,
         nn.LayerNorm: lambda layer: True,
     }
     found = []
+    seen: set[nn.Parameter] = set()
     for name, layer in module.named_modules():
-        if not any(True for _ in layer.parameters(recurse=False)):
+        own = dict(layer.named_parameters(recurse=False))
+        if not own:
             continue
         check = checks.get(type(layer))
-        if check is None or not check(layer) or any(not p.requires_grad for p in layer.parameters(recurse=False)):
+        known = check is not None and check(layer) and all(p.requires_grad for p in own.values())
+        # Weights that are made of other parameters, or that two layers share, have other gradients than the layers'.
+        if not known or own.keys() - {"weight", "bias"} or seen & set(own.values()):
             raise UserError(
                 f"Gradients of single records are not known for the layer {name!r} ({type(layer).__name__}): record-"
-                "level methods take networks of Linear, Conv2d (one group), GroupNorm and LayerNorm layers."
+                "level methods take networks of Linear, Conv2d (one group, padded with zeros), GroupNorm and LayerNorm "
+                "layers that have weights of their own."
             )
+        seen |= set(own.values())
         found.append((name, layer))
     return found

@@ -26,6 +26,12 @@ OWN = {
     "many channels, few positions": lambda: nn.Sequential(
         nn.Conv2d(3, 32, 4, stride=2, padding=1), nn.Tanh(), nn.Conv2d(32, 40, 4), nn.Flatten(), nn.Linear(40, 5)
     ),
+    "linear along a sequence": lambda: nn.Sequential(
+        nn.Flatten(1, 2), nn.Linear(8, 6), nn.Tanh(), nn.LayerNorm(6), nn.Flatten(), nn.Linear(144, 5)
+    ),
+    "linear along a short sequence": lambda: nn.Sequential(
+        nn.Flatten(2), nn.Linear(64, 40, bias=False), nn.Tanh(), nn.Flatten(), nn.Linear(120, 5)
+    ),
     "layer norm": lambda: nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.LayerNorm(8), nn.Linear(8, 5, bias=False)),
     "norms without parameters": lambda: nn.Sequential(
         nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4, affine=False), nn.Flatten(), nn.Linear(144, 5)
@@ -80,7 +86,14 @@ def test_norms_of_wide_layers_are_added_up_in_double_precision() -> None:
     learner = Learner(nn.Sequential(nn.Linear(wide, 2, bias=False)))
     x, y = torch.full((1, wide), 0.1), torch.tensor([0])
     book = Bookkeeper(learner).book(torch.zeros(2 * wide), Batch(x, y, y, None), cross_entropy)
-    assert float(book.layer_norms()) == pytest.approx(math.sqrt(2 * 0.5**2 * wide * 0.1**2), rel=1e-7)
+    assert float(book.pages[0].norms()) == pytest.approx(math.sqrt(2 * 0.5**2 * wide * 0.1**2), rel=1e-7)
+
+
+def tied() -> nn.Module:
+    """Two layers with the same weights."""
+    module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    module[1].weight = module[0].weight
+    return module
 
 
 @pytest.mark.parametrize(
@@ -88,7 +101,10 @@ def test_norms_of_wide_layers_are_added_up_in_double_precision() -> None:
     [
         (nn.Sequential(nn.Conv1d(3, 4, 3)), "Conv1d"),
         (nn.Sequential(nn.Conv2d(4, 4, 3, groups=2)), "Conv2d"),
+        (nn.Sequential(nn.Conv2d(4, 4, 3, padding=1, padding_mode="reflect")), "Conv2d"),
         (nn.Sequential(nn.Linear(3, 3), nn.PReLU()), "'1' .PReLU"),
+        (nn.Sequential(nn.utils.weight_norm(nn.Linear(3, 3))), "'0' .Linear"),
+        (tied(), "'1' .Linear"),
         (nn.Sequential(nn.LSTM(3, 3)), "LSTM"),
     ],
 )
@@ -111,6 +127,42 @@ def test_a_layer_used_twice_is_refused() -> None:
     batch = Batch(torch.randn(2, 3), torch.tensor([0, 1]), torch.arange(2), None)
     with pytest.raises(UserError, match="twice"):
         keeper.book(flatten(module), batch, cross_entropy)
+
+
+class Rearranged(nn.Module):
+    """A linear layer that does not see one row for each record, in one of two ways."""
+
+    def __init__(self, transposed: bool) -> None:
+        super().__init__()
+        self.layer, self.transposed = nn.Linear(3, 2), transposed
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.transposed:
+            return self.layer(x.transpose(0, 1)).sum(dim=0)
+        return self.layer(x.flatten(0, 1)).view(len(x), -1, 2).sum(dim=1)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_layer_that_does_not_see_records_as_rows_is_refused(transposed: bool) -> None:
+    """Also where a batch has as many records as there are positions."""
+    module = Rearranged(transposed)
+    batch = Batch(torch.randn(4, 4, 3), torch.tensor([0, 1, 0, 1]), torch.arange(4), None)
+    with pytest.raises(UserError, match="'layer' does not see one row for each record"):
+        Bookkeeper(Learner(module)).book(flatten(module), batch, cross_entropy)
+
+
+def test_a_layer_that_is_not_called_is_refused() -> None:
+    class Aside(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x @ self.layer.weight
+
+    module, batch = Aside(), Batch(torch.randn(2, 3), torch.tensor([0, 1]), torch.arange(2), None)
+    with pytest.raises(UserError, match="'layer' is not called"):
+        Bookkeeper(Learner(module)).book(flatten(module), batch, cross_entropy)
 
 
 def test_fisher_by_books_is_fisher_by_vmap() -> None:

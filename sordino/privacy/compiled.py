@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from sordino.errors import UserError
 from sordino.parameters import flatten
 from sordino.per_example import Bookkeeper
-from sordino.privacy.gradients import clipped_sum
+from sordino.privacy.clipping import clipped_sum
 from sordino.training import Batch, Learner, Loss, cross_entropy
 
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor]

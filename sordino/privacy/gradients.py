@@ -9,7 +9,8 @@ from torch import Tensor
 
 from sordino.errors import UserError
 from sordino.parameters import Layout
-from sordino.per_example import Book, Bookkeeper
+from sordino.per_example import Bookkeeper
+from sordino.privacy.clipping import clipped_sum
 from sordino.privacy.gate import SampledGradients
 from sordino.privacy.noise import Seeded
 from sordino.privacy.records import held_out_count
@@ -140,21 +141,3 @@ def validation_records(count: int, share: float, source: Seeded, client: int) ->
     if held:
         chosen[torch.randperm(count, generator=source.generator("validation", client))[:held]] = True
     return chosen
-
-
-def clipped_sum(book: Book, clip: Tensor) -> Tensor:
-    """The flat sum of the records' gradients, each scaled down to the threshold, or to one for each layer."""
-    return book.weighted_sum(clipping_factors(book.layer_norms(), clip))
-
-
-def clipping_factors(norms: Tensor, clip: Tensor) -> Tensor:
-    """By what each record's gradient is multiplied: (records,) for one threshold, (records, layers) for several.
-
-    `norms` holds the norm in each layer: (records, layers). A record whose norm is not finite counts nothing. The
-    norms carry float32 errors of a few parts in a million, so thresholds are undercut by 1e-5.
-    """
-    known = norms.double()
-    lengths = known if clip.numel() > 1 else torch.linalg.vector_norm(known, dim=1, keepdim=True)
-    factors = (clip.double() * (1 - 1e-5) / lengths.clamp(min=1e-300)).clamp(max=1)
-    factors = torch.where(torch.isfinite(known).all(dim=1, keepdim=True), factors, 0.0).to(norms.dtype)
-    return factors if clip.numel() > 1 else factors.squeeze(1)

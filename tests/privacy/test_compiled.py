@@ -17,8 +17,9 @@ from sordino import models
 from sordino.errors import UserError
 from sordino.parameters import flatten
 from sordino.per_example import Bookkeeper
+from sordino.privacy.clipping import clipped_sum
 from sordino.privacy.compiled import CompiledSum, compiled_sum, traced
-from sordino.privacy.gradients import PrivateRecords, clipped_sum
+from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.noise import Seeded
 from sordino.training import Batch, Learner, cross_entropy
 

@@ -14,8 +14,9 @@ from sordino.errors import UserError
 from sordino.parameters import flatten
 from sordino.per_example import Bookkeeper
 from sordino.privacy.accountant import epsilon_of
+from sordino.privacy.clipping import clipping_factors
 from sordino.privacy.gate import Gate, Noise, symmetric
-from sordino.privacy.gradients import PrivateRecords, clipping_factors, validation_records
+from sordino.privacy.gradients import PrivateRecords, validation_records
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.noise import Seeded
 from sordino.privacy.records import (

@@ -1,0 +1,37 @@
+"""The sum of the records' gradients, each scaled down to the threshold.
+
+Of every record it holds that what it brings into the sum as computed, its share of all rounding included, has a norm of
+at most its threshold, or in each layer of at most that layer's: `sordino.per_example` defines the share and proves the
+bound on the norms. What remains is that the sum's rounding is shared by all: when one record leaves, the shares of the
+others stay within their own bounds, but need not stay the same.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sordino.per_example import UNDERFLOW, Book
+
+SMALLEST = 2.0**-100
+"""The smallest factor: below, float32 would no longer hold it to its last bit."""
+
+
+def clipped_sum(book: Book, clip: Tensor) -> Tensor:
+    """The flat sum of the records' gradients, each scaled down to the threshold, or to one for each layer."""
+    return book.weighted_sum(clipping_factors(book.layer_norms(), clip))
+
+
+def clipping_factors(norms: Tensor, clip: Tensor) -> Tensor:
+    """By what each record's gradient is multiplied: (records,) for one threshold, (records, layers) for several.
+
+    `norms` holds what a record brings at the most, in each layer: (records, layers). A record of which that is not
+    known to be finite counts nothing, and neither does one that is 2^100 times too long.
+    """
+    known = norms.double()
+    lengths = known if clip.numel() > 1 else torch.linalg.vector_norm(known, dim=1, keepdim=True)
+    allowed = (clip.double() * (1 - 2**-23) - UNDERFLOW).clamp(min=0)  # factors are rounded to float32
+    factors = (allowed / lengths.clamp(min=1e-300)).clamp(max=1)
+    counts = torch.isfinite(known).all(dim=1, keepdim=True) & (factors >= SMALLEST)
+    factors = torch.where(counts, factors, 0.0)
+    return factors if clip.numel() > 1 else factors.squeeze(1)

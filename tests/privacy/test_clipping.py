@@ -1,0 +1,270 @@
+"""No record brings more into the sum than its threshold: every kind of layer, ordinary and crafted records.
+
+The oracle forms each record's gradient in double precision from the very float32 activations and output gradients of
+the pass, and looks at what the sum of one record alone, and of the same record twice, comes to as it is added up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sordino import models
+from sordino.parameters import flatten
+from sordino.per_example import Book, Bookkeeper, Page, rounding
+from sordino.privacy.clipping import clipped_sum, clipping_factors
+from sordino.privacy.compiled import CompiledSum, compiled_sum, traced
+from sordino.training import Batch, Learner, cross_entropy
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class Sequence(nn.Module):
+    """Layers along the rows of an image, then one for all of them."""
+
+    def __init__(self, *layers: nn.Module, width: int) -> None:
+        super().__init__()
+        self.layers, self.last = nn.Sequential(*layers), nn.Linear(width, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.layers(x.squeeze(1)).flatten(1))
+
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "linear": lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 5, bias=False)),
+    "linear along a sequence, formed": lambda: Sequence(nn.Linear(8, 6), nn.Tanh(), width=48),
+    "linear along a sequence, products": lambda: Sequence(nn.Linear(8, 200), nn.Tanh(), width=1600),
+    "convolution, formed": lambda: nn.Sequential(
+        nn.Conv2d(1, 4, 3, stride=2, padding=1, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(64, 5)
+    ),
+    "convolution, products": lambda: nn.Sequential(nn.Conv2d(1, 64, 7), nn.Flatten(), nn.Linear(256, 5)),
+    "convolution, products, dilation": lambda: nn.Sequential(
+        nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 64, 3, dilation=2, bias=False), nn.Flatten(), nn.Linear(256, 5)
+    ),
+    "group norm": lambda: nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(256, 5)
+    ),
+    "layer norm along a sequence": lambda: Sequence(nn.LayerNorm(8), nn.Linear(8, 6), nn.LayerNorm(6), width=48),
+}
+SHAPE = (1, 8, 8)
+BY_PRODUCTS = [name for name in NETWORKS if "products" in name]
+
+
+def patterns(shape: tuple[int, ...]) -> Tensor:
+    """Records that make numerics suffer: flat ones, alternating signs, single points, huge and tiny numbers."""
+    generator = torch.Generator().manual_seed(3)
+    signs = (torch.arange(math.prod(shape)).view(shape) % 2 * 2 - 1).float()
+    lines = (torch.arange(shape[-2]).view(-1, 1) % 2 * 2 - 1).float().expand(shape)
+    noise = torch.randn(3, *shape, generator=generator)
+    single = torch.zeros(shape)
+    single[..., shape[-1] // 2, shape[-1] // 2] = 1
+    plain = [torch.full(shape, 1.0), signs, lines, single, signs + 1e-3 * noise[0], 1 + 1e-4 * noise[1], noise[2]]
+    scales = [1.0, 255.0, 254.9, 1e-3, 1e6, 1e12, 1e18, 1e-18, 1e-30, 1e-41, 3e19, 1e38]
+    return torch.stack([*(record * scale for record in plain for scale in scales), torch.zeros(shape)])
+
+
+class Case:
+    """A network, its book-keeping, and a bound that is checked on records."""
+
+    def __init__(self, module: nn.Module, shape: tuple[int, ...], clip: float, layered: bool = False) -> None:
+        self.module, self.shape = module, shape
+        self.keeper, self.flat = Bookkeeper(Learner(module)), flatten(module)
+        layers = len(self.keeper.layers)
+        self.clip = clip * torch.linspace(1, 2, layers, dtype=torch.float64) if layered else torch.tensor([clip])
+        self.clip = self.clip.double()
+
+    def book(self, x: Tensor, y: Tensor) -> Book:
+        return self.keeper.book(self.flat, Batch(x, y, y, None), cross_entropy)
+
+    def over(self, vector: Tensor) -> float:
+        """The norm of a record's contribution over its threshold: the largest over layers, if each has its own."""
+        parts = vector.double().split(self.keeper.learner.layout.layers) if len(self.clip) > 1 else [vector.double()]
+        return max(float(part.norm() / most) for part, most in zip(parts, self.clip, strict=True))
+
+    def as_added(self, x: Tensor, y: Tensor) -> float:
+        """The longest contribution as it is added: each record alone, with the weights of the others zero."""
+        book = self.book(x, y)
+        factors = clipping_factors(book.layer_norms(), self.clip)
+        counting = factors.reshape(len(x), -1).sum(dim=1).nonzero().squeeze(1).tolist()
+        if not counting:
+            return 0.0
+        if len(counting) < len(x):  # zero times what is not finite is not zero
+            book = self.book(x[counting], y[counting])
+            factors = clipping_factors(book.layer_norms(), self.clip)
+        alone = [torch.zeros_like(factors).index_put((torch.tensor([i]),), factors[i]) for i in range(len(factors))]
+        return max(self.over(book.weighted_sum(weights)) for weights in alone)
+
+    def exact(self, x: Tensor, y: Tensor) -> float:
+        """The longest gradient in double precision times its weight, where sums over positions are not formed."""
+        book = self.book(x, y)
+        factors = clipping_factors(book.layer_norms(), self.clip).float().double()
+        gradients = torch.cat([exact_gradients(page) for page in book.pages], dim=1)
+        layers = torch.tensor(self.keeper.learner.layout.layers)
+        spread = factors.repeat_interleave(layers, dim=1) if factors.dim() > 1 else factors.unsqueeze(1)
+        return max(self.over(torch.nan_to_num(row)) for row in torch.where(spread > 0, spread * gradients, 0.0))
+
+    def twice(self, function: Callable[[Tensor, Tensor], Tensor], record: Tensor, label: Tensor) -> float:
+        """Half of what a record brings when it is there twice, by one of the ways to compute a sum."""
+        return self.over(function(torch.stack([record, record]), label.expand(2).clone()) / 2)
+
+    def eager(self, x: Tensor, y: Tensor) -> Tensor:
+        return clipped_sum(self.book(x, y), self.clip)
+
+
+def exact_gradients(page: Page) -> Tensor:
+    """Each record's gradient in a layer, in double precision; formed ones as they were formed."""
+    if page.slope is None:
+        return torch.cat([part.flatten(1) for part in page.gradients()], dim=1).double()
+    rows = []
+    for inputs, slope in zip(page.inputs.double(), page.slope.double(), strict=True):
+        named = {name: p.detach().double().requires_grad_() for name, p in page.layer.named_parameters()}
+        outputs = torch.func.functional_call(page.layer, named, (inputs.unsqueeze(0),))
+        parts = torch.autograd.grad(outputs, list(named.values()), slope.unsqueeze(0))
+        rows.append(torch.cat([part.reshape(-1) for part in parts]))
+    return torch.stack(rows)
+
+
+def case(name: str, clip: float = 0.1, layered: bool = False) -> Case:
+    torch.manual_seed(0)
+    return Case(NETWORKS[name](), SHAPE, clip, layered)
+
+
+def labels(x: Tensor) -> Tensor:
+    return torch.arange(len(x)) % 5
+
+
+@pytest.mark.parametrize("layered", [False, True], ids=["one threshold", "one for each layer"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_no_record_brings_more_than_its_threshold(name: str, layered: bool) -> None:
+    x = patterns(SHAPE)
+    at = case(name, 1e-3, layered)
+    assert at.as_added(x, labels(x)) <= 1
+    assert at.exact(x, labels(x)) <= 1
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_ordinary_records_are_clipped_to_no_less_than_a_thousandth_below(name: str) -> None:
+    """A bound must not cost what it protects."""
+    at = case(name, 1e-3)
+    x = torch.randn(16, *SHAPE, generator=torch.Generator().manual_seed(0))
+    assert at.as_added(x, labels(x)) > 0.999
+
+
+def cancelling(remainder: float = 0.0) -> Case:
+    """A flat record, and output gradients that almost cancel over its positions: products cancel altogether."""
+    torch.manual_seed(0)
+    width = 64
+    module = nn.Sequential(nn.Conv2d(1, width, 7, bias=False), nn.Flatten(), nn.Linear(4 * width, 5))
+    with torch.no_grad():
+        signs = torch.tensor([1.0, -1.0, -1.0, 1.0 + remainder])
+        module[2].weight.copy_((torch.rand(5, width, 1) * signs).flatten(1))
+        module[0].weight.copy_(module[0].weight - module[0].weight.mean(dim=(2, 3), keepdim=True))
+    return Case(module, SHAPE, 1e-3, layered=True)
+
+
+@pytest.mark.parametrize("remainder", [0.0, 2.0**-20, 2.0**-12])
+def test_gradients_that_cancel_over_positions_are_seen(remainder: float) -> None:
+    at = cancelling(remainder)
+    for scale in (1.0, 255.0, 254.9, 1e4):
+        x = scale * (1 + 1e-6 * torch.randn(5, *SHAPE, generator=torch.Generator().manual_seed(1)))
+        assert at.as_added(x, labels(x)) <= 1
+        assert at.exact(x, labels(x)) <= 1
+
+
+def pacdp() -> Case:
+    """PAC-DP's network with a model whose output gradients cancel over the positions of a flat image."""
+    torch.manual_seed(0)
+    module = models.build("cnn-mnist-pacdp", (1, 28, 28), 10)
+    inner = torch.zeros(4, 4)
+    inner[1:3, 1:3] = torch.tensor([[1.0, -1.0], [-1.0, 1.0]])
+    with torch.no_grad():
+        weight = torch.rand(32, 32, 1) * inner.flatten()
+        module.fc1.weight.copy_(weight.flatten(1))
+        module.fc1.bias.fill_(1.0)
+    return Case(module, (1, 28, 28), 1.0, layered=True)
+
+
+def search(at: Case, start: Tensor, tries: int) -> float:
+    """The largest contribution over the threshold that hill climbing from `start` finds."""
+    generator, best, record, label = torch.Generator().manual_seed(5), 0.0, start, 0
+    for _ in range(tries):
+        sizes = start.abs().max() * 10 ** (-6 * torch.rand(8, 1, 1, 1, generator=generator))
+        x = record + sizes * torch.randn(8, *start.shape, generator=generator)
+        y = torch.full((8,), label)
+        found = [max(at.as_added(x[i : i + 1], y[:1]), at.exact(x[i : i + 1], y[:1])) for i in range(8)]
+        if max(found) > best:
+            best = max(found)
+            record = x[found.index(best)]
+    return best
+
+
+@pytest.mark.parametrize("make", [cancelling, pacdp])
+def test_a_search_for_a_record_that_is_clipped_too_little_fails(make: Callable[[], Case]) -> None:
+    at = make()
+    for value in (255.0, 1.0):
+        assert search(at, torch.full(at.shape, value), tries=4) <= 1
+
+
+@pytest.mark.parametrize("name", ["linear", *BY_PRODUCTS])
+@pytest.mark.parametrize("layered", [False, True], ids=["one threshold", "one for each layer"])
+def test_traced_sums_keep_the_threshold(name: str, layered: bool) -> None:
+    at = case(name, 1e-3, layered)
+    example = (at.flat, torch.randn(7, *SHAPE), torch.arange(7) % 5, at.clip)
+    check_compiled(at, CompiledSum(traced(at.keeper, example), len(at.clip)), patterns(SHAPE)[::5])
+
+
+def check_compiled(at: Case, made: CompiledSum, x: Tensor) -> None:
+    for record, label in zip(x, labels(x), strict=True):
+        half = at.twice(lambda x, y: made(at.flat, x, y, at.clip), record, label)
+        assert half <= 1 or math.isnan(half)
+        half = at.twice(at.eager, record, label)
+        assert half <= 1 or math.isnan(half)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["convolution, products", "linear along a sequence, products", "group norm"])
+def test_compiled_sums_keep_the_threshold(name: str) -> None:
+    at = case(name, 1e-3, layered=True)
+    check_compiled(at, compiled_sum(at.module, SHAPE, 5, len(at.clip)), patterns(SHAPE))
+
+
+@pytest.mark.slow
+def test_compiled_sums_see_gradients_that_cancel() -> None:
+    at = cancelling()
+    made = compiled_sum(at.module, SHAPE, 5, len(at.clip))
+    for scale in (1.0, 254.9, 1e4):
+        check_compiled(at, made, scale * (1 + 1e-6 * torch.randn(20, *SHAPE)))
+
+
+def test_rounding_is_what_the_worst_order_of_operations_does() -> None:
+    """Ones that are each rounded up by just less than a unit: (1 + u)^k - 1."""
+    for operations in (1, 1000, 10**6):
+        bound = float(rounding(operations, torch.zeros(1)))
+        worst = math.expm1(operations * math.log1p(2.0**-24))
+        assert worst <= bound <= worst * (1 + 1e-6)
+    assert float(rounding(1, torch.zeros(1, dtype=torch.float64))) == pytest.approx(2.0**-53)
+
+
+def test_thresholds_of_zero_let_nothing_through() -> None:
+    norms = torch.tensor([[0.0, 0.0], [1.0, 1e-30], [1e30, 5.0]], dtype=torch.float64)
+    assert (clipping_factors(norms, torch.zeros(1)) == 0).all()
+    assert (clipping_factors(norms, torch.tensor([0.0, 1.0]))[:, 0] == 0).all()
+    assert (clipping_factors(norms, torch.tensor([1e-25])) == 0).all(), "too small for float32 to keep"
+
+
+def test_each_layer_is_held_to_its_own_threshold() -> None:
+    norms = torch.tensor([[3.0, 3.0], [0.5, 4.0]], dtype=torch.float64)
+    factors = clipping_factors(norms, torch.tensor([1.0, 2.0]))
+    expected = torch.tensor([[1 / 3, 2 / 3], [1.0, 0.5]], dtype=torch.float64)
+    assert torch.allclose(factors, expected, rtol=1e-6)
+    assert (factors * norms <= torch.tensor([1.0, 2.0])).all()
