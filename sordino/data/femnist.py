@@ -1,6 +1,6 @@
 """FEMNIST: handwritten characters by writer, from LEAF's JSON files or from one .npz of the same records.
 
-Pixels are LEAF's: in [0, 1], with paper at 1 and ink at 0.
+LEAF stores paper as 1 and ink as 0. The other way round, as in MNIST, networks learn it: inputs are mostly near 0.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from sordino.data.dataset import Dataset
 from sordino.data.formats import corrupt, read_npz
 from sordino.data.images import check_labels
+from sordino.data.pixels import inputs
 
 CLASSES = 62
 ARCHIVE = "femnist.npz"
@@ -40,7 +41,7 @@ def read_archive(path: Path) -> Dataset:
     if records and not 0 <= writer.min() <= writer.max() < len(names):
         raise corrupt(path, f"a writer lies outside 0..{len(names) - 1}")
     check_labels(path, labels, CLASSES)
-    x = torch.from_numpy(images.astype(np.float32)[:, None]).div_(255)
+    x = inputs("femnist", images[:, None])
     test = arrays["is_test"].astype(bool)
     return Dataset("femnist", x, torch.from_numpy(labels), CLASSES, writer, names, test)
 
@@ -61,7 +62,7 @@ def read_leaf(folder: Path) -> Dataset:
             labels.append(classes)
             owner.append(np.full(len(classes), index, np.int64))
             test.append(np.full(len(classes), in_test))
-    x = torch.from_numpy(np.concatenate(images).reshape(-1, 1, 28, 28))
+    x = inputs("femnist", np.concatenate(images).reshape(-1, 1, 28, 28), highest=1.0)
     y = torch.from_numpy(np.concatenate(labels))
     return Dataset("femnist", x, y, CLASSES, np.concatenate(owner), tuple(writers), np.concatenate(test))
 
