@@ -12,7 +12,6 @@ from sordino.data.dataset import Dataset
 from sordino.data.formats import corrupt, read_bytes, read_cifar, read_idx, read_mat, read_tar
 from sordino.data.pixels import inputs
 
-
 Part = tuple[np.ndarray, np.ndarray]
 """Images (n, channels, height, width) and labels (n,)."""
 
