@@ -9,6 +9,7 @@ import torch
 
 from sordino.config import Experiment
 from sordino.data.dataset import Dataset
+from sordino.data.federate import random_stream
 from sordino.data.sources import load
 from sordino.errors import UserError
 
@@ -50,13 +51,13 @@ def _share(chosen: str | None) -> float:
 
 def fewer(dataset: Dataset, records: int, seed: int) -> Dataset:
     """At most `records` of the training records, chosen at random; a published test set stays whole."""
-    picked = _chosen(dataset, records, np.random.default_rng([seed, 21]))
+    picked = _chosen(dataset, records, random_stream(seed, 21))
     return _part(dataset, picked if dataset.test is None else picked | dataset.test)
 
 
 def _held_out(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
     training = len(dataset.y) if dataset.test is None else int((~dataset.test).sum())
-    public = _chosen(dataset, max(1, round(share * training)), np.random.default_rng([seed, 20]))
+    public = _chosen(dataset, max(1, round(share * training)), random_stream(seed, 20))
     return _part(dataset, ~public), _part(dataset, public)
 
 

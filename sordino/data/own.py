@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,7 @@ import numpy as np
 import torch
 
 from sordino.data.dataset import Dataset
-from sordino.data.formats import read_npz
+from sordino.data.formats import quote, read_npz
 from sordino.data.tables import Table, read_csv, read_parquet
 from sordino.errors import UserError
 
@@ -63,9 +64,15 @@ def read_own(folder: Path, label: str | None, shape: tuple[int, ...] | None) -> 
 
 def client_paths(folder: Path) -> list[Path]:
     """The client files of a folder, in order of name. Hidden files and other kinds are not client files."""
-    if not folder.is_dir():
-        raise UserError(f"There is no folder {folder}; name a folder with one CSV, Parquet or NPZ file per client.")
-    paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in KINDS and not path.name.startswith("."))
+    if not os.path.isdir(folder):
+        raise UserError(
+            f"There is no folder {quote(folder)}; name a folder with one CSV, Parquet or NPZ file per client."
+        )
+    try:
+        inside = sorted(folder.iterdir())
+    except OSError as error:
+        raise UserError(f"The folder {folder} cannot be read: {error.strerror}.") from error
+    paths = [path for path in inside if path.suffix.lower() in KINDS and not path.name.startswith(".")]
     if not paths:
         raise UserError(
             f"The folder {folder} holds no {', '.join(KINDS)} file; put one file per client in it, "
@@ -90,7 +97,7 @@ def read_file(path: Path, label: str, order: tuple[str, ...] | None) -> ClientFi
     if label not in table.columns:
         near = difflib.get_close_matches(label, table.columns, n=len(table.columns), cutoff=0.0)
         raise UserError(
-            f"The file {path} has no column {label!r} for the label; its columns are: {', '.join(near)}. "
+            f"The file {path} has no column {label!r} for the label; its columns are: {quote(', '.join(near))}. "
             "Name the right one with --label."
         )
     names = tuple(name for name in table.columns if name != label)
@@ -120,7 +127,7 @@ def read_arrays(path: Path) -> ClientFile:
     for name in ("x", "y"):
         if name not in arrays:
             raise UserError(
-                f"The file {path} has no array {name!r}; its arrays are: {', '.join(arrays) or 'none'}. "
+                f"The file {path} has no array {name!r}; its arrays are: {quote(', '.join(arrays)) or 'none'}. "
                 "Save it with np.savez(path, x=..., y=...)."
             )
     if ("x_test" in arrays) != ("y_test" in arrays):
@@ -130,7 +137,7 @@ def read_arrays(path: Path) -> ClientFile:
     features, labels = [], []
     for x_name, y_name in parts:
         x, y = arrays[x_name], arrays[y_name].reshape(-1)
-        if x.ndim < 2 or len(x) != len(y):
+        if x.ndim < 2 or len(x) != len(y) or 0 in x.shape[1:]:
             raise UserError(
                 f"The file {path} has {x_name} of shape {x.shape} and {len(y)} labels in {y_name}; "
                 "give one row of features per label."
@@ -163,14 +170,12 @@ def check_agreement(first: ClientFile, file: ClientFile) -> None:
 
 def number_labels(labels: list[str]) -> tuple[np.ndarray, int]:
     """Labels as 0..classes-1 in sorted order: by value when all are whole numbers, else by text."""
-    values, numbers = np.unique(np.array(labels, dtype=str), return_inverse=True)
     try:
-        order = np.argsort([int(value) for value in values])
+        values = sorted(set(labels), key=int)
     except ValueError:
-        order = np.arange(len(values))
-    rank = np.empty(len(values), np.int64)
-    rank[order] = np.arange(len(values))
-    return rank[numbers], len(values)
+        values = sorted(set(labels))
+    numbers = {value: number for number, value in enumerate(values)}
+    return np.array([numbers[label] for label in labels], dtype=np.int64), len(values)
 
 
 def reshape(x: np.ndarray, shape: tuple[int, ...], folder: Path) -> np.ndarray:
