@@ -136,7 +136,8 @@ def check_bytes(path: Path, images: np.ndarray) -> None:
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """Every array of an .npz file. Pickled objects are refused: reading them would run foreign code."""
     otherwise = "it is not a readable .npz file of plain arrays"
-    with reading(path, otherwise), np.load(path, allow_pickle=False) as archive:
+    # numpy leaves a file open that it opened and could not read.
+    with reading(path, otherwise), path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         arrays = {name: archive[name] for name in archive.files}
     for name, array in arrays.items():
         if not isinstance(array, np.ndarray):  # numpy hands out the bytes of members that are no arrays

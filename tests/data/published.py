@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ from scipy.io import savemat
 
 Part = tuple[np.ndarray, np.ndarray]
 """Images (n, channels, height, width) of bytes, and labels (n,)."""
+Parts = tuple[Part, Part]
+"""The training and the test part of a data set."""
 
 
 @dataclass(frozen=True)
@@ -53,16 +56,17 @@ def images(look: Look, count: int, rng: np.random.Generator, prototypes: np.ndar
     return np.rint(255 * np.where(bright, value, 1 - value)).astype(np.uint8), labels
 
 
-def parts(look: Look) -> tuple[Part, Part]:
-    """Training and test images of one data set: twelve and two of each class."""
+def parts(look: Look, most: int | None) -> Parts:
+    """Training and test images of one data set: twelve and two of each class, but at most `most` of each part."""
     rng = np.random.default_rng(0)
     prototypes = rng.random((look.classes, *look.shape))
-    return images(look, 12 * look.classes, rng, prototypes), images(look, 2 * look.classes, rng, prototypes)
+    train, test = (each * look.classes if most is None else most for each in (12, 2))
+    return images(look, train, rng, prototypes), images(look, test, rng, prototypes)
 
 
-def write_idx_files(folder: Path, look: Look, prefix: str, test_name: str, turned: bool) -> None:
+def write_idx_files(folder: Path, both: Parts, prefix: str = "", test_name: str = "t10k", turned: bool = False) -> None:
     """The four idx files of MNIST, Fashion-MNIST or EMNIST."""
-    for split, (pixels, labels) in zip(("train", test_name), parts(look), strict=True):
+    for split, (pixels, labels) in zip(("train", test_name), both, strict=True):
         stored = pixels[:, 0].transpose(0, 2, 1) if turned else pixels[:, 0]
         (folder / f"{prefix}{split}-images-idx3-ubyte").write_bytes(idx_bytes(stored))
         (folder / f"{prefix}{split}-labels-idx1-ubyte").write_bytes(idx_bytes(labels))
@@ -74,40 +78,40 @@ def cifar_bytes(pixels: np.ndarray, labels: np.ndarray, coarse: bool) -> bytes:
     return np.hstack([*columns, labels[:, None], pixels.reshape(len(labels), -1)]).astype(np.uint8).tobytes()
 
 
-def write_cifar10(folder: Path, look: Look) -> None:
+def write_cifar10(folder: Path, both: Parts) -> None:
     """Five training batches and the test batch."""
-    train, test = parts(look)
+    train, test = both
     for number in range(5):
         batch = cifar_bytes(train[0][number::5], train[1][number::5], coarse=False)
         (folder / f"data_batch_{number + 1}.bin").write_bytes(batch)
     (folder / "test_batch.bin").write_bytes(cifar_bytes(*test, coarse=False))
 
 
-def write_cifar100(folder: Path, look: Look) -> None:
+def write_cifar100(folder: Path, both: Parts) -> None:
     """The two batches with coarse and fine labels."""
-    for split, part in zip(("train", "test"), parts(look), strict=True):
+    for split, part in zip(("train", "test"), both, strict=True):
         (folder / f"{split}.bin").write_bytes(cifar_bytes(*part, coarse=True))
 
 
-def write_svhn(folder: Path, look: Look) -> None:
+def write_svhn(folder: Path, both: Parts) -> None:
     """The two MATLAB files, with 10 for the digit 0."""
-    for split, (pixels, labels) in zip(("train", "test"), parts(look), strict=True):
+    for split, (pixels, labels) in zip(("train", "test"), both, strict=True):
         named = np.where(labels == 0, 10, labels).astype(np.uint8)[:, None]
         savemat(folder / f"{split}_32x32.mat", {"X": pixels.transpose(2, 3, 1, 0), "y": named})
 
 
-def write_leaf(folder: Path, look: Look) -> None:
+def write_leaf(folder: Path, both: Parts) -> None:
     """LEAF's JSON files: four writers, every fourth image each."""
-    for split, (pixels, labels) in zip(("train", "test"), parts(look), strict=True):
+    for split, (pixels, labels) in zip(("train", "test"), both, strict=True):
         rows = (pixels.reshape(len(labels), -1) / 255).round(4)
         users = {f"w{k}": {"x": rows[k::4].tolist(), "y": labels[k::4].tolist()} for k in range(4)}
         (folder / split).mkdir()
         (folder / split / "all_data_0.json").write_text(json.dumps({"users": list(users), "user_data": users}))
 
 
-def write_femnist_archive(folder: Path, look: Look) -> None:
+def write_femnist_archive(folder: Path, both: Parts) -> None:
     """FEMNIST as one .npz."""
-    train, test = parts(look)
+    train, test = both
     labels = np.concatenate([train[1], test[1]])
     np.savez(
         folder / "femnist.npz",
@@ -130,24 +134,26 @@ def write_heart(folder: Path) -> None:
         (folder / f"processed.{centre}.data").write_text("\n".join(rows) + "\n")
 
 
-WRITERS: dict[str, Callable[[Path], None]] = {
-    "mnist": lambda folder: write_idx_files(folder, LOOKS["mnist"], "", "t10k", turned=False),
-    "fashion-mnist": lambda folder: write_idx_files(folder, LOOKS["fashion-mnist"], "", "t10k", turned=False),
-    "emnist": lambda folder: write_idx_files(folder, LOOKS["emnist"], "emnist-balanced-", "test", turned=True),
-    "cifar10": lambda folder: write_cifar10(folder, LOOKS["cifar10"]),
-    "cifar100": lambda folder: write_cifar100(folder, LOOKS["cifar100"]),
-    "svhn": lambda folder: write_svhn(folder, LOOKS["svhn"]),
-    "femnist": lambda folder: write_leaf(folder, LOOKS["femnist"]),
-    "femnist as .npz": lambda folder: write_femnist_archive(folder, LOOKS["femnist"]),
-    "heart-disease": write_heart,
-    "digits": lambda folder: None,
+WRITERS: dict[str, Callable[[Path, Parts], None]] = {
+    "mnist": write_idx_files,
+    "fashion-mnist": write_idx_files,
+    "emnist": partial(write_idx_files, prefix="emnist-balanced-", test_name="test", turned=True),
+    "cifar10": write_cifar10,
+    "cifar100": write_cifar100,
+    "svhn": write_svhn,
+    "femnist": write_leaf,
+    "femnist as .npz": write_femnist_archive,
 }
-"""For each data set (and each layout of FEMNIST) what writes it into a folder; digits are built in."""
+"""For each data set of images (and each layout of FEMNIST) what writes it into a folder."""
+KINDS = (*WRITERS, "heart-disease", "digits")
 
 
-def written(kind: str, data_dir: Path) -> str:
-    """Write one data set where a loader looks for it, and return its name."""
+def written(kind: str, data_dir: Path, most: int | None = None) -> str:
+    """Write one data set where a loader looks for it, and return its name. Digits are built in."""
     name = kind.split(maxsplit=1)[0]
     (data_dir / name).mkdir(parents=True)
-    WRITERS[kind](data_dir / name)
+    if kind in WRITERS:
+        WRITERS[kind](data_dir / name, parts(LOOKS[name], most))
+    elif kind == "heart-disease":
+        write_heart(data_dir / name)
     return name

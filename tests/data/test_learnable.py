@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from published import LOOKS, WRITERS, written
+from published import KINDS, LOOKS, written
 
 import sordino
 from sordino.data import Dataset, catalogue, load
 from sordino.data.sources import SOURCES
 
-IMAGES = [kind for kind in WRITERS if kind != "heart-disease"]
+IMAGES = [kind for kind in KINDS if kind != "heart-disease"]
 HERE = [entry.name for entry in catalogue() if entry.present]
 
 
@@ -31,7 +31,7 @@ def accuracy(name: str, data_dir: Path | None, store: Path, **keys: object) -> f
 
 
 def test_there_are_files_for_every_data_set() -> None:
-    assert {kind.split(maxsplit=1)[0] for kind in WRITERS} == set(SOURCES)
+    assert {kind.split(maxsplit=1)[0] for kind in KINDS} == set(SOURCES)
     assert set(LOOKS) == set(SOURCES) - {"digits", "heart-disease"}
 
 
@@ -40,7 +40,7 @@ def test_pixels_have_about_mean_0_and_deviation_1(tmp_path: Path, kind: str) -> 
     standardised(load(written(kind, tmp_path), tmp_path))
 
 
-@pytest.mark.parametrize("kind", WRITERS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_a_loader_delivers_is_learnt(tmp_path: Path, kind: str) -> None:
     name = written(kind, tmp_path / "data")
     reached = accuracy(name, tmp_path / "data", tmp_path / "store", model="logistic", clients=4)
