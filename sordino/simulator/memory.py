@@ -33,7 +33,7 @@ class Memory:
     """The private state of every client."""
 
     def __init__(self, path: Path, blank: dict[str, Tensor], clients: int) -> None:
-        """A new file. `blank` is what a client remembers before it has taken part."""
+        """A new file, in place of any of that name. `blank` is what a client remembers before it has taken part."""
         self.path = path
         self.blank = {name: value.detach().to("cpu", torch.float32) for name, value in blank.items()}
         self.width = sum(value.numel() for value in self.blank.values())
@@ -46,6 +46,7 @@ class Memory:
         self._fresh = np.zeros(clients, dtype=bool)
         """Whose current state is younger than the last checkpoint."""
         self._blank = torch.cat([value.reshape(-1) for value in self.blank.values()]).numpy()
+        path.unlink(missing_ok=True)  # whoever has it open goes on writing to it, and not to this one
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
 
     def targets(self, who: Sequence[int]) -> list[int]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sordino.errors import UserError
 
@@ -49,7 +50,7 @@ def decoded(text: str, contents: list[Tensor]) -> dict[str, Any]:
             return np.frombuffer(bytes.fromhex(rest[1]), dtype=rest[0])[0]
         number, *about = rest
         if number not in made:
-            made[number] = (_array if kind == "array" else _tensor)(contents[number], *about)
+            made[number] = MAKERS[kind](contents[number], *about)
         return made[number]
 
     return value(json.loads(text))  # type: ignore[no-any-return]
@@ -80,8 +81,8 @@ def _structure(state: dict[str, Any]) -> tuple[str, list[Tensor | np.ndarray]]:
             return ["scalar", value.dtype.str, value.tobytes().hex()]
         if kind is np.ndarray and value.dtype.kind not in "OV":
             return ["array", number(value), value.dtype.str, list(value.shape), np.isfortran(value)]
-        if kind is Tensor and value.layout is torch.strided and not value.is_quantized:
-            return ["tensor", number(value), *_about(value)]
+        if kind in (Tensor, nn.Parameter) and value.layout is torch.strided and not value.is_quantized:
+            return ["tensor" if kind is Tensor else "parameter", number(value), *_about(value)]
         raise refused(where, value)
 
     def key(value: Any, where: str) -> Any:
@@ -132,3 +133,10 @@ def _tensor(content: Tensor, dtype: str, shape: list[int], strides: list[int], i
     kind: torch.dtype = getattr(torch, dtype)
     made = torch.empty_strided(shape, strides, dtype=kind).copy_(content.view(kind).reshape(shape))
     return made.requires_grad_(is_leaf)
+
+
+def _parameter(content: Tensor, dtype: str, shape: list[int], strides: list[int], is_leaf: bool) -> nn.Parameter:
+    return nn.Parameter(_tensor(content, dtype, shape, strides, False), requires_grad=is_leaf)
+
+
+MAKERS: dict[str, Callable[..., Any]] = {"array": _array, "tensor": _tensor, "parameter": _parameter}
