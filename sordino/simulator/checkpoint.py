@@ -36,7 +36,7 @@ class Checkpoint:
     """The name of the file in which the clients' memory lies."""
     slots: np.ndarray
     participations: np.ndarray
-    digests: np.ndarray
+    checksums: np.ndarray
     """Of each client's current row in that file."""
 
 
@@ -46,7 +46,7 @@ def save(checkpoint: Checkpoint, path: Path) -> KeptFile:
     tensors = {f"server/{number}": content for number, content in enumerate(contents)}
     tensors["slots"] = torch.from_numpy(checkpoint.slots.copy())
     tensors["participations"] = torch.from_numpy(checkpoint.participations.copy())
-    tensors["digests"] = torch.from_numpy(checkpoint.digests.copy())
+    tensors["checksums"] = torch.from_numpy(checkpoint.checksums.astype(np.int64))
     metadata = {"round": str(checkpoint.round), "memory": checkpoint.memory, "server": structure}
     temporary = path.with_suffix(".tmp")
     try:
@@ -68,7 +68,7 @@ def load(kept: KeptFile, folder: Path) -> Checkpoint:
         memory=metadata["memory"],
         slots=tensors["slots"].numpy(),
         participations=tensors["participations"].numpy(),
-        digests=tensors["digests"].numpy(),
+        checksums=tensors["checksums"].numpy(),
     )
 
 

@@ -278,7 +278,7 @@ class Simulator:
             memory.commit()
             saved = checkpoints.save(
                 checkpoints.Checkpoint(
-                    done, state.__dict__, memory.path.name, memory.slots, memory.participations, memory.digests
+                    done, state.__dict__, memory.path.name, memory.slots, memory.participations, memory.checksums
                 ),
                 self._folder / f"round-{done:06d}.safetensors",
             )
@@ -320,7 +320,7 @@ class Simulator:
         self._store.check(self._run)
         found = checkpoints.load(row.checkpoint, self._folder)
         checkpoints.remove_leftovers(self._folder, row.checkpoint.name, found.memory, memory.path.name)
-        memory.take_over(self._folder / found.memory, found.slots, found.participations, found.digests)
+        memory.take_over(self._folder / found.memory, found.slots, found.participations, found.checksums)
         self.uploaded = sum(row["bytes"] for row in self._store.curve(self._run))
         self._restored, self._round, self._seconds = found.server, found.round, row.seconds
         rows: list[Row] = self._store.ledger(self._run)

@@ -5,15 +5,16 @@ to, so that a run killed between two checkpoints finds the clients as the last c
 is sparse: clients that have not taken part cost nothing, and worker processes write their clients' rows in
 place. It is written with plain writes, not mapped, so that a full disk is an error and not a crash.
 
-Behind each row stands its digest, made by the process that wrote the row. Checkpoints collect the digests of the
-current rows; a resumed run checks the rows against them while it copies them to a file of its own. What a forgotten
-process of the killed run still writes thus reaches a file that nobody reads.
+Behind each row stands its checksum, made by the process that wrote the row. Checkpoints collect the checksums of the
+current rows; a resumed run compares the rows with them while it copies them to a file of its own. What a forgotten
+process of the killed run still writes thus reaches a file that nobody reads. The checksum is CRC-32: rows are written
+in every round, and BLAKE2b would take a tenth of a small network's round where CRC-32 takes a fiftieth.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
+import zlib
 from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
@@ -25,8 +26,7 @@ from torch import Tensor
 from sordino.errors import UserError
 from sordino.files import ADVICE
 
-DIGEST = 16
-"""Bytes of a row's digest."""
+CHECKSUM = np.dtype("<u4")
 
 
 class Memory:
@@ -41,7 +41,7 @@ class Memory:
         """Where each client's current state lies."""
         self.participations = np.zeros(clients, dtype=np.int32)
         """How often each client has taken part."""
-        self.digests = np.zeros((clients, DIGEST), dtype=np.uint8)
+        self.checksums = np.zeros(clients, dtype=CHECKSUM)
         """Of the states that the last checkpoint points to."""
         self._fresh = np.zeros(clients, dtype=bool)
         """Whose current state is younger than the last checkpoint."""
@@ -73,7 +73,7 @@ class Memory:
         whole = columns[0] if len(columns) == 1 else torch.cat(columns, dim=1)
         rows = whole.to("cpu", torch.float32).contiguous().numpy()
         for row, client, slot in zip(rows, clients, slots, strict=True):
-            self._put(row, digest(row), client, slot)
+            self._put(row, zlib.crc32(row.data), client, slot)
 
     def advance(self, who: Sequence[int], targets: Sequence[int]) -> None:
         """Make what was written the clients' current state."""
@@ -86,10 +86,10 @@ class Memory:
         os.fsync(self._file)
         for client in np.flatnonzero(self._fresh).tolist():
             place = self._offset(client, self.slots[client]) + 4 * self.width
-            os.preadv(self._file, [self.digests[client].data], place)
+            os.preadv(self._file, [self.checksums[client : client + 1].data], place)
         self._fresh[:] = False
 
-    def take_over(self, old: Path, slots: np.ndarray, participations: np.ndarray, digests: np.ndarray) -> None:
+    def take_over(self, old: Path, slots: np.ndarray, participations: np.ndarray, checksums: np.ndarray) -> None:
         """Copy from another file the state that a checkpoint recorded; a row that is not as it was written raises."""
         row = np.empty(self.width, dtype=np.float32)
         try:
@@ -99,27 +99,27 @@ class Memory:
         try:
             for client in np.flatnonzero(participations).tolist():
                 read = os.preadv(source, [row.data], self._offset(client, slots[client]))
-                made = digest(row)
-                if read < row.nbytes or made != digests[client].tobytes():
+                made = zlib.crc32(row.data)
+                if read < row.nbytes or made != int(checksums[client]):
                     raise UserError(
                         f"The clients' memory {old} is damaged, it has lost what client {client} remembered: {ADVICE}."
                     )
                 self._put(row, made, client, 0)
         finally:
             os.close(source)
-        self.participations[:], self.digests[:] = participations, digests
+        self.participations[:], self.checksums[:] = participations, checksums
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)
 
     def _offset(self, client: int, slot: int) -> int:
-        return (int(client) * 2 + int(slot)) * (self.width * 4 + DIGEST)
+        return (int(client) * 2 + int(slot)) * (self.width * 4 + CHECKSUM.itemsize)
 
-    def _put(self, row: np.ndarray, digest: bytes, client: int, slot: int) -> None:
-        """Write a row and its digest."""
+    def _put(self, row: np.ndarray, checksum: int, client: int, slot: int) -> None:
+        """Write a row and its checksum."""
         offset = self._offset(client, slot)
-        for content in (row.view(np.uint8).data, memoryview(digest)):
+        for content in (row.view(np.uint8).data, memoryview(checksum.to_bytes(CHECKSUM.itemsize, "little"))):
             written = 0
             while written < len(content):  # a disk that is nearly full takes a part first, and only then complains
                 written += os.pwrite(self._file, content[written:], offset + written)
@@ -134,11 +134,6 @@ class Memory:
         pieces = rows.split([value.numel() for value in self.blank.values()], dim=1)
         named = zip(self.blank.items(), pieces, strict=True)
         return {name: piece.reshape(len(rows), *value.shape) for (name, value), piece in named}
-
-
-def digest(row: np.ndarray) -> bytes:
-    """BLAKE2b of a row's bytes."""
-    return hashlib.blake2b(row.data, digest_size=DIGEST).digest()
 
 
 def unused(folder: Path) -> Path:

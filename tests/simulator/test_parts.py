@@ -71,7 +71,7 @@ def test_what_a_checkpoint_points_to_is_not_overwritten_before_the_next(tmp_path
 
     put(1.0)
     kept.commit()
-    recorded = (kept.slots.copy(), kept.participations.copy(), kept.digests.copy())
+    recorded = (kept.slots.copy(), kept.participations.copy(), kept.checksums.copy())
     put(2.0)
     put(3.0)
     assert remembered(kept, 0)["model"][0] == 3.0
@@ -88,7 +88,7 @@ def recorded(kept: Memory, clients: int) -> tuple[np.ndarray, np.ndarray, np.nda
     kept.write(who, targets, rows)
     kept.advance(who, targets)
     kept.commit()
-    return kept.slots, kept.participations, kept.digests
+    return kept.slots, kept.participations, kept.checksums
 
 
 def test_what_the_old_process_writes_does_not_reach_the_one_that_took_over(tmp_path: Path) -> None:
@@ -108,12 +108,12 @@ def test_a_memory_file_belongs_to_one_session(tmp_path: Path) -> None:
 
 
 def test_a_changed_row_is_not_taken_over(tmp_path: Path) -> None:
-    """Client 2's row has 7 floats; each client has two slots, each with 16 bytes of digest."""
+    """Client 2's row has 7 floats; each client has two slots, each with 4 bytes of checksum."""
     old = memory(tmp_path)
     known = recorded(old, 3)
     whole = old.path.read_bytes()
-    row = (2 * 2 + int(known[0][2])) * (7 * 4 + 16)
-    unread = (2 * 2 + 1 - int(known[0][2])) * (7 * 4 + 16)
+    row = (2 * 2 + int(known[0][2])) * (7 * 4 + 4)
+    unread = (2 * 2 + 1 - int(known[0][2])) * (7 * 4 + 4)
     for place, client in ((row, 2), (row + 27, 2), (unread, None)):
         old.path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         if client is None:
@@ -138,7 +138,7 @@ def test_memory_wants_exactly_what_it_was_laid_out_for(tmp_path: Path) -> None:
 def test_checkpoints_come_back(tmp_path: Path) -> None:
     server = {"model": torch.arange(3.0), "clip": 0.5, "agent": {"second": torch.ones(2), "first": {"steps": 4}}}
     slots, participations = np.array([1, 0], np.uint8), np.array([2, 3], np.int32)
-    saved = checkpoint.Checkpoint(7, server, "memory-3.bin", slots, participations, np.ones((2, 16), np.uint8))
+    saved = checkpoint.Checkpoint(7, server, "memory-3.bin", slots, participations, np.array([4_000_000_000, 1], "<u4"))
     kept = checkpoint.save(saved, tmp_path / "round.safetensors")
     found = checkpoint.load(kept, tmp_path)
     assert (found.round, found.memory) == (7, "memory-3.bin")
@@ -146,7 +146,7 @@ def test_checkpoints_come_back(tmp_path: Path) -> None:
     assert torch.equal(found.server["agent"]["second"], torch.ones(2))
     assert found.slots.tolist() == [1, 0]
     assert found.participations.tolist() == [2, 3]
-    assert found.digests.tolist() == [[1] * 16] * 2
+    assert found.checksums.tolist() == [4_000_000_000, 1]
 
 
 def test_a_checkpoint_with_one_other_bit_is_refused(tmp_path: Path) -> None:
