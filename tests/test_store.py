@@ -206,7 +206,7 @@ def test_reading_makes_no_store(folder: str, tmp_path: Path) -> None:
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_processes_write_to_one_store_at_once(tmp_path: Path) -> None:
+def test_several_writers_to_one_store_at_once(tmp_path: Path) -> None:
     threads = [Thread(target=lambda: _write_often(tmp_path)) for _ in range(4)]
     for thread in threads:
         thread.start()
