@@ -41,7 +41,7 @@ def run(experiment: str | Path | None = None, *, watch: Watch | None = None, **k
 
 def resume(run: str, store: str | Path = ".sordino", *, watch: Watch | None = None) -> dict[str, Any]:
     """Take up a stopped run and return its summary: the same as if it had never been stopped."""
-    return resume_run(run, Store(Path(store)), watch)
+    return resume_run(run, Store(Path(store), must_exist=True), watch)
 
 
 def compare(experiment: str | Path | None = None, *, methods: Sequence[str], seeds: int = 3, **keys: Any) -> Comparison:
@@ -66,12 +66,12 @@ def load_models(run: str, store: str | Path = ".sordino") -> Models:
 
     from sordino.training import Learner
 
-    found = Store(Path(store))
+    found = Store(Path(store), must_exist=True)
     row = found.get(run)
-    if row.summary is None:
+    if row.models is None:
         raise UserError(f"The run {run!r} is not finished: resume it first with `sordino resume {run}`.")
     prepared = prepare(Experiment.make(row.configuration))
-    tensors = load_file(found.path(run) / "models.safetensors")
+    tensors = load_file(row.models.check(found.path(run), "The file of models"))
 
     def network(flat: torch.Tensor) -> nn.Module:
         module = models.build(

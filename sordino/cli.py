@@ -226,11 +226,9 @@ def methods(as_json: Json = False) -> None:
 @app.command()
 def runs(store: StoreFolder = None, as_json: Json = False) -> None:
     """The runs of a store, newest first."""
-    from sordino.store import Store
+    from sordino.store import runs_in
 
-    folder = store or Path(".sordino")
-    empty = not folder.exists() or (folder.is_dir() and not (folder / "sordino.db").exists())
-    found = [] if empty else Store(folder).all()
+    found = runs_in(store or Path(".sordino"))
     if as_json:
         keys = ("run", "method", "state", "rounds_done", "rounds")
         typer.echo(json.dumps([{key: getattr(row, key) for key in keys} for row in found]))

@@ -82,7 +82,7 @@ def _result(experiment: Experiment, store: Store, watch: Watch | None) -> dict[s
     prepared = prepare(experiment)
     for row in store.all():
         if row.experiment == prepared.identity and row.state != "running":
-            return resume(row.run, store, watch, experiment.workers)
+            return row.summary or resume(row.run, store, watch, experiment.workers)
     return start(prepared, store, watch)
 
 

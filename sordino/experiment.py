@@ -26,12 +26,13 @@ from sordino.privacy.noise import Seeded
 from sordino.privacy.plan import check_delta, cohort_size, default_delta, multiplier_for
 from sordino.privacy.records import RecordPlan, plan_records
 from sordino.selection import fewer, set_aside
+from sordino.simulator.checkpoint import remove_leftovers
 from sordino.simulator.choice import Choice, choose, has_bf16
 from sordino.simulator.engine import Engine
 from sordino.simulator.federation import RoundReport, Simulator, mean, none
-from sordino.simulator.memory import Memory
+from sordino.simulator.memory import Memory, unused
 from sordino.simulator.workers import Workers
-from sordino.store import Store, saving
+from sordino.store import RunRow, Store, saving
 from sordino.training import Learner
 
 DEFAULT_EPSILON = 8.0
@@ -253,8 +254,8 @@ def start(prepared: Prepared, store: Store | None = None, watch: Watch | None = 
 def resume(run: str, store: Store, watch: Watch | None = None, workers: int | None = None) -> dict[str, Any]:
     """Take up a run where it was stopped; one that is done returns its summary again."""
     row = store.get(run)
-    if row.summary is not None:
-        return row.summary
+    if row.state == "done":
+        return _finished(row, store)
     changes = {"store": str(store.folder), "workers": workers or row.configuration.get("workers")}
     return carry_on(prepare(Experiment.make(row.configuration | changes)), store, run, watch)
 
@@ -264,8 +265,11 @@ def carry_on(prepared: Prepared, store: Store, run: str, watch: Watch | None = N
     prepared = _with_compiled(prepared)
     experiment, method = prepared.experiment, prepared.method
     with store.lock(run), single_threaded(), saving(store.folder):
+        row = store.get(run)  # again: another process may have been at work until now
+        if row.state == "done":
+            return _finished(row, store)
         blank = method.memory(prepared.initial) | method.public_memory(prepared.initial, prepared.learner.layout)
-        memory = Memory(store.path(run) / "memory.bin", blank, len(prepared.data.clients))
+        memory = Memory(unused(store.path(run)), blank, len(prepared.data.clients))
         gate = Gate(prepared.noise, Seeded(experiment.seed), prepared.record_plan)
         choice = prepared.choice
         engine = Engine(
@@ -295,6 +299,18 @@ def carry_on(prepared: Prepared, store: Store, run: str, watch: Watch | None = N
         finally:
             workers.close()
             memory.close()
+
+
+def _finished(row: RunRow, store: Store) -> dict[str, Any]:
+    """The summary of a finished run, if it is still all there. Nobody writes to it any more: it needs no lock."""
+    assert row.summary is not None
+    assert row.models is not None
+    assert row.checkpoint is not None
+    store.check(row.run)
+    row.models.check(store.path(row.run), "The run is finished, but its file of models")
+    with saving(store.folder):
+        remove_leftovers(store.path(row.run), row.checkpoint.name, row.models.name)
+    return row.summary
 
 
 def _with_compiled(prepared: Prepared) -> Prepared:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from sordino.data import Dataset
 from sordino.errors import UserError
+from sordino.files import KeptFile
 from sordino.method import Budget, Message, Result, State
 from sordino.privacy.gate import Noise
 from sordino.privacy.ledger import Ledger, Row, View
@@ -24,6 +25,7 @@ from sordino.privacy.records import RecordPlan
 from sordino.privacy.release import Number, Public, Releases, Update, due
 from sordino.simulator import checkpoint as checkpoints
 from sordino.simulator.engine import Answer, Work
+from sordino.simulator.server_state import check_keepable
 from sordino.simulator.workers import Workers
 from sordino.store import Progress, Store, saving
 from sordino.training import Records
@@ -198,12 +200,10 @@ class Simulator:
         if shared is not None:  # a client that never took part predicts with the global model
             personal = np.where(np.isnan(personal), shared, personal)
         summary = summarize(personal, shared)
-        self._save_models()
+        models = self._save_models()
         with contextlib.suppress(UserError):  # pictures are extra, and need matplotlib
             self._engine.method.pictures(self._final, self._folder)
-        self._engine.memory.slots[:] = 0  # the clients' memory goes now, so where it lay means nothing
-        self._save(self._final, summary)
-        self._engine.memory.path.unlink(missing_ok=True)
+        self._save(self._final, summary, models)
         return summary
 
     @property
@@ -216,6 +216,8 @@ class Simulator:
 
     def _close(self, state: State, seconds: float) -> None:
         """Evaluate and note down the round that has just ended."""
+        if self.last is None:  # early enough to lose no more than one round
+            check_keepable(state.__dict__)
         personal, start, shared = float("nan"), float("nan"), float("nan")
         worst = float("nan")
         who = [client for asked, _ in self._asked for client in asked]
@@ -265,25 +267,27 @@ class Simulator:
             found[places] = self._workers.accuracies([clients[int(place)] for place in places], models[int(group)])
         return found
 
-    def _save(self, state: State, summary: dict[str, Any] | None = None) -> None:
-        """Make everything so far durable, in the order that a crash at any point leaves a consistent run."""
+    def _save(self, state: State, summary: dict[str, Any] | None = None, models: KeptFile | None = None) -> None:
+        """Make everything so far durable, in the order that a crash at any point leaves a consistent run.
+
+        With the models the clients' memory is needed no longer.
+        """
         done = self._round + 1
-        name = f"round-{done:06d}.safetensors"
         memory = self._engine.memory
         with saving(self._store.folder):
             memory.commit()
-            checkpoints.save(
-                checkpoints.Checkpoint(done, self._experiment, state.__dict__, memory.slots, memory.participations),
-                self._folder / name,
+            saved = checkpoints.save(
+                checkpoints.Checkpoint(
+                    done, state.__dict__, memory.path.name, memory.slots, memory.participations, memory.checksums
+                ),
+                self._folder / f"round-{done:06d}.safetensors",
             )
-            self._store.advance(self._run, done, name, self._seconds, self._pending, summary)
-            for old in self._folder.glob("round-*.safetensors"):
-                if old.name != name:
-                    old.unlink()
+            self._store.advance(self._run, done, saved, self._seconds, self._pending, summary, models)
+            checkpoints.remove_leftovers(self._folder, saved.name, models.name if models else memory.path.name)
         self._saved_rows = len(self.ledger.rows)
         self._pending = Progress([], [], [])
 
-    def _save_models(self) -> None:
+    def _save_models(self) -> KeptFile:
         """Write the trained models: `personal` with one row for each of `clients`, and the server's `global`.
 
         A server with several models has one row for each, and `clusters` says which is whose.
@@ -298,8 +302,8 @@ class Simulator:
         size = self._engine.stack
         personal = (memory.states(who[begin : begin + size])["model"] for begin in range(0, len(who), size))
         with saving(self._store.folder):
-            checkpoints.write_models(
-                tensors, memory.blank["model"].numel(), personal, self._folder / "models.safetensors"
+            return checkpoints.write_models(
+                tensors, memory.blank["model"].numel(), personal, self._folder / checkpoints.MODELS
             )
 
     def _resume(self) -> None:
@@ -309,12 +313,16 @@ class Simulator:
             raise UserError(
                 f"The run {self._run!r} was started with another experiment or other data than what is found now."
             )
+        memory = self._engine.memory
         if row.checkpoint is None:
+            checkpoints.remove_leftovers(self._folder, memory.path.name)
             return
-        found = checkpoints.load(self._folder / row.checkpoint, self._experiment)
+        self._store.check(self._run)
+        found = checkpoints.load(row.checkpoint, self._folder)
+        checkpoints.remove_leftovers(self._folder, row.checkpoint.name, found.memory, memory.path.name)
+        memory.take_over(self._folder / found.memory, found.slots, found.participations, found.checksums)
         self.uploaded = sum(row["bytes"] for row in self._store.curve(self._run))
         self._restored, self._round, self._seconds = found.server, found.round, row.seconds
-        self._engine.memory.restore(found.slots, found.participations)
         rows: list[Row] = self._store.ledger(self._run)
         self.ledger = Ledger(self._clients, rows)
         self._saved_rows, self._link = len(rows), self.ledger.head
