@@ -13,7 +13,7 @@ class UserError(Exception):
     """
 
 
-class WorkerLost(UserError):
+class WorkerError(UserError):
     """A process that did part of a run's work is gone: nobody's mistake, and the run can be taken up."""
 
 

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sordino.errors import UserError, WorkerLost
+from sordino.errors import UserError, WorkerError
 from sordino.simulator import slabs
 from sordino.simulator.engine import Answer, Engine, Work, together
 from sordino.simulator.slabs import Slabs
@@ -52,7 +52,7 @@ class _Worker:
         try:
             yield
         except (EOFError, OSError) as error:
-            raise WorkerLost(f"A worker process {self._end()}.") from error
+            raise WorkerError(f"A worker process {self._end()}.") from error
 
     def _end(self) -> str:
         """How it ended, as far as is known."""
@@ -206,7 +206,7 @@ class Workers:
             if kind == "failed":
                 number, what = content
                 one(number)
-                raise WorkerLost(f"A worker process failed ({what}) where this one did not.")
+                raise WorkerError(f"A worker process failed ({what}) where this one did not.")
 
 
 class _Shared(str):
