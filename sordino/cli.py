@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -12,10 +13,10 @@ import typer
 
 from sordino.cli_curve import curve_commands
 from sordino.cli_data import data_commands
-from sordino.errors import UserError
+from sordino.errors import Stopped, UserError
 
 INTERRUPTED = 130
-"""The exit code with which typer ends a command after Ctrl-C."""
+"""The exit code after Ctrl-C."""
 
 app = typer.Typer(
     help="Personalized federated learning under adaptive differential privacy, with epsilons that are true.",
@@ -255,6 +256,9 @@ def main() -> NoReturn:
     except UserError as error:
         typer.echo(f"Error: {error}", err=True)
         sys.exit(2)
+    except _StoppedError as stop:
+        typer.echo(str(stop), err=True)
+        sys.exit(INTERRUPTED)
     except SystemExit as end:
         if end.code == INTERRUPTED:
             typer.echo("Stopped. `sordino runs` shows the run; `sordino resume RUN` takes it up.", err=True)
@@ -275,10 +279,19 @@ def _experiment(file: Path | None, given: dict[str, Any], methods: Sequence[str]
     return Experiment.read(file, keys, methods=methods)
 
 
-def _watching(as_json: bool) -> Any:
+class _StoppedError(Exception):
+    """Ctrl-C while a run was under way. Typer takes a KeyboardInterrupt away, and with it what it says."""
+
+
+@contextlib.contextmanager
+def _watching(as_json: bool) -> Iterator[Any]:
     from sordino.report.progress import watching
 
-    return watching(quiet=as_json)
+    try:
+        with watching(quiet=as_json) as watch:
+            yield watch
+    except Stopped as stop:
+        raise _StoppedError(str(stop)) from stop
 
 
 def _show_result(result: dict[str, Any], store: Path, as_json: bool) -> None:

@@ -13,6 +13,14 @@ class UserError(Exception):
     """
 
 
+class WorkerError(UserError):
+    """A process that did part of a run's work is gone: nobody's mistake, and the run can be taken up."""
+
+
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C while a run was under way: one sentence that says how to take it up."""
+
+
 def unknown(what: str, given: str, known: Iterable[str]) -> UserError:
     """The error for a name that does not exist, with the nearest names that do.
 

@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch import Tensor
 from sordino import compiling, models
 from sordino.config import Experiment
 from sordino.data import Dataset, FederatedData, federate, load
-from sordino.errors import UserError
+from sordino.errors import Stopped, UserError, WorkerError
 from sordino.method import Budget, Method
 from sordino.parameters import flatten
 from sordino.parts.record_level import RecordLevel
@@ -37,6 +38,8 @@ from sordino.training import Learner
 
 DEFAULT_EPSILON = 8.0
 DEFAULT_CLIENTS = 100
+NAMED = 10
+"""How many clients a sentence names."""
 
 
 @dataclass(frozen=True)
@@ -207,6 +210,8 @@ def _record_plan(experiment: Experiment, method: RecordLevel, data: FederatedDat
     multiplier = experiment.noise_multiplier
     if multiplier is not None and experiment.epsilon is None and method.budgets is None:
         budgets = np.full(clients, np.inf)  # the noise decides: nobody is stopped
+    # Where the noise is given, who has budget left may take the turns of those who have none.
+    takes_over = multiplier is not None and np.isfinite(budgets).all() and not method.metrics()
     share = method.validation_share()
     apart = [int(validation_records(len(c.y), share, source, i).sum()) for i, c in enumerate(data.clients)]
     sizes = [max(1, len(c.y) - held) for c, held in zip(data.clients, apart, strict=True)]
@@ -216,7 +221,7 @@ def _record_plan(experiment: Experiment, method: RecordLevel, data: FederatedDat
         delta,
         batch=method.batch,
         epochs=method.epochs,
-        turns=turns,
+        turns=experiment.rounds if takes_over else turns,
         multiplier=multiplier,
         matrix_share=method.matrix_share(),
         metrics=method.metrics(),
@@ -264,7 +269,7 @@ def carry_on(prepared: Prepared, store: Store, run: str, watch: Watch | None = N
     """Work on a run until it is done."""
     prepared = _with_compiled(prepared)
     experiment, method = prepared.experiment, prepared.method
-    with store.lock(run), single_threaded(), saving(store.folder):
+    with store.lock(run), _resumable(run, store.folder), single_threaded(), saving(store.folder):
         row = store.get(run)  # again: another process may have been at work until now
         if row.state == "done":
             return _finished(row, store)
@@ -313,6 +318,19 @@ def _finished(row: RunRow, store: Store) -> dict[str, Any]:
     return row.summary
 
 
+@contextlib.contextmanager
+def _resumable(run: str, folder: Path) -> Iterator[None]:
+    """Tell whoever stopped a run, or lost one of its processes, how it is taken up."""
+    store = "" if folder == Path(".sordino") else f" --store {folder}"
+    how = f"`sordino resume {run}{store}` takes the run up."
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise Stopped(f"Stopped. {how}") from error
+    except WorkerError as error:
+        raise WorkerError(f"{error} {how}") from error
+
+
 def _with_compiled(prepared: Prepared) -> Prepared:
     """With the compiled step where the experiment wants one: made before the workers are forked, which share it."""
     if prepared.experiment.compiled != "always" or prepared.compiled is not None:
@@ -326,17 +344,17 @@ def summary(
     run: str, prepared: Prepared, federation: Simulator, personal: np.ndarray, shared: np.ndarray | None
 ) -> dict[str, Any]:
     """The result of a run. Accuracies are means over all clients, each on its own test records."""
-    assert federation.last is not None
     epsilon = federation.ledger.epsilon(prepared.budget.delta)
     return {
         "run": run,
         "method": prepared.experiment.method,
         "variant": prepared.method.variant,
         "rounds": prepared.experiment.rounds,
+        "rounds_done": federation.rounds_done,
         "accuracy": {
             "personal": none(mean(personal)),
             "personal_worst": none(float(np.nanmin(personal))),
-            "start": none(federation.last.start),
+            "start": none(federation.start),
             "global": None if shared is None else none(mean(shared)),
         },
         "epsilon": {view: none(value) for view, value in epsilon.items()},
@@ -351,7 +369,7 @@ def summary(
         "clients": len(prepared.data.clients),
         "parameters": prepared.learner.layout.size,
         "seed": prepared.experiment.seed,
-        "notes": prepared.notes + _if_public(federation, prepared),
+        "notes": prepared.notes + _if_public(federation, prepared) + _who_stopped(prepared, federation),
         "seconds": round(federation.seconds, 3),
     }
 
@@ -372,14 +390,42 @@ def _record_figures(prepared: Prepared, federation: Simulator) -> dict[str, Any]
     delta, ledger = prepared.budget.delta, federation.ledger
     values = sorted(ledger.record_epsilons(delta).values())
     replaced = max(ledger.record_epsilons(delta, replace=True).values(), default=0.0)
-    stopped = np.flatnonzero(prepared.record_plan.turns < prepared.budget.turns).tolist()
     return {
         "epsilon_clients": {"min": values[0], "median": float(np.median(values)), "max": values[-1]}
         if values
         else None,
         "epsilon_replace_one": none(replaced),
-        "stopped_clients": stopped,
+        "stopped_clients": list(federation.stopped()),
     }
+
+
+def _who_stopped(prepared: Prepared, federation: Simulator) -> list[str]:
+    """Whose budget was used up and when, who never took part, and whether the run ended before its last round."""
+    stopped, notes = federation.stopped(), []
+    by_round: dict[int, list[int]] = {}
+    for client, number in stopped.items():
+        by_round.setdefault(number, []).append(client)
+    ends = [f"{_clients(by_round[number])} after round {number}" for number in sorted(by_round) if number]
+    if ends:
+        notes.append(f"Budgets were used up, and their clients took no further part: {'; '.join(ends)}.")
+    if 0 in by_round:
+        notes.append(f"Budgets too small for a single round; these never took part: {_clients(by_round[0])}.")
+    unreached = [client for client in federation.never_asked() if client not in stopped]
+    if prepared.record_plan is not None and unreached:
+        notes.append(f"Rounds too few to reach everybody; these never took part: {_clients(unreached)}.")
+    done, planned = federation.rounds_done, prepared.experiment.rounds
+    if done < planned:
+        everybody = len(stopped) == len(prepared.data.clients)
+        why = "everybody's budget was used up" if everybody else "the method ended it"
+        notes.append(f"The run ended after {done} of {planned} rounds: {why}.")
+    return notes
+
+
+def _clients(numbers: list[int]) -> str:
+    """Clients by their numbers, the first few of many."""
+    shown = ", ".join(str(number) for number in numbers[:NAMED])
+    more = f" and {len(numbers) - NAMED} more" if len(numbers) > NAMED else ""
+    return f"client{'s' if len(numbers) > 1 else ''} {shown}{more}"
 
 
 @contextlib.contextmanager

@@ -85,9 +85,6 @@ def _meaning(summary: Mapping[str, Any]) -> list[str]:
         spread = ", ".join(f"{name} {epsilon_text(value)}" for name, value in clients.items())
         replaced = epsilon_text(summary["epsilon_replace_one"])
         sentences.append(f"over clients: {spread}; for a replaced record: at most {replaced}")
-    if summary["stopped_clients"]:
-        names = ", ".join(str(client) for client in summary["stopped_clients"])
-        sentences.append(f"Budget used up before the last round: clients {names} took no further part.")
     return sentences
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import contextlib
+import traceback
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -12,6 +15,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from sordino.data import FederatedData
+from sordino.errors import UserError
 from sordino.method import Message, Method, Result
 from sordino.per_example import Bookkeeper
 from sordino.privacy.compiled import CompiledSum
@@ -121,7 +125,8 @@ class Engine:
             name: value.to(self.device) if isinstance(value, Tensor) else value for name, value in work.message.items()
         }
         me = {name: rows.to(self.device) for name, rows in self.memory.states(work.clients).items()}
-        done = (self._stacked if self.mode == "stacked" else self._one_by_one)(work, message, me)
+        with self._told_of_vmap():
+            done = (self._stacked if self.mode == "stacked" else self._one_by_one)(work, message, me)
         releases = due(self.steps[work.step], work.round)
         wanted = {name: value for name, value in done.sent.items() if name in releases}
         public = Public(work.message, {name: me[name] for name in self.public_names}, self.layers)
@@ -179,7 +184,9 @@ class Engine:
 
     def _stacked_accuracies(self, models: Tensor, clients: Sequence[int]) -> np.ndarray:
         x, y, valid = self.data.test.stacked(clients)
-        right = (self.learner.stacked_logits(models, x.to(self.device)).argmax(dim=2).cpu() == y).double()
+        with self._told_of_vmap():
+            logits = self.learner.stacked_logits(models, x.to(self.device))
+        right = (logits.argmax(dim=2).cpu() == y).double()
         sizes = self.data.test.sizes[clients]
         whole = (right if valid is None else right * valid).sum(dim=1).numpy()
         return np.where(sizes > 0, whole / np.maximum(sizes, 1), np.nan)
@@ -237,6 +244,21 @@ class Engine:
         send, keep, start = vmap(one, in_dims=dims)(me, x, y, valid, seeds)
         return Done(send, keep, start.get("start"))
 
+    @contextlib.contextmanager
+    def _told_of_vmap(self) -> Iterator[None]:
+        """Turn what torch says of code that `vmap` cannot run, many lines about its own inside, into a sentence."""
+        try:
+            yield
+        except RuntimeError as error:
+            if "vmap" not in str(error):
+                raise
+            stacked = self.mode == "stacked"
+            instead = ", or train clients one by one with `--set engine=one-by-one`" if stacked else ""
+            raise UserError(
+                f"The network {type(self.learner.written).__name__} or the method {type(self.method).__name__} cannot "
+                f"be run for many {'clients' if stacked else 'records'} at once: {obstacle(error)}{instead}."
+            ) from error
+
     def _learned(
         self, count: int, message: Message, me: dict[str, Tensor], values: dict[str, Tensor]
     ) -> dict[str, Tensor]:
@@ -259,6 +281,20 @@ class Engine:
         torch.default_generator.manual_seed(seed)
         if self.device.type != "cpu":
             torch.get_device_module(self.device).manual_seed(seed)
+
+
+def obstacle(error: RuntimeError) -> str:
+    """Where and why `vmap` gave up, and what to write instead: the last place outside of torch and of Sordino."""
+    inside = (Path(torch.__file__).parent, Path(__file__).parent.parent)
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not any(Path(frame.filename).is_relative_to(folder) for folder in inside)
+    ]
+    place = f"line {frames[-1].lineno} of {frames[-1].filename} (`{frames[-1].line}`)" if frames else "a line of it"
+    if "data-dependent" in str(error):
+        return f"{place} decides by the value of a tensor; write it with torch.where"
+    return f"at {place} torch says: {str(error).split('. ')[0].splitlines()[0]}; write it without"
 
 
 def stack(tensors: list[Tensor]) -> Tensor:

@@ -100,38 +100,53 @@ class Simulator:
         self._evaluate_every, self._watch = evaluate_every, watch
         self._folder: Path = store.path(run)
         self._clients = len(self._engine.data.clients)
-        self._turns = Turns(self._clients, budget.cohort, self._engine.gate.source)
+        plan = self._engine.gate.record_plan
+        limits = None if plan is None else plan.turns
+        self._turns = Turns(self._clients, budget.cohort, self._engine.gate.source, limits)
+        self._last = self._turns.last(self._total)
         self.ledger = Ledger(self._clients)
         self._saved_rows = 0
         self._pending = Progress([], [], [])
-        self._round = 0
+        self._round = self._done = 0
+        self._begun: float | None = None
         self._restored: dict[str, Any] | None = None
         self._seconds = 0.0
         self._asked: list[tuple[Sequence[int], Answer]] = []
         self._link = bytes(32)
         self._final = State()
         self.uploaded = 0
-        self._described = 0
         self.last: RoundReport | None = None
+        self.start = float("nan")
+        """The accuracy at the start of the last round."""
         self._resume()
 
     def state(self, **initial: Any) -> State:
-        return State(**(initial if self._restored is None else self._restored))
+        self._final = State(**(initial if self._restored is None else self._restored))
+        return self._final
 
     def rounds(self, state: State) -> Iterator[int]:
-        last_checkpoint = time.monotonic()
-        for number in range(self._round, self._total):
-            if not any(self._may_take_part(client) for client in self._turns.of(number)):
-                break  # everybody's budget is used up
-            self._round, self._asked, self._described = number, [], 0
-            begin = time.monotonic()
+        self._leave()
+        self._final, last_checkpoint = state, time.monotonic()
+        for number in range(self._done, self._total):
+            if not self._cohort(number):
+                continue  # nobody has budget left for it
+            self._round, self._asked, self._begun = number, [], time.monotonic()
             yield number
-            self._close(state, time.monotonic() - begin)
-            self._seconds += time.monotonic() - begin
+            self._end_round(self._begun)
             if number + 1 < self._total and time.monotonic() - last_checkpoint > CHECKPOINT_SECONDS:
                 self._save(state)
                 last_checkpoint = time.monotonic()
-        self._final = state
+
+    def _leave(self) -> None:
+        """End the round out of which the method broke, if there is one: it counts if anybody was asked in it."""
+        if self._begun is not None and self._asked:
+            self._end_round(self._begun)
+        self._begun = None
+
+    def _end_round(self, begin: float) -> None:
+        self._close(self._final, time.monotonic() - begin)
+        self._seconds += time.monotonic() - begin
+        self._done, self._begun = self._round + 1, None
 
     @property
     def record_plan(self) -> RecordPlan:
@@ -144,10 +159,16 @@ class Simulator:
         return range(self._clients)
 
     def sample(self) -> Sequence[int]:
-        return [client for client in self._turns.of(self._round) if self._may_take_part(client)]
+        return self._cohort(self._round)
+
+    def _cohort(self, number: int) -> list[int]:
+        return [client for client in self._turns.of(number) if self._may_take_part(client)]
 
     def _may_take_part(self, client: int) -> bool:
-        """A client whose records' budget would be exceeded stops taking part."""
+        """A client whose records' budget would be exceeded stops taking part.
+
+        Turns are dealt accordingly; a method that asks a client more often than once in its turn uses them up sooner.
+        """
         plan = self._engine.gate.record_plan
         return plan is None or int(self._engine.memory.participations[client]) < int(plan.turns[client])
 
@@ -177,9 +198,7 @@ class Simulator:
             answer = self._workers.work(work)
         if answer.kept:  # a question that leaves nothing behind is no participation
             self._engine.memory.advance(who, targets)
-            self._asked.append((who, answer))
-        else:
-            self._described += answer.size
+        self._asked.append((who, answer))
         return Replies(releases, answer, noise, public)
 
     def judge(self, model: Tensor) -> tuple[float, float]:
@@ -194,6 +213,8 @@ class Simulator:
 
     def finish(self, summarize: Callable[[np.ndarray, np.ndarray | None], dict[str, Any]]) -> dict[str, Any]:
         """Evaluate every client once more, and write the summary that `summarize` makes of it."""
+        self._leave()
+        self._note_charges()
         everyone = range(self._clients)
         shared = self._shared_accuracies(everyone, self._final)
         personal = self._workers.accuracies(everyone, None)
@@ -207,12 +228,26 @@ class Simulator:
         return summary
 
     @property
+    def rounds_done(self) -> int:
+        """The number of the last round that took place, counted from one."""
+        return self._done
+
+    def stopped(self) -> dict[int, int]:
+        """Clients whose budget did not pay for their next turn, and after which round; zero: they never took part."""
+        return self._turns.stopped()
+
+    def never_asked(self) -> list[int]:
+        """Clients that never took part."""
+        absent: list[int] = np.flatnonzero(self._engine.memory.participations == 0).tolist()
+        return absent
+
+    @property
     def seconds(self) -> float:
         """Time spent in rounds, over all sessions of the run."""
         return self._seconds
 
     def _evaluates(self) -> bool:
-        return (self._round + 1) % self._evaluate_every == 0 or self._round + 1 == self._total
+        return (self._round + 1) % self._evaluate_every == 0 or self._round == self._last
 
     def _close(self, state: State, seconds: float) -> None:
         """Evaluate and note down the round that has just ended."""
@@ -220,9 +255,10 @@ class Simulator:
             check_keepable(state.__dict__)
         personal, start, shared = float("nan"), float("nan"), float("nan")
         worst = float("nan")
-        who = [client for asked, _ in self._asked for client in asked]
+        trained = [(asked, answer) for asked, answer in self._asked if answer.kept]
+        who = [client for asked, _ in trained for client in asked]
         if self._evaluates() and who:
-            columns = np.concatenate([answer.accuracies for _, answer in self._asked])
+            columns = np.concatenate([answer.accuracies for _, answer in trained])
             found = self._shared_accuracies(who, state)
             after = np.full(len(who), np.nan) if found is None else found
             personal, start, shared = mean(columns[:, 0]), mean(columns[:, 1]), mean(after)
@@ -230,13 +266,11 @@ class Simulator:
             for client, (own, begun), whole in zip(who, columns, after, strict=True):
                 values = (none(own), none(begun), none(whole))
                 self._pending.clients.append((self._round, int(client), *values))
-        for position in range(self._saved_rows + len(self._pending.ledger), len(self.ledger.rows)):
-            row = self.ledger.rows[position]
-            self._link = row.link(self._link)
-            self._pending.ledger.append((position, row, self._link))
-        rejected = sum(answer.rejected for _, answer in self._asked)
-        size = sum(answer.size for _, answer in self._asked) + self._described
+        self._note_charges()
+        rejected = sum(answer.rejected for _, answer in trained)
+        size = sum(answer.size for _, answer in self._asked)
         self.uploaded += size
+        self.start = start
         clip = overall(state.__dict__.get("threshold"))
         epsilon = self.ledger.epsilon(self._delta, quick=True)
         self.last = RoundReport(
@@ -253,6 +287,13 @@ class Simulator:
         )
         if self._watch is not None:
             self._watch(self.last)
+
+    def _note_charges(self) -> None:
+        """Let the next checkpoint take the ledger's new rows along."""
+        for position in range(self._saved_rows + len(self._pending.ledger), len(self.ledger.rows)):
+            row = self.ledger.rows[position]
+            self._link = row.link(self._link)
+            self._pending.ledger.append((position, row, self._link))
 
     def _shared_accuracies(self, clients: Sequence[int], state: State) -> np.ndarray | None:
         """The accuracy of the server's model for each client; None where the server has none."""
@@ -272,7 +313,7 @@ class Simulator:
 
         With the models the clients' memory is needed no longer.
         """
-        done = self._round + 1
+        done = self._done
         memory = self._engine.memory
         with saving(self._store.folder):
             memory.commit()
@@ -321,8 +362,11 @@ class Simulator:
         found = checkpoints.load(row.checkpoint, self._folder)
         checkpoints.remove_leftovers(self._folder, row.checkpoint.name, found.memory, memory.path.name)
         memory.take_over(self._folder / found.memory, found.slots, found.participations, found.checksums)
-        self.uploaded = sum(row["bytes"] for row in self._store.curve(self._run))
+        curve = self._store.curve(self._run)
+        self.uploaded = sum(row["bytes"] for row in curve)
+        self.start = float("nan") if not curve or curve[-1]["start"] is None else curve[-1]["start"]
         self._restored, self._round, self._seconds = found.server, found.round, row.seconds
+        self._done = found.round
         rows: list[Row] = self._store.ledger(self._run)
         self.ledger = Ledger(self._clients, rows)
         self._saved_rows, self._link = len(rows), self.ledger.head
@@ -332,11 +376,13 @@ class Turns:
     """Whose turn it is: everybody once, in random order, before anybody's second time.
 
     No client thus takes part more often than ceil(rounds x cohort / clients) times, whatever the seed; the
-    schedule never looks at data.
+    schedule never looks at data. Clients may have limits of their own: the turns of those who have reached theirs go to
+    the others, and a cohort is smaller, or empty, only where there are not enough others left.
     """
 
-    def __init__(self, clients: int, cohort: int, source: Seeded) -> None:
-        self._clients, self._cohort, self._source = clients, cohort, source
+    def __init__(self, clients: int, cohort: int, source: Seeded, limits: np.ndarray | None = None) -> None:
+        """`limits` says how often each client may take part at the most: public, as the whole schedule is."""
+        self._clients, self._cohort, self._source, self._limits = clients, cohort, source, limits
         self._begin()
 
     def of(self, number: int) -> list[int]:
@@ -347,10 +393,23 @@ class Turns:
             self._advance()
         return self._taken
 
+    def last(self, rounds: int) -> int:
+        """The last of so many rounds in which anybody has a turn."""
+        if self._limits is None:
+            return rounds - 1
+        return max((number for number in range(rounds) if self.of(number)), default=0)
+
+    def stopped(self) -> dict[int, int]:
+        """Who has been passed over by now, and after how many rounds; zero for a client that never had a turn."""
+        if self._limits is None:
+            return {}
+        return {int(client): int(self._latest[client]) + 1 for client in np.flatnonzero(self._limits < self._passes)}
+
     def _begin(self) -> None:
-        self._number, self._passes, self._place = -1, 0, self._clients
-        self._order = np.empty(self._clients, dtype=np.int64)
+        self._number, self._passes, self._place = -1, 0, 0
+        self._order = np.empty(0, dtype=np.int64)
         self._taken: list[int] = []
+        self._latest = np.full(self._clients, -1)
 
     def _advance(self) -> None:
         self._number += 1
@@ -358,12 +417,18 @@ class Turns:
         self._place += len(taken)
         missing = self._cohort - len(taken)
         if missing:
-            self._passes += 1
-            order = np.random.default_rng(self._source.key("turns", self._passes)).permutation(self._clients)
+            order = self._next_pass()
             again = np.isin(order, taken)  # they wait at the end of the new pass, so that nobody is asked twice
-            self._order, self._place = np.concatenate([order[~again], order[again]]), missing
-            taken = np.concatenate([taken, self._order[:missing]])
+            self._order, self._place = np.concatenate([order[~again], order[again]]), min(missing, int((~again).sum()))
+            taken = np.concatenate([taken, self._order[: self._place]])
+        self._latest[taken] = self._number
         self._taken = np.sort(taken).tolist()
+
+    def _next_pass(self) -> np.ndarray:
+        """Everybody who may take part once more, in random order."""
+        self._passes += 1
+        order = np.random.default_rng(self._source.key("turns", self._passes)).permutation(self._clients)
+        return order if self._limits is None else order[self._limits[order] >= self._passes]
 
 
 def mean(values: np.ndarray) -> float:
