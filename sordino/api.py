@@ -70,7 +70,7 @@ def load_models(run: str, store: str | Path = ".sordino") -> Models:
     row = found.get(run)
     if row.models is None:
         raise UserError(f"The run {run!r} is not finished: resume it first with `sordino resume {run}`.")
-    prepared = prepare(Experiment.make(row.configuration))
+    prepared = prepare(Experiment.make(row.configuration | {"precision": "fp32"}))  # only the network is wanted
     tensors = load_file(row.models.check(found.path(run), "The file of models"))
 
     def network(flat: torch.Tensor) -> nn.Module:

@@ -76,9 +76,10 @@ class Experiment(BaseModel):
     workers: int | None = Field(default=None, ge=1)
     """Processes; by default one per core. Results do not depend on it."""
     engine: Literal["auto", "stacked", "one-by-one"] = "auto"
-    """Whether clients are trained stacked or one by one; `auto` measures what is faster."""
+    """Whether clients are trained stacked or one by one; `auto` goes by the sizes of network and batches."""
     precision: Literal["fp32", "bf16"] = "fp32"
-    """In which format a network's layers compute in local training; what leaves is clipped and noised in fp32."""
+    """In which format a network's layers compute in local training; what leaves is clipped and noised in fp32. `bf16`
+    is taken where it is measured to be faster when a run begins, else `fp32`: the run's configuration says which."""
     compiled: Literal["auto", "never", "always"] = "auto"
     """Whether the noisy gradient steps of record-level methods are compiled, which takes half a minute once and needs a
     C++ compiler. `auto`: where the run is long enough to gain from it. Results differ by rounding."""

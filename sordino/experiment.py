@@ -27,8 +27,9 @@ from sordino.privacy.noise import Seeded
 from sordino.privacy.plan import check_delta, cohort_size, default_delta, multiplier_for
 from sordino.privacy.records import RecordPlan, plan_records
 from sordino.selection import fewer, set_aside
+from sordino.simulator import bf16
 from sordino.simulator.checkpoint import remove_leftovers
-from sordino.simulator.choice import Choice, choose, has_bf16
+from sordino.simulator.choice import Choice, choose
 from sordino.simulator.engine import Engine
 from sordino.simulator.federation import RoundReport, Simulator, mean, none
 from sordino.simulator.memory import Memory, unused
@@ -87,27 +88,34 @@ def _deal(experiment: Experiment, method: Method | None) -> tuple[FederatedData,
     return dealt, public
 
 
-def prepare(experiment: Experiment, data: FederatedData | None = None) -> Prepared:
-    """Load the data (unless they are given, already dealt), build the network and derive the noise."""
+def prepare(experiment: Experiment, data: FederatedData | None = None, resumed: bool = False) -> Prepared:
+    """Load the data (unless they are given, already dealt), build the network and derive the noise.
+
+    A run that is `resumed` repeats what was decided when it began.
+    """
     check_device(experiment.device)
     method = experiment.build_method()
+    _check_execution(experiment, method)
+    if experiment.precision == "bf16" and torch.device(experiment.device).type == "cpu":
+        bf16.secure()  # before anything is computed here
     data, public = _deal(experiment, method) if data is None else (data, None)
     method = method.settled(len(data.clients))
     name = experiment.model or models.default(data.shape, data.classes)
     experiment = experiment.model_copy(update={"model": name})
     torch.manual_seed(Seeded(experiment.seed).key("initial model") >> 32)
     module = models.build(name, data.shape, data.classes, **experiment.model_options())
+    coarse = bf16.decide(experiment.precision, experiment.device, module, data.shape, method.batch, resumed)
+    experiment = experiment.model_copy(update={"precision": coarse.precision})
     learner, initial = Learner(module, experiment.precision), flatten(module)
     clients, cohort = len(data.clients), cohort_size(len(data.clients), experiment.participation)
-    _check_execution(experiment, method)
-    choice = choose(experiment, method, learner, data, initial, cohort)
+    choice = choose(experiment, method, learner, data, cohort)
     experiment = experiment.model_copy(update={"engine": choice.engine})
     noise, delta, notes = _noise(experiment, method, data)
     record_plan = _record_plan(experiment, method, data, delta) if isinstance(method, RecordLevel) else None
     with single_threaded():
         decision = compiling.decide(experiment.compiled, method, module, data, record_plan, experiment.device)
     experiment = experiment.model_copy(update={"compiled": decision.compiled})
-    choice = replace(choice, reasons=choice.reasons + decision.reasons)
+    choice = replace(choice, reasons=choice.reasons + decision.reasons + coarse.reasons)
     budget = Budget(
         rounds=experiment.rounds,
         clients=clients,
@@ -129,7 +137,7 @@ def prepare(experiment: Experiment, data: FederatedData | None = None) -> Prepar
         identity=experiment.identity(data.fingerprint),
         record_plan=record_plan,
         compiled=decision.made,
-        notes=notes + _notes(experiment) + method.notes(budget),
+        notes=notes + coarse.notes + method.notes(budget),
     )
 
 
@@ -143,13 +151,6 @@ def _check_execution(experiment: Experiment, method: Method) -> None:
         raise UserError("Record-level methods clip each record's gradient in fp32: leave `precision` out.")
     if experiment.engine == "stacked":
         raise UserError("bf16 is for networks that are trained one by one: leave `engine` or `precision` out.")
-
-
-def _notes(experiment: Experiment) -> list[str]:
-    """What a user should know of how the run is executed."""
-    if experiment.precision == "bf16" and not has_bf16(experiment.device):
-        return ["This processor has no instructions for bf16: fp32 would be faster."]
-    return []
 
 
 def check_device(name: str) -> None:
@@ -262,7 +263,7 @@ def resume(run: str, store: Store, watch: Watch | None = None, workers: int | No
     if row.state == "done":
         return _finished(row, store)
     changes = {"store": str(store.folder), "workers": workers or row.configuration.get("workers")}
-    return carry_on(prepare(Experiment.make(row.configuration | changes)), store, run, watch)
+    return carry_on(prepare(Experiment.make(row.configuration | changes), resumed=True), store, run, watch)
 
 
 def carry_on(prepared: Prepared, store: Store, run: str, watch: Watch | None = None) -> dict[str, Any]:

@@ -14,7 +14,8 @@ def plan_of(experiment: Experiment, parameters: int | None, with_model: bool) ->
 
         # Only the data and the network are looked at, so the method and its noise do not matter here.
         options = {key: value for key, value in experiment.set.items() if key.startswith("model.")}
-        prepared = prepare(experiment.model_copy(update={"method": "local", "set": options, "compiled": "never"}))
+        indifferent = {"method": "local", "set": options, "compiled": "never", "precision": "fp32"}
+        prepared = prepare(experiment.model_copy(update=indifferent))
         parameters, clients = prepared.learner.layout.size, len(prepared.data.clients)
     epsilon = experiment.epsilon
     if epsilon is None and experiment.noise_multiplier is None:

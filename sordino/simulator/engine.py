@@ -80,6 +80,12 @@ def stack_size(parameters: int) -> int:
     return max(1, min(STACK, STACKED_NUMBERS // parameters))
 
 
+def stack_count(clients: int, size: int) -> int:
+    """In how many stacks of at most `size` so many clients are trained."""
+    stacks = -(-clients // size)
+    return stacks + stacks % 2 if clients > 1 else stacks  # an even number keeps two workers equally busy
+
+
 class Engine:
     """Clients of one run, their data and memory, in this process."""
 
@@ -112,10 +118,7 @@ class Engine:
         by_size = np.lexsort((clients, -self.data.train.sizes[clients]))
         if self.mode == "one-by-one":
             return by_size.reshape(-1, 1).tolist()
-        stacks = -(-len(by_size) // self.stack)
-        if len(by_size) > 1:
-            stacks += stacks % 2  # an even number keeps two workers equally busy
-        return [part.tolist() for part in np.array_split(by_size, stacks)]
+        return [part.tolist() for part in np.array_split(by_size, stack_count(len(by_size), self.stack))]
 
     def work(self, work: Work) -> Answer:
         """Run a step at clients, pass what it sends through the gate, and let them remember."""
