@@ -83,6 +83,7 @@ def compile_for(method: Method, module: nn.Module, data: FederatedData) -> Compi
 def eager_seconds(method: Method, module: nn.Module, data: FederatedData) -> float:
     """The time that one eager step takes here, on records of random numbers."""
     keeper, flat = Bookkeeper(Learner(copy.deepcopy(module))), flatten(module)
-    x = torch.rand(method.batch, *data.shape, generator=torch.Generator().manual_seed(0))
-    batch = Batch(x, torch.zeros(method.batch, dtype=torch.int64), torch.empty(0), None)
+    size = min(method.batch, int(data.train.sizes.max()))
+    x = torch.rand(size, *data.shape, generator=torch.Generator().manual_seed(0))
+    batch = Batch(x, torch.zeros(size, dtype=torch.int64), torch.empty(0), None)
     return quickest(lambda: clipped_sum(keeper.book(flat, batch, cross_entropy), torch.ones(1)))

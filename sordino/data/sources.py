@@ -11,7 +11,7 @@ from pathlib import Path
 from sordino.data import femnist, heart, images
 from sordino.data.dataset import Dataset
 from sordino.data.own import read_own
-from sordino.errors import UserError, unknown
+from sordino.errors import UserError, quoted, unknown
 
 DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
 """Where Debian's package dataset-fashion-mnist puts its files."""
@@ -184,9 +184,17 @@ class Entry:
 def data_folder(data_dir: Path | None) -> Path:
     """The folder of data sets: the one given, else $SORDINO_DATA, else ~/.cache/sordino."""
     if data_dir is not None:
-        return Path(data_dir).expanduser()
+        return at_home(data_dir)
     named = os.environ.get("SORDINO_DATA")
-    return Path(named).expanduser() if named else Path.home() / ".cache" / "sordino"
+    return at_home(named) if named else Path.home() / ".cache" / "sordino"
+
+
+def at_home(path: str | Path) -> Path:
+    """A path with the user's home for its tilde."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise UserError(f"{quoted(str(path))} begins with the home of a user who is not known here.") from error
 
 
 def source(name: str) -> Source:
@@ -234,8 +242,8 @@ def load(
 
     `label` (the label column) and `shape` (of one record) are for a folder of the user's own files only.
     """
-    if data not in SOURCES and (os.sep in data or "/" in data or Path(data).expanduser().is_dir()):
-        return read_own(Path(data).expanduser(), label, shape)
+    if data not in SOURCES and (os.sep in data or "/" in data or at_home(data).is_dir()):
+        return read_own(at_home(data), label, shape)
     known = source(data)
     if label is not None or shape is not None:
         given = "label" if label is not None else "shape"
