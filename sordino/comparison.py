@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from sordino.config import Experiment, setting
+from sordino.config import Experiment, check_seeds, setting
 from sordino.errors import UserError
 from sordino.experiment import Watch, prepare, resume, start
 from sordino.privacy.ledger import VIEWS
@@ -42,8 +42,7 @@ def compare(
     """
     if not methods:
         raise UserError("Name at least one method to compare, for example --methods local,dp-fedavg,feddpa.")
-    if seeds < 1:
-        raise UserError(f"A comparison needs at least one seed, not {seeds}.")
+    check_seeds(seeds)
     experiments = {text: experiment.for_method(*contender(text)) for text in dict.fromkeys(methods)}
     if experiment.public is None and any(_needs_public(chosen) for chosen in experiments.values()):
         # Records set aside for one method are set aside for all, so that clients hold the same ones.

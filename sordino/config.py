@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -13,11 +14,15 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
 
-from sordino.errors import UserError, unknown
-from sordino.method import Method
+from sordino.dotted import failed, is_dotted
+from sordino.errors import UserError, quoted, unknown
+from sordino.method import Epsilon, Method
 from sordino.methods import find, names
 
 Settings = dict[str, Any]
+MOST = 1_000_000_000
+"""The largest number of clients, records or rounds between evaluations that is taken for meant."""
+MOST_SEEDS = 1000
 
 
 class Experiment(BaseModel):
@@ -33,11 +38,11 @@ class Experiment(BaseModel):
     """The label column of own tabular data."""
     shape: tuple[int, ...] | None = None
     """The shape of one record of own tabular data that holds images."""
-    records: int | None = Field(default=None, ge=1)
+    records: int | None = Field(default=None, ge=1, le=MOST)
     """Use at most so many of the training records, chosen by the seed: for quick studies on large data sets."""
     partition: str | None = None
     """How records are dealt: iid, dirichlet:ALPHA, shards:S, labels:P%, natural."""
-    clients: int | None = Field(default=None, ge=1)
+    clients: int | None = Field(default=None, ge=1, le=MOST)
     """How many clients; by default all natural ones, else 100."""
     test_fraction: float = Field(default=0.2, gt=0, lt=1)
     """The share of each client's records kept for testing."""
@@ -53,27 +58,27 @@ class Experiment(BaseModel):
     """A method by name, or `package.module:Class`."""
     variant: Literal["sound", "paper"] = "sound"
     """`sound`: the epsilon holds. `paper`: as published, with its true epsilon."""
-    rounds: int = Field(default=30, ge=1)
+    rounds: int = Field(default=30, ge=1, le=1_000_000)
     """How many rounds."""
     participation: float = Field(default=1.0, gt=0, le=1)
     """The share of clients in a round; they take turns."""
-    epsilon: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    epsilon: Epsilon | None = None
     """The budget for the protected observer; 8 when neither it nor a noise multiplier is given."""
-    delta: float | None = Field(default=None, gt=0, lt=1)
+    delta: float | None = Field(default=None, ge=1e-100, lt=1)
     """Of the budget; by default min(1e-5, clients^-1.1 / 10)."""
-    noise_multiplier: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    noise_multiplier: float | None = Field(default=None, ge=1e-9, le=1e9, allow_inf_nan=False)
     """Noise over sensitivity for the protected observer in one round, in place of epsilon."""
     protect_from: Literal["outsider", "server"] = "outsider"
     """Who must not learn more than epsilon: those who see sums and models, or the server too."""
-    minimum_cohort: int | None = Field(default=None, ge=1)
+    minimum_cohort: int | None = Field(default=None, ge=1, le=MOST)
     """The fewest clients with which a round is used; noise is shared out over these. By default all asked."""
-    colluders: int = Field(default=0, ge=0)
+    colluders: int = Field(default=0, ge=0, le=MOST)
     """How many clients may tell the outsider their noise."""
     allow_vacuous_delta: bool = False
     """Admit delta >= 1/clients, with a warning."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, lt=2**63)
     """Of the partition, the initial model, batches and simulated noise."""
-    workers: int | None = Field(default=None, ge=1)
+    workers: int | None = Field(default=None, ge=1, le=1024)
     """Processes; by default one per core. Results do not depend on it."""
     engine: Literal["auto", "stacked", "one-by-one"] = "auto"
     """Whether clients are trained stacked or one by one; `auto` goes by the sizes of network and batches."""
@@ -85,7 +90,7 @@ class Experiment(BaseModel):
     C++ compiler. `auto`: where the run is long enough to gain from it. Results differ by rounding."""
     device: str = "cpu"
     """Where training happens: a torch device. Workers are for the CPU."""
-    evaluate_every: int = Field(default=1, ge=1)
+    evaluate_every: int = Field(default=1, ge=1, le=MOST)
     """Evaluate each so many rounds, and after the last."""
     store: Path = Path(".sordino")
     """The folder for runs."""
@@ -106,6 +111,7 @@ class Experiment(BaseModel):
         values: dict[str, Any] = {}
         settings: Settings = {}
         for source in sources:
+            check_representable(source)
             given = {key.replace("-", "_"): value for key, value in source.items() if value is not None}
             more = given.pop("set", {})
             if not isinstance(more, Mapping):
@@ -156,10 +162,12 @@ class Experiment(BaseModel):
                 values = tomllib.load(file)
         except FileNotFoundError as error:
             raise UserError(f"There is no experiment file {path}.") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise UserError(f"The experiment file {path} is not valid TOML: {error}.") from error
+        except RecursionError as error:
+            raise UserError(f"The experiment file {path} is nested too deeply to be read.") from error
         except OSError as error:
             raise UserError(f"The experiment file {path} cannot be read: {error.strerror}.") from error
+        except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits
+            raise UserError(f"The experiment file {path} is not valid TOML: {error}.") from error
         return cls.make(values, *overrides, methods=methods)
 
     def build_method(self) -> Method:
@@ -178,7 +186,7 @@ class Experiment(BaseModel):
             converted = _converted(find(owner), name, value)
             if owner == self.method:  # settings of other methods are for comparisons
                 chosen[name] = converted
-        return find(self.method)(**chosen)
+        return _made(self.method, chosen)
 
     def model_options(self) -> dict[str, Any]:
         """The options of the network."""
@@ -228,7 +236,9 @@ def setting(text: str) -> tuple[str, Any]:
         raise UserError(f"--set wants key=value, not {text!r}; for example --set method.tau=0.3.")
     try:
         return key, tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except RecursionError as error:
+        raise UserError(f"The value of {quoted(key)} is nested too deeply to be read.") from error
+    except ValueError:  # not TOML, or a number of thousands of digits
         return key, value
 
 
@@ -237,11 +247,51 @@ def _converted(kind: type[Method], name: str, value: Any) -> Any:
     import typing
 
     try:
-        adapter: TypeAdapter[Any] = TypeAdapter(typing.get_type_hints(kind, include_extras=True)[name])
+        hints = typing.get_type_hints(kind, include_extras=True)
+    except NameError as error:
+        raise failed(f"The hyper-parameters of {kind.__name__} have types that are not known", error) from error
+    try:
+        adapter: TypeAdapter[Any] = TypeAdapter(hints[name])
         return adapter.validate_python(value)
     except ValidationError as error:
         problem = error.errors()[0]["msg"]
-        raise UserError(f"The hyper-parameter {name} cannot be {value!r}: {problem}.") from error
+        raise UserError(f"The hyper-parameter {name} cannot be {quoted(value)}: {problem}.") from error
+
+
+def _made(name: str, chosen: Mapping[str, Any]) -> Method:
+    """The method called `name` with the hyper-parameters chosen, which must go together."""
+    try:
+        method = find(name)(**chosen)
+    except Exception as error:
+        if not is_dotted(name):
+            raise
+        raise failed(f"The method {name!r} cannot be made", error) from error
+    for low in (key for key in field_names(type(method)) if key.endswith("_low")):
+        high = low.removesuffix("low") + "high"
+        least, most = getattr(method, low), getattr(method, high, math.inf)
+        if not least < most:
+            raise UserError(f"{low} is {least:g} and {high} is {most:g}: the first must be below the second.")
+    return method
+
+
+def check_representable(table: Mapping[str, Any]) -> None:
+    """Refuse values that no file, database or system call can carry: integers beyond 64 bits and zero bytes."""
+    try:
+        flat = dotted(table)
+    except RecursionError as error:
+        raise UserError("The experiment's tables are nested too deeply to be read.") from error
+    for key, value in flat.items():
+        for item in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(item, int) and not -(2**63) <= item < 2**63:
+                raise UserError(f"{quoted(key)} has a number beyond 64 bits, which is more than can be meant.")
+            if "\0" in str(key) or (isinstance(item, str | Path) and "\0" in str(item)):
+                raise UserError(f"{quoted(key)} has a zero byte in it, which no name may have.")
+
+
+def check_seeds(seeds: int) -> None:
+    """Refuse a number of seeds that is none, or that would take for ever."""
+    if not 1 <= seeds <= MOST_SEEDS:
+        raise UserError(f"There must be at least one seed and at most {MOST_SEEDS:,}, not {seeds}.")
 
 
 def _sentence(error: ValidationError, values: Mapping[str, Any]) -> UserError:
@@ -251,4 +301,4 @@ def _sentence(error: ValidationError, values: Mapping[str, Any]) -> UserError:
     if problem["type"] == "extra_forbidden":
         return unknown("key", key, [name for name in Experiment.model_fields if name != "set"])
     hint = " 1 is strong, 8 is common." if key == "epsilon" else ""
-    return UserError(f"{key} cannot be {values.get(key)!r}: {problem['msg'].lower()}.{hint}")
+    return UserError(f"{key} cannot be {quoted(values.get(key))}: {problem['msg'].lower()}.{hint}")

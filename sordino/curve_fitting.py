@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sordino.config import Experiment
+from sordino.config import Experiment, check_seeds
 from sordino.errors import UserError
 from sordino.experiment import prepare, start
 from sordino.parts.curves import Curve, filtered, fit
@@ -28,6 +28,7 @@ def fit_curve(
     """
     if len(epsilons) < 3:
         raise UserError("A curve needs at least three budgets to be fitted.")
+    check_seeds(seeds)
     grid: list[dict[str, float]] = []
     best: list[tuple[float, float]] = []
     for epsilon in sorted(epsilons):

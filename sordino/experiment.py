@@ -16,7 +16,7 @@ from torch import Tensor
 from sordino import compiling, models
 from sordino.config import Experiment
 from sordino.data import Dataset, FederatedData, federate, load
-from sordino.errors import Stopped, UserError, WorkerError
+from sordino.errors import Stopped, UserError, WorkerError, quoted
 from sordino.method import Budget, Method
 from sordino.parameters import flatten
 from sordino.parts.record_level import RecordLevel
@@ -158,8 +158,10 @@ def check_device(name: str) -> None:
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        reason = str(error).splitlines()[0].rstrip(".")
-        raise UserError(f'The device {name!r} cannot be used here: {reason}. "cpu" always can.') from error
+        reason = str(error).splitlines()[0].partition(". ")[0].rstrip(".")
+        raise UserError(f'The device {quoted(name)} cannot be used here: {reason}. "cpu" always can.') from error
+    if torch.device(name).type == "meta":
+        raise UserError('The device "meta" computes nothing. "cpu" always does.')
 
 
 def _noise(experiment: Experiment, method: Method, data: FederatedData) -> tuple[Noise, float, list[str]]:

@@ -36,9 +36,10 @@ import torch
 from torch import Tensor
 
 from sordino.descent import InPlace
-from sordino.method import Federation, Message, NotNegative, Positive, Replies, Result, Share, State, Variant
+from sordino.method import Count, Federation, Message, NotNegative, Positive, Replies, Result, Share, State, Variant
 from sordino.parts import clustering
 from sordino.parts.ddpg import Ddpg, threshold
+from sordino.parts.ppo import observation
 from sordino.parts.record_level import RecordLevel
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.release import Average, Bare, Gradients, Matrix, Releases, sends
@@ -66,12 +67,12 @@ class AdaDPCFL(RecordLevel):
     """The largest."""
     agents: Literal["shared", "own"] = "shared"
     """One agent for all clients, or one for each."""
-    angle: float | None = None
+    angle: NotNegative | None = None
     """Where clusters are kept apart: gamma. An angle in degrees (`paper`; without one, in the largest gap), or a
     distance in units of what noise and the draw of records explain (`sound`; without one, just above 1)."""
-    vectors: int = 3
+    vectors: Count = 3
     """Singular vectors of a subspace: p. PACFL's script: 3."""
-    dimensions: int = 8
+    dimensions: Count = 8
     """To how many dimensions records are projected before their second moments are released."""
     cluster_share: Share = 0.2
     """The share of epsilon that the grouping costs. On Fashion-MNIST groups are found from an epsilon of about 0.5 with
@@ -209,9 +210,8 @@ class AdaDPCFL(RecordLevel):
                 known = server.norms[client][~server.norms[client].isnan()]
                 server.clips[client] = known.quantile(0.9).clamp(self.clip_low, self.clip_high)
             elif self.clipping == "ddpg":
-                loss = float(got["loss"][place].clamp(0, self.loss_bound))
-                accuracy = float(got["accuracy"][place].clamp(0, 1))
-                self._act(fed, server, client, torch.tensor([loss, accuracy]))
+                now = observation(got["loss"][place], got["accuracy"][place], self.loss_bound)
+                self._act(fed, server, client, now)
 
     def _act(self, fed: Federation, server: State, client: int, now: Tensor) -> None:
         """Reward the last action, learn from it, and choose the next."""

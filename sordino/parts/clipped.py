@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from sordino.method import Budget, Count, Method, NotNegative, Positive, Share
+from sordino.method import LEAST_SHARE, Budget, Count, Method, NotNegative, Positive, Share
 from sordino.parts.ppo_threshold import LearnedThreshold, Reads
 from sordino.parts.thresholds import Fixed, LayerWise, Median, Quantile, Threshold
 
@@ -40,7 +41,7 @@ class Clipped(Method):
     reads: Reads = "auto"
     """What the `ppo` agent learns from: `public` records at the server (free), noised means of the clients'
     `metrics` (paid for), or `auto`: public below 500 clients, where noised means would be useless."""
-    metrics_share: Share = 0.025
+    metrics_share: Annotated[float, Field(ge=LEAST_SHARE, le=0.5 - LEAST_SHARE, allow_inf_nan=False)] = 0.025
     """The share of the budget that each of the two noised metrics takes."""
     metrics_every: Count = 1
     """The noised metrics are sent every so-manyth round."""

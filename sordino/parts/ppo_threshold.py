@@ -17,10 +17,12 @@ import torch
 from torch import Tensor
 
 from sordino.method import Federation, Message, Replies
-from sordino.parts.ppo import Ppo
+from sordino.parts.ppo import Ppo, observation
 from sordino.privacy.release import Bare, Number, Releases, Update
 from sordino.training import Records, cross_entropies
 
+WORST = 1e6
+"""The largest loss that an agent is shown: beyond it the squares in its gradients leave float32."""
 Reads = Literal["auto", "public", "metrics"]
 State = dict[str, Any]
 
@@ -89,12 +91,13 @@ class LearnedThreshold:
     def _seen(self, got: Replies, fed: Federation, model: Tensor) -> Tensor | None:
         """Loss and accuracy after this round."""
         if self.reads == "bare":
-            return torch.stack([trimmed_mean(got["loss"]), trimmed_mean(got["accuracy"])])
+            return observation(trimmed_mean(got["loss"]), trimmed_mean(got["accuracy"]), WORST)
         if self.reads == "metrics":
             if not got.has("loss"):
                 return None
-            return torch.cat([got.mean("loss").clamp(0, self.loss_bound), got.mean("accuracy").clamp(0, 1)])
-        return torch.tensor(fed.judge(model))
+            return observation(got.mean("loss"), got.mean("accuracy"), min(self.loss_bound, WORST))
+        loss, accuracy = fed.judge(model)
+        return observation(torch.tensor(loss), torch.tensor(accuracy), WORST)
 
 
 def trimmed_mean(values: Tensor, low: float = 0.1, high: float = 0.8) -> Tensor:

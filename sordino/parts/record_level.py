@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sordino.descent import InPlace
 from sordino.errors import UserError
-from sordino.method import Budget, Method, Positive
+from sordino.method import LARGEST, LARGEST_EPSILON, LEAST_EPSILON, Budget, Method, Positive
 from sordino.privacy.gradients import PrivateRecords
 from sordino.training import Loss, cross_entropy
 
@@ -42,13 +42,15 @@ class RecordLevel(Method):
             parts = [tuple(float(x) for x in part.split(":")) for part in str(self.budgets).split(",")]
         except ValueError as error:
             raise self._not_understood() from error
-        if any(part[0] <= 0 or not np.isfinite(part[0]) for part in parts):
-            raise UserError(f"budgets = {self.budgets!r}: every epsilon must be above 0.")
+        if any(not LEAST_EPSILON <= part[0] <= LARGEST_EPSILON for part in parts):
+            raise UserError(
+                f"budgets = {self.budgets!r}: every epsilon must lie between {LEAST_EPSILON:g} and {LARGEST_EPSILON:g}."
+            )
         if all(len(part) == 1 for part in parts):
             if len(parts) != clients:
                 raise UserError(f"budgets names {len(parts)} epsilons, but there are {clients} clients.")
             return np.array([part[0] for part in parts])
-        if any(len(part) != 2 or part[1] <= 0 for part in parts):
+        if any(len(part) != 2 or not 0 < part[1] <= LARGEST for part in parts):
             raise self._not_understood()
         shares = np.array([part[1] for part in parts]) / sum(part[1] for part in parts)
         ends = np.round(np.cumsum(shares) * clients).astype(int)

@@ -11,6 +11,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from sordino.report.terminal import shown
+
 OBSERVERS = {
     "outsider": "sees sums and published models",
     "peer": "another client: also knows its own noise",
@@ -21,7 +23,7 @@ OBSERVERS = {
 def epsilon_text(value: float | None) -> str:
     """An epsilon for people, rounded up so that it is never understated."""
     if value is None or math.isinf(value):
-        return "∞"
+        return shown("∞")
     # Rounded far behind the point first: a calibrated 8 may come as 8.000000000000002.
     if value >= 1000:
         return f"{math.ceil(round(value, 6)):,}"
@@ -115,7 +117,7 @@ def comparison_table(rows: list[dict[str, Any]]) -> Table:
 
 
 def _plus_minus(figure: Mapping[str, float] | None) -> str:
-    return "–" if figure is None else f"{100 * figure['mean']:.1f}±{100 * figure['spread']:.1f}"
+    return shown("–" if figure is None else f"{100 * figure['mean']:.1f}±{100 * figure['spread']:.1f}")
 
 
 def plan_report(plan: Any, protect_from: str) -> RenderableType:
