@@ -10,8 +10,9 @@ from unittest import mock
 
 from workloads import Workload
 
-from sordino.config import Experiment
-from sordino.experiment import prepare, start
+from sordino.experiment.config import Experiment
+from sordino.experiment.prepare import prepare
+from sordino.experiment.run import start
 from sordino.privacy.gate import Gate
 
 

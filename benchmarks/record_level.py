@@ -24,14 +24,14 @@ from torch.func import grad
 from torch.profiler import ProfilerActivity, profile
 
 from sordino import models
-from sordino.descent import InPlace
+from sordino.learning.descent import InPlace
 from sordino.errors import UserError
-from sordino.parameters import flatten
-from sordino.per_example import Bookkeeper
-from sordino.privacy.compiled import COMPILER_OPTIONS, CompiledSum, compiled_sum
+from sordino.learning.parameters import flatten
+from sordino.learning.per_record import Bookkeeper
+from sordino.learning.compiled import COMPILER_OPTIONS, CompiledSum, compiled_sum
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.noise import Seeded
-from sordino.training import Learner
+from sordino.learning.records import Learner
 
 BATCH, RECORDS, PASSES, STEPS = 64, 640, 8, 10
 Step = Callable[[], None]

@@ -52,8 +52,9 @@ def workload(study: str, size: int) -> Workload:
 
 def run_point(study: str, size: int) -> dict[str, Any]:
     """Run one point in this process and say what it took."""
-    from sordino.config import Experiment
-    from sordino.experiment import prepare, start
+    from sordino.experiment.config import Experiment
+    from sordino.experiment.prepare import prepare
+    from sordino.experiment.run import start
 
     chosen = workload(study, size)
     data = chosen.data()

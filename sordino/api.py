@@ -19,14 +19,16 @@ import torch
 from torch import nn
 
 from sordino import models
-from sordino.comparison import Comparison, contender
-from sordino.comparison import compare as compare_methods
-from sordino.config import Experiment
 from sordino.errors import UserError
-from sordino.experiment import Watch, prepare, start
-from sordino.experiment import resume as resume_run
+from sordino.experiment.compare import Comparison, contender
+from sordino.experiment.compare import compare as compare_methods
+from sordino.experiment.config import Experiment
+from sordino.experiment.prepare import prepare
+from sordino.experiment.run import resume as resume_run
+from sordino.experiment.run import start
+from sordino.experiment.store import Store
 from sordino.privacy.plan import Plan, plan
-from sordino.store import Store
+from sordino.server import Watch
 
 __all__ = ["Comparison", "Models", "Plan", "compare", "load_models", "plan", "resume", "run"]
 
@@ -41,7 +43,7 @@ def run(experiment: str | Path | None = None, *, watch: Watch | None = None, **k
 
 def resume(run: str, store: str | Path = ".sordino", *, watch: Watch | None = None) -> dict[str, Any]:
     """Take up a stopped run and return its summary: the same as if it had never been stopped."""
-    return resume_run(run, Store(Path(store)), watch)
+    return resume_run(run, Store(Path(store), must_exist=True), watch)
 
 
 def compare(experiment: str | Path | None = None, *, methods: Sequence[str], seeds: int = 3, **keys: Any) -> Comparison:
@@ -64,14 +66,14 @@ def load_models(run: str, store: str | Path = ".sordino") -> Models:
     """The trained networks of a finished run."""
     from safetensors.torch import load_file
 
-    from sordino.training import Learner
+    from sordino.learning.records import Learner
 
-    found = Store(Path(store))
+    found = Store(Path(store), must_exist=True)
     row = found.get(run)
-    if row.summary is None:
+    if row.models is None:
         raise UserError(f"The run {run!r} is not finished: resume it first with `sordino resume {run}`.")
-    prepared = prepare(Experiment.make(row.configuration))
-    tensors = load_file(found.path(run) / "models.safetensors")
+    prepared = prepare(Experiment.make(row.configuration | {"precision": "fp32"}))  # only the network is wanted
+    tensors = load_file(row.models.check(found.path(run), "The file of models"))
 
     def network(flat: torch.Tensor) -> nn.Module:
         module = models.build(

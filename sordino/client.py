@@ -10,20 +10,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from sordino import message as messages
 from sordino.data import FederatedData
 from sordino.errors import UserError
+from sordino.learning.compiled import CompiledSum
+from sordino.learning.per_record import Bookkeeper
+from sordino.learning.records import Learner, Records
 from sordino.message import Message
 from sordino.method import Method, Result
-from sordino.per_example import Bookkeeper
-from sordino.privacy.compiled import CompiledSum
 from sordino.privacy.gate import Gate, Passed, check_declared
 from sordino.privacy.gradients import PrivateRecords, validation_records
 from sordino.privacy.release import Public, Releases, due
-from sordino.training import Learner, Records
 
 
 @dataclass(frozen=True)
@@ -64,10 +65,16 @@ class Outcome:
 
 
 class Execution(Protocol):
-    """How a step is run at the clients that are worked on together."""
+    """How steps are run and models evaluated: one client after the other, or many stacked."""
+
+    def groups(self, order: np.ndarray, stack: int) -> list[list[int]]:
+        """Clients in groups that must be worked on together, in the given order; a stack holds at most `stack`."""
 
     def run(self, clients: Clients, question: Question, me: dict[str, Tensor], public: Public) -> Done:
         """Run a question's step; `me` is what the clients remember, one row each."""
+
+    def accuracies(self, clients: Clients, models: Tensor, who: Sequence[int]) -> np.ndarray:
+        """Each client's test accuracy with its row of `models`, or with the only row."""
 
 
 class Clients:

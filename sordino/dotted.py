@@ -35,7 +35,7 @@ def find(name: str) -> Callable[..., Any]:
     return target
 
 
-def failed(what: str, error: Exception) -> UserError:
+def failed(what: str, error: BaseException) -> UserError:
     """The sentence for a user's code that raised."""
     return UserError(f"{what}: {type(error).__name__}: {error}")
 
@@ -66,5 +66,5 @@ def _import(where: str) -> ModuleType:
             f"There is no module {error.name!r} (looking for {where!r}) in the current directory or among "
             "the installed packages."
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise failed(f"The module {where!r} cannot be imported", error) from error

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 
 class UserError(Exception):
@@ -11,6 +13,14 @@ class UserError(Exception):
 
     The command line prints it and ends with exit code 2.
     """
+
+
+class WorkerError(UserError):
+    """A process that did part of a run's work is gone: nobody's mistake, and the run can be taken up."""
+
+
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C while a run was under way: one sentence that says how to take it up."""
 
 
 def unknown(what: str, given: str, known: Iterable[str]) -> UserError:
@@ -21,4 +31,22 @@ def unknown(what: str, given: str, known: Iterable[str]) -> UserError:
     names = sorted(known)
     near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(names)}."
-    return UserError(f"There is no {what} {given!r}; {hint}")
+    return UserError(f"There is no {what} {quoted(given)}; {hint}")
+
+
+def quoted(value: object) -> str:
+    """A value as it was written, in short: what a user gave may be a book."""
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:100]}...{text[-50:]}"
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Make the folder of a file that the user asked for; what keeps it from being written becomes a sentence."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise UserError(f"{path} cannot be written: {error.strerror or error}; name another place.") from error
+    except ValueError as error:  # a kind of picture that is not known, or a name that is none
+        raise UserError(f"{path} cannot be written: {error}.") from error

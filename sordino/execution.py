@@ -6,8 +6,11 @@ else.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import contextlib
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -15,12 +18,13 @@ from torch import Tensor
 from torch.func import vmap
 
 from sordino import message as messages
-from sordino.client import Clients, Done, Question
-from sordino.data.dataset import Split
+from sordino.client import Clients, Done, Execution, Question
+from sordino.errors import UserError
+from sordino.learning.records import Records
 from sordino.method import Result
 from sordino.privacy.release import Public
-from sordino.training import Learner, Records
 
+Mode = Literal["stacked", "one-by-one"]
 STACK = 50
 """How many clients a stack holds at most: the same for any number of workers, so that results are too."""
 STACKED_NUMBERS = 2**25
@@ -32,6 +36,12 @@ EVALUATED = 2**22
 def stack_size(parameters: int) -> int:
     """How many clients with so many parameters each are worked on at once."""
     return max(1, min(STACK, STACKED_NUMBERS // parameters))
+
+
+def stack_count(clients: int, size: int) -> int:
+    """In how many stacks of at most `size` so many clients are trained."""
+    stacks = -(-clients // size)
+    return stacks + stacks % 2 if clients > 1 else stacks  # an even number keeps two workers equally busy
 
 
 class Alone:
@@ -48,18 +58,17 @@ class Alone:
             _seed_dropout(seed, clients.device)
             message = messages.received(question.message, client, clients.device)
             mine = {name: rows[place].clone() for name, rows in me.items()}
-            results.append(step(message, mine, clients.records(question, place, seed, public)))
+            with told_of_vmap(clients, "records", ""):
+                results.append(step(message, mine, clients.records(question, place, seed, public)))
         return _together(results)
 
-    def accuracies(self, learner: Learner, test: Split, models: Tensor, clients: Sequence[int]) -> np.ndarray:
+    def accuracies(self, clients: Clients, models: Tensor, who: Sequence[int]) -> np.ndarray:
         """Each client's test accuracy with its row of `models`, or with the only row."""
-        rows = zip(models.expand(len(clients), -1), clients, strict=True)
-        return np.array([self._accuracy(learner, test, flat.contiguous(), client) for flat, client in rows])
-
-    @staticmethod
-    def _accuracy(learner: Learner, test: Split, flat: Tensor, client: int) -> float:
-        x, y = test.part(client)
-        return learner.accuracy(flat, x.to(flat.device), y.to(flat.device))
+        found = []
+        for flat, client in zip(models.expand(len(who), -1), who, strict=True):
+            x, y = clients.data.test.part(client)
+            found.append(clients.learner.accuracy(flat.contiguous(), x.to(flat.device), y.to(flat.device)))
+        return np.array(found)
 
 
 class Stacked:
@@ -67,10 +76,7 @@ class Stacked:
 
     def groups(self, order: np.ndarray, stack: int) -> list[list[int]]:
         """Clients in groups that must be worked on together, in the given order: stacks of at most `stack`."""
-        stacks = -(-len(order) // stack)
-        if len(order) > 1:
-            stacks += stacks % 2  # an even number keeps two workers equally busy
-        return [part.tolist() for part in np.array_split(order, stacks)]
+        return [part.tolist() for part in np.array_split(order, stack_count(len(order), stack))]
 
     def run(self, clients: Clients, question: Question, me: dict[str, Tensor], public: Public) -> Done:
         device, step = clients.device, clients.step(question.step)
@@ -85,26 +91,61 @@ class Stacked:
             return result.send, result.keep, {} if result.start is None else {"start": result.start}
 
         dims = (0, 0, 0, 0, None if valid is None else 0, 0)
-        sent, kept, start = vmap(one, in_dims=dims)(me, own, x.to(device), y.to(device), valid, seeds)
+        with told_of_vmap(clients, "clients", ", or train clients one by one with `--set engine=one-by-one`"):
+            sent, kept, start = vmap(one, in_dims=dims)(me, own, x.to(device), y.to(device), valid, seeds)
         return Done(sent, kept, start.get("start"))
 
-    def accuracies(self, learner: Learner, test: Split, models: Tensor, clients: Sequence[int]) -> np.ndarray:
+    def accuracies(self, clients: Clients, models: Tensor, who: Sequence[int]) -> np.ndarray:
         """Each client's test accuracy with its row of `models`, or with the only row."""
-        width = max(1, EVALUATED // max(1, int(test.sizes[clients].max()) * test.x[:1].numel()))
+        test = clients.data.test
+        width = max(1, EVALUATED // max(1, int(test.sizes[who].max()) * test.x[:1].numel()))
         found = []
-        for begin in range(0, len(clients), width):
+        for begin in range(0, len(who), width):
             part = slice(begin, begin + width)
-            chosen = models if len(models) == 1 else models[part]
-            found.append(self._some(learner, test, chosen, clients[part]))
+            found.append(self._some(clients, models if len(models) == 1 else models[part], who[part]))
         return np.concatenate(found)
 
     @staticmethod
-    def _some(learner: Learner, test: Split, models: Tensor, clients: Sequence[int]) -> np.ndarray:
-        x, y, valid = test.stacked(clients)
-        right = (learner.stacked_logits(models, x.to(models.device)).argmax(dim=2).cpu() == y).double()
-        sizes = test.sizes[clients]
+    def _some(clients: Clients, models: Tensor, who: Sequence[int]) -> np.ndarray:
+        x, y, valid = clients.data.test.stacked(who)
+        with told_of_vmap(clients, "clients", ", or train clients one by one with `--set engine=one-by-one`"):
+            logits = clients.learner.stacked_logits(models, x.to(models.device))
+        right = (logits.argmax(dim=2).cpu() == y).double()
+        sizes = clients.data.test.sizes[who]
         whole = (right if valid is None else right * valid).sum(dim=1).numpy()
         return np.where(sizes > 0, whole / np.maximum(sizes, 1), np.nan)
+
+
+EXECUTIONS: dict[Mode, Execution] = {"stacked": Stacked(), "one-by-one": Alone()}
+
+
+@contextlib.contextmanager
+def told_of_vmap(clients: Clients, what: str, instead: str) -> Iterator[None]:
+    """Turn what torch says of code that `vmap` cannot run, many lines about its own inside, into a sentence."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "vmap" not in str(error):
+            raise
+        network, method = type(clients.learner.written).__name__, type(clients.method).__name__
+        raise UserError(
+            f"The network {network} or the method {method} cannot be run for many {what} at once: "
+            f"{obstacle(error)}{instead}."
+        ) from error
+
+
+def obstacle(error: RuntimeError) -> str:
+    """Where and why `vmap` gave up, and what to write instead: the last place outside of torch and of Sordino."""
+    inside = (Path(torch.__file__).parent, Path(__file__).parent)
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not any(Path(frame.filename).is_relative_to(folder) for folder in inside)
+    ]
+    place = f"line {frames[-1].lineno} of {frames[-1].filename} (`{frames[-1].line}`)" if frames else "a line of it"
+    if "data-dependent" in str(error):
+        return f"{place} decides by the value of a tensor; write it with torch.where"
+    return f"at {place} torch says: {str(error).split('. ')[0].splitlines()[0]}; write it without"
 
 
 def _together(results: list[Result]) -> Done:

@@ -22,21 +22,29 @@ import torch
 from pydantic import Field
 from torch import Generator, Tensor
 
-from sordino.descent import Descent, Optimizer
+from sordino.learning.descent import Descent, Optimizer
+from sordino.learning.parameters import Layout
+from sordino.learning.records import Records
 from sordino.message import Message
-from sordino.parameters import Layout
 from sordino.privacy.records import RecordNeeds, RecordPlan
 from sordino.privacy.release import Releases, Unit, record_needs
 from sordino.schedule import Schedule
-from sordino.training import Records
 
 Variant = Literal["sound", "paper"]
 
 # What a hyper-parameter may be: configuration refuses the rest.
-Count = Annotated[int, Field(ge=1)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(gt=0, lt=1)]
+LARGEST = 1e18
+"""Numbers beyond this, and those nearer to zero than one over it, have squares that float32 cannot hold."""
+LEAST_SHARE = 1e-9
+"""A smaller share of a budget would ask for noise that float32 cannot hold beside what it protects."""
+Count = Annotated[int, Field(ge=1, le=1_000_000_000)]
+Epochs = Annotated[int, Field(ge=1, le=100_000)]
+Positive = Annotated[float, Field(ge=1 / LARGEST, le=LARGEST, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=LEAST_SHARE, le=1 - LEAST_SHARE, allow_inf_nan=False)]
+LEAST_EPSILON, LARGEST_EPSILON = 1e-6, 1e9
+"""What a budget may be: less asks for noise that float32 cannot hold, more is a number without meaning."""
+Epsilon = Annotated[float, Field(ge=LEAST_EPSILON, le=LARGEST_EPSILON, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True)
@@ -162,7 +170,7 @@ class Method:
     variant: Variant = "sound"
     """`sound`: the epsilon holds as stated. `paper`: the mechanism as published, its true epsilon printed."""
 
-    epochs: Count = 5
+    epochs: Epochs = 5
     """Passes over the local records in each round. FedDPA: 2 to 4; ACDP-pFSD, AdaDP-CFL, PAC-DP: 5; FedGLP-ADP: 1."""
     batch: Count = 16
     """Records in a local step. FedDPA, FedGLP-ADP: 16; ACDP-pFSD: 64; AdaDP-CFL: 20."""

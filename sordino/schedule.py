@@ -36,42 +36,63 @@ class Schedule:
 class Turns:
     """Whose turn it is: everybody once, in random order, before anybody's second time.
 
-    Nobody takes part more often than its limit says; who has reached it is passed over, and the others go on. No client
-    thus takes part more often than `Schedule.turns` times, whatever the seed. The order follows from the seed and the
-    public limits: it never looks at data.
+    No client thus takes part more often than ceil(rounds x cohort / clients) times, whatever the seed; the
+    schedule never looks at data. Clients may have limits of their own: the turns of those who have reached theirs go to
+    the others, and a cohort is smaller, or empty, only where there are not enough others left.
     """
 
-    def __init__(self, schedule: Schedule, limits: np.ndarray, source: Seeded) -> None:
-        """`limits` says how often each client may take part."""
-        self._cohort, self._limits, self._source = schedule.cohort, np.minimum(limits, schedule.turns), source
+    def __init__(self, schedule: Schedule, source: Seeded, limits: np.ndarray | None = None) -> None:
+        """`limits` says how often each client may take part at the most: public, as the whole schedule is."""
+        self._schedule, self._source, self._limits = schedule, source, limits
         self._begin()
 
     def of(self, number: int) -> list[int]:
-        """The clients of a round, in ascending order; fewer than a cohort, or none, where too few may take part."""
+        """The clients of a round, in ascending order."""
         if number < self._number:
             self._begin()
         while self._number < number:
             self._advance()
         return self._taken
 
+    def last(self) -> int:
+        """The last round in which anybody has a turn."""
+        if self._limits is None:
+            return self._schedule.rounds - 1
+        return max((number for number in range(self._schedule.rounds) if self.of(number)), default=0)
+
+    def stopped(self) -> dict[int, int]:
+        """Who has been passed over by now, and after how many rounds; zero for a client that never had a turn."""
+        if self._limits is None:
+            return {}
+        return {int(client): int(self._latest[client]) + 1 for client in np.flatnonzero(self._limits < self._passes)}
+
+    def unreached(self) -> list[int]:
+        """Who has had no turn by now."""
+        absent: list[int] = np.flatnonzero(self._latest < 0).tolist()
+        return absent
+
     def _begin(self) -> None:
         self._number, self._passes, self._place = -1, 0, 0
-        self._left = self._limits.astype(np.int64)
         self._order = np.empty(0, dtype=np.int64)
         self._taken: list[int] = []
+        self._latest = np.full(self._schedule.clients, -1)
 
     def _advance(self) -> None:
         self._number += 1
-        taken = self._order[self._place : self._place + self._cohort]
+        cohort = self._schedule.cohort
+        taken = self._order[self._place : self._place + cohort]
         self._place += len(taken)
-        missing = self._cohort - len(taken)
+        missing = cohort - len(taken)
         if missing:
-            self._passes += 1
-            order = np.random.default_rng(self._source.key("turns", self._passes)).permutation(len(self._left))
+            order = self._next_pass()
             again = np.isin(order, taken)  # they wait at the end of the new pass, so that nobody is asked twice
-            may = self._left[order] > again
-            fresh = order[may & ~again]
-            self._order, self._place = np.concatenate([fresh, order[may & again]]), min(missing, len(fresh))
-            taken = np.concatenate([taken, fresh[:missing]])
-        self._left[taken] -= 1
+            self._order, self._place = np.concatenate([order[~again], order[again]]), min(missing, int((~again).sum()))
+            taken = np.concatenate([taken, self._order[: self._place]])
+        self._latest[taken] = self._number
         self._taken = np.sort(taken).tolist()
+
+    def _next_pass(self) -> np.ndarray:
+        """Everybody who may take part once more, in random order."""
+        self._passes += 1
+        order = np.random.default_rng(self._source.key("turns", self._passes)).permutation(self._schedule.clients)
+        return order if self._limits is None else order[self._limits[order] >= self._passes]

@@ -18,16 +18,16 @@ from torch import Generator, Tensor
 
 from sordino.client import Question
 from sordino.errors import UserError
+from sordino.learning.parameters import Layout
+from sordino.learning.records import Records
 from sordino.message import Message
 from sordino.method import Budget, Method, Result, State
-from sordino.parameters import Layout
 from sordino.privacy.gate import Gate
 from sordino.privacy.ledger import Ledger, Row
 from sordino.privacy.records import RecordPlan
 from sordino.privacy.release import Public, Releases, due
 from sordino.privacy.views import View
 from sordino.schedule import Schedule, Turns
-from sordino.training import Records
 from sordino.transport import Answer, Transport
 
 SAVE_SECONDS = 5.0
@@ -86,6 +86,9 @@ class Books(Protocol):
     def note(self, report: RoundReport, accuracies: Sequence[tuple[int, float, float, float]]) -> None:
         """Note down a round, and each client's accuracies: personal, at round start, with the server's model."""
 
+    def check(self, state: dict[str, Any]) -> None:
+        """Refuse a server's state that could not be saved."""
+
     def save(self, now: Restored) -> None:
         """Make everything so far durable."""
 
@@ -116,8 +119,8 @@ class Server:
         self._steps = method.steps()
         self._state_names = sorted(method.public_memory(torch.zeros(ground.layout.size), ground.layout))
         plan = gate.allowance.records
-        limits = np.full(schedule.clients, schedule.turns) if plan is None else plan.turns
-        self._turns = Turns(schedule, limits, gate.source)
+        self._turns = Turns(schedule, gate.source, None if plan is None else plan.turns)
+        self._last_round = self._turns.last()
         restored = books.restored
         self._next_round = 0 if restored is None else restored.rounds
         self._questions = 0 if restored is None else restored.questions
@@ -126,25 +129,37 @@ class Server:
         self._saved = time.monotonic()
 
     def state(self, **initial: Any) -> State:
-        if self._books.restored is not None:
-            return State(**self._books.restored.state)
-        return State(**{name: value() if callable(value) else value for name, value in initial.items()})
+        restored = self._books.restored
+        made = restored.state if restored is not None else {n: v() if callable(v) else v for n, v in initial.items()}
+        self._state = State(**made)
+        return self._state
 
     def rounds(self, state: State) -> Iterator[int]:
+        self._leave()
         self._state = state
-        while self._next_round < self.schedule.rounds and self._turns.of(self._next_round):
+        while self._next_round <= self._last_round:
+            if not self._turns.of(self._next_round):  # nobody has budget left for it
+                self._next_round += 1
+                continue
             self._open = _OpenRound(self._next_round, time.monotonic())
             yield self._next_round
             self._close()
-            if time.monotonic() - self._saved > SAVE_SECONDS and self._next_round < self.schedule.rounds:
+            if time.monotonic() - self._saved > SAVE_SECONDS and self._next_round <= self._last_round:
                 self._books.save(self.now())
                 self._saved = time.monotonic()
 
     def end(self) -> State:
-        """The server's state once the script has come to its end; a round that it broke off counts."""
-        if self._open is not None:
-            self._close()
+        """The server's state once the script has come to its end."""
+        self._leave()
         return self._state
+
+    def stopped(self) -> dict[int, int]:
+        """Clients whose budget did not pay for their next turn, and after which round; zero: they never took part."""
+        return self._turns.stopped()
+
+    def unreached(self) -> list[int]:
+        """Clients that never had a turn."""
+        return self._turns.unreached()
 
     def now(self) -> Restored:
         """Where the run would go on."""
@@ -160,9 +175,7 @@ class Server:
         name, clients = self._known_step(step), self._known_clients(who)
         opened = self._opened
         releases = due(self._steps[name], opened.number)
-        public = Public(
-            message, clients, self._transport.public_states(clients, self._state_names), self.layout.layers
-        )
+        public = Public(message, clients, self._transport.public_states(clients, self._state_names), self.layout.layers)
         self._check(name, releases, clients)
         rows = self._books.ledger.charge(releases, self._questions, opened.number, name, self._gate.allowance, public)
         self._books.charge(rows)
@@ -255,11 +268,19 @@ class Server:
                 )
 
     def _evaluates(self, number: int) -> bool:
-        return (number + 1) % self._evaluate_every == 0 or number + 1 == self.schedule.rounds
+        return (number + 1) % self._evaluate_every == 0 or number == self._last_round
+
+    def _leave(self) -> None:
+        """End the round out of which the method broke, if there is one: it counts if anybody was asked in it."""
+        if self._open is not None and self._open.answers:
+            self._close()
+        self._open = None
 
     def _close(self) -> None:
         """Evaluate and note down the round that has just ended."""
         opened = self._opened
+        if self.last is None:  # early enough to lose no more than one round
+            self._books.check(self._state.__dict__)
         self._open, self._next_round = None, opened.number + 1
         trained = [(clients, answer) for clients, answer in opened.answers if answer.kept]
         who = [client for clients, _ in trained for client in clients]

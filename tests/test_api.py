@@ -9,9 +9,9 @@ import torch
 from helpers import QUICK, QUICK_KEYS, command
 
 import sordino
-from sordino.config import Experiment
+from sordino.experiment.config import Experiment
 from sordino.errors import UserError
-from sordino.experiment import deal
+from sordino.experiment.prepare import deal
 from sordino.simulator.federation import RoundReport
 
 

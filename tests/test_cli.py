@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from helpers import COMMAND, QUICK, command, process, refused
 
-from sordino.config import Experiment
+from sordino.experiment.config import Experiment
 
 RESULT_KEYS = {
     *("run", "method", "variant", "rounds", "accuracy", "epsilon", "delta", "unit", "not_covered", "seconds"),
@@ -308,7 +308,7 @@ def test_a_corrupt_data_set(tmp_path: Path) -> None:
         (["--protect-from=all"], "protect_from cannot be 'all'"),
         (["--participation=0"], "participation cannot be 0.0"),
         (["--workers=0"], "workers cannot be 0"),
-        (["--seed=-1"], "seed must be 0 or more"),
+        (["--seed=-1"], "seed cannot be -1"),
         (["--set=tau"], "--set wants key=value, not 'tau'"),
         (["--set=tau=much"], "hyper-parameter tau cannot be 'much'"),
         (["--set=batch=0"], "hyper-parameter batch cannot be 0"),

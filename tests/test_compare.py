@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from helpers import QUICK, QUICK_KEYS, command
 
-from sordino.comparison import _verdict, compare
-from sordino.config import Experiment
+from sordino.experiment.compare import _verdict, compare
+from sordino.experiment.config import Experiment
 from sordino.errors import UserError
-from sordino.experiment import prepare
+from sordino.experiment.prepare import prepare
 from sordino.simulator.federation import RoundReport
-from sordino.store import Store
+from sordino.experiment.store import Store
 
 
 def experiment(store: Path, **keys: Any) -> Experiment:
@@ -146,7 +146,7 @@ def test_a_method_without_privacy_does_not_contend() -> None:
 
 
 def test_methods_may_come_with_their_own_hyper_parameters(tmp_path: Path) -> None:
-    from sordino.comparison import contender, split_methods
+    from sordino.experiment.compare import contender, split_methods
 
     parts = split_methods("local, feddpa[tau=2,lambda1=0] ,dp-fedavg")
     assert parts == ["local", "feddpa[tau=2,lambda1=0]", "dp-fedavg"]
@@ -162,7 +162,7 @@ def test_one_seed_is_no_proof() -> None:
 
 def test_records_set_aside_for_one_method_are_set_aside_for_all(tmp_path: Path) -> None:
     from sordino.api import compare
-    from sordino.store import Store
+    from sordino.experiment.store import Store
 
     keys = {"clients": 6, "rounds": 1, "store": tmp_path, "set": {"epochs": 1, "batch": 200}}
     compare(methods=["dp-fedavg", "acdp-pfsd"], seeds=1, **keys)

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import math
+import time
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import nn
 
-from sordino import compiling
-from sordino.config import Experiment
+from sordino import models
+from sordino.learning import compiling
+from sordino.experiment.config import Experiment
 from sordino.errors import UserError
-from sordino.experiment import prepare, start
-from sordino.plans import plan_of
-from sordino.privacy.compiled import CompiledSum
-from sordino.store import Store
+from sordino.experiment.prepare import prepare
+from sordino.experiment.run import start
+from sordino.experiment.plan import plan_of
+from sordino.learning.compiled import CompiledSum
+from sordino.simulator.effort import EAGER_LAYER, EAGER_OUTPUT, EAGER_PRODUCT, eager_seconds
+from sordino.experiment.store import Store
 
 
 def experiment(folder: Path, **keys: Any) -> Experiment:
@@ -44,12 +51,10 @@ def impossible(*_: Any) -> CompiledSum:
 @pytest.fixture
 def it_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "COMPILING", 0.0)
-    monkeypatch.setattr(compiling, "WORTH_MEASURING", 0)
 
 
 def test_short_runs_are_not_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "compile_for", pytest.fail)
-    monkeypatch.setattr(compiling, "eager_seconds", pytest.fail)
     assert prepare(experiment(tmp_path)).experiment.compiled == "never"
     assert prepare(experiment(tmp_path, method="dp-fedavg")).experiment.compiled == "never"
 
@@ -66,6 +71,31 @@ def test_long_runs_are_compiled_when_it_pays(
     assert (prepared.record_plan.steps * prepared.record_plan.turns).sum() == 8000
     assert prepared.experiment.compiled == choice
     assert (prepared.compiled is not None) == (choice == "always")
+
+
+def test_the_choice_does_not_depend_on_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One wide network in runs that are just long enough and just too short."""
+    monkeypatch.setattr(compiling, "compile_for", made)
+    wide = {"epochs": 1, "batch": 80, "model.hidden": 4096}
+    step = eager_seconds(models.build("mlp", (1, 8, 8), 10, hidden=4096), (1, 8, 8), 80)
+    enough = math.ceil(compiling.COMPILING / (compiling.SAVED * step * 20))  # a round has 4 clients with 5 steps each
+    for random in (Random(1), Random(2)):
+        for clock in ("perf_counter", "process_time", "monotonic", "time"):
+            monkeypatch.setattr(time, clock, lambda random=random: random.uniform(-1e6, 1e6))
+        for rounds, choice in ((enough + 1, "always"), (enough - 1, "never")):
+            prepared = prepare(experiment(tmp_path, rounds=rounds, set=wide))
+            assert prepared.experiment.compiled == choice
+            assert any("by rule" in reason for reason in prepared.choice.reasons)
+
+
+def test_the_cost_of_an_eager_step_by_hand() -> None:
+    """A convolution of 3x3 on two channels gives 4 maps of 2x2 numbers, of 18 products each; then 16 numbers to 5."""
+    module = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Dropout(), nn.Linear(16, 5))
+    outputs, products = 16 + 5, 16 * 18 + 5 * 16
+    expected = 2 * EAGER_LAYER + 7 * (products * EAGER_PRODUCT + outputs * EAGER_OUTPUT)
+    assert eager_seconds(module, (2, 4, 4), 7) == pytest.approx(expected)
+    assert module.training
+    assert not module[0]._forward_hooks
 
 
 @pytest.mark.usefixtures("it_pays")

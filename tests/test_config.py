@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sordino.config import Experiment, dotted, setting
+from sordino.experiment.config import Experiment, dotted, setting
 from sordino.errors import UserError
 from sordino.methods.feddpa import FedDPA
 

@@ -14,9 +14,10 @@ import torch
 from safetensors.torch import load_file
 from scipy.stats import chi2
 
-from sordino.config import Experiment
+from sordino.experiment.config import Experiment
 from sordino.data import ClientData, FederatedData
-from sordino.experiment import Prepared, carry_on, prepare, resume, start
+from sordino.experiment.prepare import Prepared, prepare
+from sordino.experiment.run import carry_on, resume, start
 from sordino.method import Budget, Method
 from sordino.methods import find, names
 from sordino.privacy.accountant import epsilon_of
@@ -27,7 +28,7 @@ from sordino.privacy.records import RecordPlan, record_epsilon
 from sordino.privacy.release import Derived, Number, Public, Update
 from sordino.simulator.engine import Engine, Work
 from sordino.simulator.memory import Memory
-from sordino.store import Store
+from sordino.experiment.store import Store
 
 ALL = [(name, variant) for name in names() for variant in ("sound", "paper")]
 STACKED = [(name, variant) for name, variant in ALL if find(name).unit == "client"]

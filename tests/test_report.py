@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from sordino.report.plots import curves
+from sordino.report.figures import curves
 from sordino.report.progress import figures, watching
 from sordino.report.tables import comparison_table, epsilon_text, percent, run_report
 

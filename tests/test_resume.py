@@ -9,18 +9,24 @@ import signal
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from helpers import command, refused, start_process
 
-from sordino.api import resume, run
+from sordino import experiment, files
+from sordino.api import load_models, resume, run
+from sordino.errors import UserError
+from sordino.method import Federation
+from sordino.methods.fedavg import FedAvg
 from sordino.simulator import checkpoint, federation
 from sordino.simulator.federation import RoundReport, Simulator
 from sordino.simulator.memory import Memory
-from sordino.store import Store
+from sordino.experiment.store import Store
 
 ROUNDS = 6
 KEYS: dict[str, Any] = {"clients": 8, "rounds": ROUNDS, "partition": "dirichlet:1", "workers": 1}
@@ -114,10 +120,14 @@ MOMENTS: dict[str, tuple[Any, str, int, str]] = {
     "before the memory is on disk": (Memory, "commit", 3, "before"),
     "before the checkpoint": (Memory, "commit", 3, "after"),
     "when the checkpoint is half there": (checkpoint, "replace_file", 3, "before"),
+    "before the folder is on disk": (files, "sync_folder", 3, "before"),
     "before the transaction": (checkpoint, "replace_file", 3, "after"),
     "within the transaction": (Store, "_insert", 3 * 3, "before"),
-    "at the end of the transaction": (Store, "_insert", 3 * 3, "after"),
+    "before the run's row is sealed": (Store, "_seal", 1 + 3, "before"),
+    "at the end of the transaction": (Store, "_seal", 1 + 3, "after"),
     "after the transaction": (Store, "advance", 3, "after"),
+    "when old files are removed": (checkpoint, "remove_leftovers", 1 + 3, "after"),
+    "when the models are half there": (checkpoint, "replace_file", ROUNDS, "before"),
     "when the models are written": (Simulator, "_save_models", 1, "after"),
     "before the last transaction": (Store, "advance", ROUNDS, "before"),
     "after the last transaction": (Store, "advance", ROUNDS, "after"),
@@ -140,6 +150,32 @@ def test_killed_at_any_moment(moment: str, quiet: Path, tmp_path: Path) -> None:
     assert trace(tmp_path, row.run) == uninterrupted(quiet, "dp-fedavg", "stacked")
     (row,) = Store(tmp_path).all()
     assert (row.state, row.rounds_done) == ("done", ROUNDS)
+    kept = {path.name for path in (tmp_path / "runs" / row.run).iterdir()}
+    assert kept == {"lock", "models.safetensors", f"round-{ROUNDS:06d}.safetensors"}
+
+
+RESUMED: dict[str, tuple[Any, str, int, str]] = {
+    "before anything was read": (Memory, "take_over", 1, "before"),
+    "while the memory is copied": (Memory, "_put", 3, "before"),
+    "when the memory was copied": (Memory, "take_over", 1, "after"),
+    "before the first checkpoint of its own": (Memory, "commit", 1, "before"),
+    "before the transaction that points to its own files": (Store, "advance", 1, "before"),
+    "before the old files are removed": (Store, "advance", 1, "after"),
+}
+
+
+@pytest.mark.parametrize("moment", RESUMED)
+@pytest.mark.usefixtures("checkpoints_every_round")
+def test_killed_again_while_it_resumes(moment: str, quiet: Path, tmp_path: Path) -> None:
+    name = stopped(tmp_path)
+
+    def victim() -> None:
+        die_at(*RESUMED[moment])
+        resume(name, tmp_path)
+
+    assert killed(victim)
+    resume(name, tmp_path)
+    assert trace(tmp_path, name) == uninterrupted(quiet, "feddpa", "stacked")
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -241,18 +277,79 @@ def stopped(store: Path, seed: int = 0) -> str:
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        run(store=store, watch=watch, seed=seed, **KEYS, **CASES["feddpa"])
+        run(store=store, watch=watch, seed=seed, engine="stacked", **KEYS, **CASES["feddpa"])
     return Store(store).all()[0].run
 
 
 @pytest.mark.usefixtures("checkpoints_every_round")
-def test_a_checkpoint_of_another_experiment_is_refused(tmp_path: Path) -> None:
+def test_an_agent_goes_on_as_it_was(tmp_path: Path) -> None:
+    """The agent takes the parts of its memory by position, and learns from it once ten transitions are there."""
+    keys = KEYS | {"rounds": 14, "method": "acdp-pfsd", "model": "logistic", "set": {"epochs": 1, "batch": 64}}
+
+    def watch(report: RoundReport) -> None:
+        if report.round == 5:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(store=tmp_path / "stopped", watch=watch, **keys)
+    name = Store(tmp_path / "stopped").all()[0].run
+    resume(name, tmp_path / "stopped")
+    assert trace(tmp_path / "stopped", name) == trace(tmp_path / "whole", run(store=tmp_path / "whole", **keys)["run"])
+
+
+@dataclass(frozen=True)
+class Peculiar(FedAvg):
+    """Keeps all kinds of things at the server, and goes by them."""
+
+    def run(self, fed: Federation, model: torch.Tensor) -> None:
+        server = fed.state(model=model, twice=model, later=None, none={}, names={"a.b": {2: [], 1: (0.0,)}, "a": 1})
+        for number in fed.rounds(server):
+            got = fed.ask(fed.sample(), self.local, {"global": server.model})
+            position = float("".join(map(str, server.names["a.b"])))  # 21, if the order is kept
+            server.model = server.twice = server.model + position / 30 * got["update"].mean(dim=0)
+            server.names["a.b"][2].append(np.float32(number) / np.float32(3))
+            server.later = np.asarray(server.names["a.b"][2])
+            server.model = server.model * (1 - float(server.later.sum()) / 100)
+
+
+@dataclass(frozen=True)
+class Unkeepable(FedAvg):
+    """Keeps a function at the server."""
+
+    def run(self, fed: Federation, model: torch.Tensor) -> None:
+        server = fed.state(model=model, tools={"clip": len})
+        for _ in fed.rounds(server):
+            fed.ask(fed.sample(), self.local, {"global": server.model})
+
+
+@pytest.mark.usefixtures("checkpoints_every_round")
+def test_all_kinds_of_things_at_the_server(tmp_path: Path) -> None:
+    keys = KEYS | {"method": f"{__name__}:Peculiar", "set": {"epochs": 1, "batch": 64}}
+
+    def watch(report: RoundReport) -> None:
+        if report.round == 2:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(store=tmp_path / "stopped", watch=watch, **keys)
+    name = Store(tmp_path / "stopped").all()[0].run
+    resume(name, tmp_path / "stopped")
+    assert trace(tmp_path / "stopped", name) == trace(tmp_path / "whole", run(store=tmp_path / "whole", **keys)["run"])
+
+
+def test_what_cannot_be_kept_is_refused_after_the_first_round(tmp_path: Path) -> None:
+    reports: list[RoundReport] = []
+    with pytest.raises(UserError, match=r"\"tools\['clip'\]\" has a value of type builtin_function_or_method"):
+        run(store=tmp_path, watch=reports.append, method=f"{__name__}:Unkeepable", **KEYS)
+    assert reports == []
+
+
+@pytest.mark.usefixtures("checkpoints_every_round")
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     first, second = stopped(tmp_path), stopped(tmp_path, seed=1)
     one, other = (tmp_path / "runs" / name / "round-000003.safetensors" for name in (first, second))
     one.write_bytes(other.read_bytes())
-    sentence = refused("resume", first, "--store", tmp_path, "--json")
-    assert str(one) in sentence
-    assert "belongs to another experiment" in sentence
+    assert f"The checkpoint {one} is damaged" in refused("resume", first, "--store", tmp_path, "--json")
     assert command("resume", second, "--store", tmp_path, "--json").code == 0
 
 
@@ -263,16 +360,72 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
     whole = file.read_bytes()
     for content in (b"", b"nonsense", whole[: len(whole) // 2]):
         file.write_bytes(content)
-        assert f"The checkpoint {file} cannot be read" in refused("resume", name, "--store", tmp_path, "--json")
+        assert f"The checkpoint {file} is damaged" in refused("resume", name, "--store", tmp_path, "--json")
     file.unlink()
-    assert "cannot be read" in refused("resume", name, "--store", tmp_path, "--json")
+    assert f"The checkpoint {file} is gone" in refused("resume", name, "--store", tmp_path, "--json")
 
 
 @pytest.mark.usefixtures("checkpoints_every_round")
 def test_lost_memory_is_refused(tmp_path: Path) -> None:
     name = stopped(tmp_path)
-    (tmp_path / "runs" / name / "memory.bin").write_bytes(b"short")
+    (tmp_path / "runs" / name / "memory-1.bin").write_bytes(b"short")
     assert "has lost what client" in refused("resume", name, "--store", tmp_path, "--json")
+    (tmp_path / "runs" / name / "memory-1.bin").unlink()
+    assert "has lost what client" in refused("resume", name, "--store", tmp_path, "--json")
+
+
+@pytest.mark.usefixtures("checkpoints_every_round")
+def test_a_resumed_run_has_a_memory_file_of_its_own_and_leaves_none(quiet: Path, tmp_path: Path) -> None:
+    """What the killed process has open is not what the new one reads, and nothing of either remains."""
+    name = stopped(tmp_path)
+    folder = tmp_path / "runs" / name
+    for leftover in ("round-000009.tmp", "models.tmp", "memory-7.bin"):
+        (folder / leftover).write_bytes(b"x")
+    found: list[set[str]] = []
+    with (folder / "memory-1.bin").open("r+b") as old:
+
+        def watch(report: RoundReport) -> None:
+            found.append({path.name for path in folder.iterdir()})
+            old.seek(0)
+            old.write(b"\x7f" * 100_000)
+            old.flush()
+
+        resume(name, tmp_path, watch=watch)
+    files = {"lock", "memory-2.bin"}
+    assert found[0] == files | {"memory-1.bin", "round-000003.safetensors"}
+    assert found[1] == files | {"round-000004.safetensors"}
+    assert trace(tmp_path, name) == uninterrupted(quiet, "feddpa", "stacked")
+
+
+@pytest.mark.usefixtures("checkpoints_every_round")
+def test_two_resumes_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """While one prepares, the other does all the work: the first finds the run finished."""
+    name = stopped(tmp_path)
+    whole: list[dict[str, Any]] = []
+    prepare = experiment.prepare
+
+    def slow(chosen: Any) -> Any:
+        prepared = prepare(chosen)
+        monkeypatch.setattr(experiment, "prepare", prepare)
+        whole.append(resume(name, tmp_path))
+        return prepared
+
+    monkeypatch.setattr(experiment, "prepare", slow)
+    assert [resume(name, tmp_path)] == whole
+
+
+def test_a_finished_run_without_its_models(tmp_path: Path) -> None:
+    name = run(store=tmp_path, **(KEYS | {"rounds": 1}), **CASES["local"])["run"]
+    file = tmp_path / "runs" / name / "models.safetensors"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(UserError, match=f"The file of models {file} is damaged"):
+        load_models(name, tmp_path)
+    assert f"file of models {file} is damaged" in refused("resume", name, "--store", tmp_path)
+    file.unlink()
+    assert f"file of models {file} is gone" in refused("resume", name, "--store", tmp_path)
+    with pytest.raises(UserError, match=f"The file of models {file} is gone"):
+        load_models(name, tmp_path)
 
 
 @pytest.mark.usefixtures("checkpoints_every_round")

@@ -13,9 +13,10 @@ import pytest
 from helpers import COMMAND, QUICK, command, process, refused
 
 from sordino.errors import UserError
-from sordino.simulator import checkpoint
+from sordino.experiment.files import KeptFile
+from sordino.experiment import checkpoint
 from sordino.simulator.memory import Memory
-from sordino.store import Store
+from sordino.experiment.store import NO_ROWS, Progress, Store, _chain
 
 RUN = ("run", "--method=dp-fedavg", *QUICK, "--json")
 
@@ -84,22 +85,145 @@ def test_a_run_is_written_as_it_went(tmp_path: Path) -> None:
     assert curve["personal_worst"] == min(row["personal"] for row in clients[8:])
 
 
-def test_an_altered_ledger_is_noticed(tmp_path: Path) -> None:
-    name = command(*RUN, "--store", tmp_path).document["run"]
-    database = sqlite3.connect(tmp_path / "sordino.db")
+def changed(store: Path, statement: str) -> None:
+    """Change the database of a store behind its back."""
+    database = sqlite3.connect(store / "sordino.db")
     with database:
-        database.execute("update ledger set deviation = 2 * deviation where position = 1")
+        database.execute(statement)
+    database.close()
+
+
+ALTERATIONS = {
+    "a row of the ledger": "update ledger set deviation = 2 * deviation where position = 1",
+    "a type within the ledger": "update ledger set owners = 'text' where position = 1",
+    "the first row of the ledger is gone": "delete from ledger where position = 0",
+    "the last row of the ledger is gone": "delete from ledger where position = 1",
+    "an accuracy": "update rounds set personal = 0.5 where round = 0",
+    "the last round is gone": "delete from rounds where round = 1",
+    "a client's accuracy": "update clients set start = null where client = 3",
+    "a client is gone": "delete from clients where client = 7 and round = 1",
+    "the summary": "update runs set summary = replace(summary, '2', '3')",
+    "how far the run has come": "update runs set rounds_done = 1, summary = null",
+    "the configuration": "update runs set configuration = 'nonsense'",
+    "a digest": "update runs set models_digest = checkpoint_digest",
+}
+
+
+@pytest.mark.parametrize("alteration", ALTERATIONS)
+def test_what_the_database_says_cannot_be_altered(alteration: str, tmp_path: Path) -> None:
+    name = command(*RUN, "--store", tmp_path).document["run"]
+    changed(tmp_path, ALTERATIONS[alteration])
+    table = ALTERATIONS[alteration].split()[2 if "delete" in ALTERATIONS[alteration] else 1]
+    sentence = refused("resume", name, "--store", tmp_path)
+    assert f"{tmp_path / 'sordino.db'} is damaged" in sentence
+    assert repr(name) in sentence
+    if table == "runs":
+        assert sentence == refused("runs", "--store", tmp_path)
+    else:
+        with pytest.raises(UserError, match=f"under '{table}' has been altered"):
+            getattr(Store(tmp_path), {"rounds": "curve"}.get(table, table))(name)
+
+
+def test_the_ledger_has_a_chain_of_its_own(tmp_path: Path) -> None:
+    """Whoever makes the store's digests fit again still has the ledger's links against them."""
+    name = command(*RUN, "--store", tmp_path).document["run"]
+    changed(tmp_path, "update ledger set deviation = 2 * deviation where position = 1")
+    store = Store(tmp_path)
+    chain = _chain(NO_ROWS, store._select("ledger"))
+    store._database.execute("update runs set ledger_chain = ?", (chain,))
+    store._seal(name)
     with pytest.raises(UserError, match="row 1 breaks the chain"):
-        Store(tmp_path).ledger(name)
+        store.ledger(name)
 
 
-def test_a_removed_ledger_row_is_noticed(tmp_path: Path) -> None:
-    name = command(*RUN, "--store", tmp_path).document["run"]
-    database = sqlite3.connect(tmp_path / "sordino.db")
-    with database:
-        database.execute("delete from ledger where position = 0")
-    with pytest.raises(UserError, match="row 0 breaks the chain"):
-        Store(tmp_path).ledger(name)
+@pytest.mark.parametrize("arguments", [("runs",), ("resume", "dp-fedavg-digits-1"), RUN])
+@pytest.mark.parametrize("loss", ["file", "content", "tables", "row"])
+def test_a_store_that_lost_its_database_does_not_look_empty(
+    loss: str, arguments: tuple[str, ...], tmp_path: Path
+) -> None:
+    command(*RUN, "--store", tmp_path)
+    database = tmp_path / "sordino.db"
+    if loss == "row":
+        changed(tmp_path, "delete from runs")
+        if arguments == RUN:
+            return  # a new run needs no old one
+    else:
+        database.unlink()
+    if loss == "content":
+        database.touch()
+    elif loss == "tables":
+        sqlite3.connect(database).execute("vacuum")
+    assert f"The database {database} is damaged" in refused(*arguments, "--store", tmp_path)
+    assert database.exists() == (loss != "file")
+
+
+def test_what_is_committed_stands_in_the_database_file(tmp_path: Path) -> None:
+    """SQLite drops a write-ahead log whose first bytes are damaged without a word: there is none."""
+    store = Store(tmp_path)
+    run = store.create("a", "local", {}, "hash", 1)
+    store.advance(run, 1, KeptFile("c", ""), 0.0, Progress([], [], []))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["runs", "sordino.db"]
+    (tmp_path / "copy").mkdir()
+    (tmp_path / "copy" / "sordino.db").write_bytes((tmp_path / "sordino.db").read_bytes())
+    assert Store(tmp_path / "copy").get(run).rounds_done == 1
+
+
+def test_a_store_of_another_version(tmp_path: Path) -> None:
+    Store(tmp_path).close()
+    changed(tmp_path, "pragma user_version = 0")
+    assert "was written by another version of Sordino" in refused("runs", "--store", tmp_path)
+
+
+def test_tables_of_another_shape(tmp_path: Path) -> None:
+    Store(tmp_path).close()
+    changed(tmp_path, "alter table rounds rename column clip to clap")
+    assert "its tables are not as they were made" in refused("runs", "--store", tmp_path)
+
+
+def test_a_folder_that_a_killed_creation_left_out(tmp_path: Path) -> None:
+    """A run's row comes before its folder: without one it is a run that has not begun."""
+    store = Store(tmp_path)
+    run = store.create("a", "local", {}, "hash", 1)
+    store.path(run).rmdir()
+    assert store.get(run).state == "stopped"
+    with store.lock(run):
+        assert store.get(run).state == "running"
+
+
+@pytest.mark.parametrize("folder", ["absent", "empty"])
+def test_reading_makes_no_store(folder: str, tmp_path: Path) -> None:
+    import sordino
+
+    store = tmp_path / folder
+    if folder == "empty":
+        store.mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    assert "No runs yet" in command("runs", "--store", store).out
+    assert "There is no store" in refused("resume", "a", "--store", store)
+    for read in (sordino.load_models, sordino.resume):
+        with pytest.raises(UserError, match="There is no store"):
+            read("a", store)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_several_writers_to_one_store_at_once(tmp_path: Path) -> None:
+    threads = [Thread(target=lambda: _write_often(tmp_path)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    rows = Store(tmp_path).all()
+    assert len({row.run for row in rows}) == 4
+    assert {row.rounds_done for row in rows} == {10}
+
+
+def _write_often(folder: Path) -> None:
+    store = Store(folder)
+    run = store.create("a", "local", {}, "hash", 10)
+    for done in range(1, 11):
+        store.advance(run, done, KeptFile("c", ""), 0.0, Progress([], [(done, 0, 0.5, None, None)], []))
+        assert len(store.clients(run)) == done
+    store.close()
 
 
 def test_a_finished_run_leaves_no_scratch_files(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from torch import nn
 from torch.func import vmap
 from torch.nn import functional
 
-from sordino.descent import Descent, Tether
-from sordino.parameters import Layout, flatten
-from sordino.training import Batch, Learner, Records, cross_entropy, scrambled
+from sordino.learning.descent import Descent, Tether
+from sordino.learning.parameters import Layout, flatten
+from sordino.learning.records import Batch, Learner, Records, cross_entropy, scrambled
 
 
 def network() -> nn.Module:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,10 @@ class Dataset:
     """Names of the natural clients; () when owner is None."""
     test: np.ndarray | None
     """bool (records,): record belongs to the published test split; None when none is published."""
+    people: str = ""
+    """SHA-256 of all records as they were loaded: runs with the same one are about the same people."""
+    disclosed: tuple[str, ...] = ()
+    """What was read from the records that no epsilon covers, in sentences."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +114,10 @@ class FederatedData:
     """Shape of one record."""
     fingerprint: str
     """SHA-256 over the contents and the deal: equal fingerprints mean byte-equal data for each client."""
+    people: str = ""
+    """SHA-256 of all records before they were dealt: runs with the same one are about the same people."""
+    disclosed: list[str] = field(default_factory=list)
+    """What was read from the records that no epsilon covers, in sentences."""
 
     @functools.cached_property
     def train(self) -> Split:

@@ -33,10 +33,10 @@ def federate(
     else 10. `test` "own" gives each client `test_fraction` of its records as test records; "official" gives
     every client the whole published test set, and all of its own records for training.
     """
-    check(dataset, seed, test_fraction, test)
+    check(dataset, test_fraction, test)
     chosen = parse(partition or (DEFAULT_PARTITION if dataset.owner is None else "natural"))
     # Two streams, so that the test fraction has no influence on the deal.
-    deal_rng, split_rng = (np.random.default_rng([seed, stream]) for stream in (0, 1))
+    deal_rng, split_rng = (random_stream(seed, stream) for stream in (0, 1))
     if chosen.kind == "natural":
         client, names = natural(dataset, clients)
         in_test = dataset.test
@@ -57,10 +57,15 @@ def federate(
     return build(dataset, names, train, test_order, test_sizes)
 
 
-def check(dataset: Dataset, seed: int, test_fraction: float, test: str) -> None:
-    """Refuse arguments that no partition can use."""
+def random_stream(seed: int, stream: int) -> np.random.Generator:
+    """One of a seed's independent streams of choices about records."""
     if seed < 0:
         raise UserError(f"The seed must be 0 or more, but {seed} was given.")
+    return np.random.default_rng([seed, stream])
+
+
+def check(dataset: Dataset, test_fraction: float, test: str) -> None:
+    """Refuse arguments that no partition can use."""
     if not 0 < test_fraction < 1:
         raise UserError(f"The test fraction must lie between 0 and 1, but {test_fraction} was given; 0.2 is usual.")
     if test not in ("own", "official"):
@@ -138,6 +143,8 @@ def build(
         classes=dataset.classes,
         shape=tuple(dataset.x.shape[1:]),
         fingerprint=fingerprint(outline, shared),
+        people=dataset.people,
+        disclosed=list(dataset.disclosed),
     )
 
 

@@ -1,6 +1,6 @@
 """FEMNIST: handwritten characters by writer, from LEAF's JSON files or from one .npz of the same records.
 
-Pixels are LEAF's: in [0, 1], with paper at 1 and ink at 0.
+LEAF stores paper as 1 and ink as 0. The other way round, as in MNIST, networks learn it: inputs are mostly near 0.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import numpy as np
 import torch
 
 from sordino.data.dataset import Dataset
-from sordino.data.formats import corrupt, read_npz
+from sordino.data.formats import check_bytes, corrupt, quote, read_bytes, read_npz, reading
 from sordino.data.images import check_labels
+from sordino.data.pixels import inputs
+from sordino.errors import UserError
 
 CLASSES = 62
 ARCHIVE = "femnist.npz"
@@ -32,17 +34,25 @@ def read_archive(path: Path) -> Dataset:
     for name in ("X", "y", "writer", "is_test", "writer_ids"):
         if name not in arrays:
             raise corrupt(path, f"the array {name} is not in it")
-    images, labels, writer = arrays["X"], arrays["y"].astype(np.int64), arrays["writer"].astype(np.int64)
+    images, names = arrays["X"], arrays["writer_ids"]
+    labels, writer, test = (whole_numbers(path, arrays, name) for name in ("y", "writer", "is_test"))
     records = len(labels)
-    if images.shape != (records, 28, 28) or len(writer) != records or len(arrays["is_test"]) != records:
+    if images.shape != (records, 28, 28) or len(writer) != records or len(test) != records:
         raise corrupt(path, f"its arrays do not all describe {records} images of 28x28")
-    names = tuple(str(name) for name in arrays["writer_ids"])
-    if records and not 0 <= writer.min() <= writer.max() < len(names):
-        raise corrupt(path, f"a writer lies outside 0..{len(names) - 1}")
+    check_bytes(path, images)
+    if names.ndim != 1 or (records and not 0 <= writer.min() <= writer.max() < len(names)):
+        raise corrupt(path, f"a writer lies outside 0..{names.size - 1}")
     check_labels(path, labels, CLASSES)
-    x = torch.from_numpy(images.astype(np.float32)[:, None]).div_(255)
-    test = arrays["is_test"].astype(bool)
-    return Dataset("femnist", x, torch.from_numpy(labels), CLASSES, writer, names, test)
+    x = inputs("femnist", images[:, None])
+    writers = tuple(str(name) for name in names)
+    return Dataset("femnist", x, torch.from_numpy(labels), CLASSES, writer, writers, test.astype(bool))
+
+
+def whole_numbers(path: Path, arrays: dict[str, np.ndarray], name: str) -> np.ndarray:
+    """An array of an .npz file that holds one whole number for each image."""
+    if arrays[name].ndim != 1 or arrays[name].dtype.kind not in "biu":
+        raise corrupt(path, f"its array {name} is not a list of whole numbers")
+    return arrays[name].astype(np.int64)
 
 
 def leaf_files(folder: Path) -> list[tuple[Path, bool]]:
@@ -61,27 +71,27 @@ def read_leaf(folder: Path) -> Dataset:
             labels.append(classes)
             owner.append(np.full(len(classes), index, np.int64))
             test.append(np.full(len(classes), in_test))
-    x = torch.from_numpy(np.concatenate(images).reshape(-1, 1, 28, 28))
+    if not images:
+        raise UserError(f"The LEAF files in {folder} name no writer; make them again with LEAF's scripts.")
+    x = inputs("femnist", np.concatenate(images).reshape(-1, 1, 28, 28), highest=1.0)
     y = torch.from_numpy(np.concatenate(labels))
     return Dataset("femnist", x, y, CLASSES, np.concatenate(owner), tuple(writers), np.concatenate(test))
 
 
 def leaf_users(path: Path) -> list[tuple[str, np.ndarray, np.ndarray]]:
     """Each writer of one LEAF file: name, images (n, 784) and labels (n,)."""
-    try:
-        contents = json.loads(path.read_bytes())
-        users = [
-            (
-                str(name),
-                np.asarray(contents["user_data"][name]["x"], np.float32).reshape(-1, 28 * 28),
-                np.asarray(contents["user_data"][name]["y"], np.int64).reshape(-1),
-            )
-            for name in contents["users"]
-        ]
-    except (ValueError, KeyError, TypeError) as error:
-        raise corrupt(path, f"it is not a LEAF file of users with 28x28 images ({error})") from error
+    contents = read_bytes(path)
+    users = []
+    with reading(path, "it is not a LEAF file of users with 28x28 images"):
+        leaf = json.loads(contents)
+        for name in leaf["users"]:
+            records = leaf["user_data"][name]
+            x = np.asarray(records["x"], np.float32).reshape(-1, 28 * 28)
+            users.append((str(name), x, np.asarray(records["y"]).reshape(-1)))
     for name, x, y in users:
         if len(x) != len(y):
-            raise corrupt(path, f"writer {name} has {len(x)} images and {len(y)} labels")
+            raise corrupt(path, f"writer {quote(name)} has {len(x)} images and {len(y)} labels")
+        if not ((x >= 0) & (x <= 1)).all():
+            raise corrupt(path, f"a pixel of writer {quote(name)} lies outside 0..1")
         check_labels(path, y, CLASSES)
-    return users
+    return [(name, x, y.astype(np.int64)) for name, x, y in users]

@@ -6,9 +6,10 @@ import gzip
 import io
 import math
 import tarfile
-import zipfile
-import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
@@ -18,22 +19,56 @@ IDX_HEADER = 4
 IDX_UNSIGNED_BYTE = 0x08
 
 
+LARGEST_BYTES = 1 << 30
+"""More than any published file holds when it is decompressed: what goes on beyond is made to fill the memory."""
+LONGEST_QUOTE = 200
+
+
+def quote(text: object) -> str:
+    """A text out of a file or a library on one line, without control characters, cut where it is long."""
+    line = " ".join(str(text).split())
+    cut = line if len(line) <= LONGEST_QUOTE else f"{line[:LONGEST_QUOTE]}..."
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in cut)
+
+
 def corrupt(path: Path, why: str) -> UserError:
     """The error for a file whose contents are not what its format promises."""
     return UserError(f"The file {path} is damaged: {why}. Delete it and get it again.")
 
 
+@contextmanager
+def reading(path: Path, otherwise: str) -> Iterator[None]:
+    """Make one sentence of whatever goes wrong while a file is read; `otherwise` is what to say of its contents.
+
+    No library promises which exceptions a broken or malicious file raises in it, so that all are taken.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except MemoryError as error:
+        raise corrupt(path, "it announces more than fits into this machine's memory") from error
+    except Exception as error:
+        if isinstance(error, OSError) and error.strerror:
+            raise UserError(f"The file {path} cannot be read: {error.strerror}.") from error
+        raise corrupt(path, f"{otherwise} ({quote(error) or type(error).__name__})") from error
+
+
 def read_bytes(path: Path) -> bytes:
     """The contents of a file, decompressed when its name ends in .gz."""
-    try:
-        if path.suffix == ".gz":
-            with gzip.open(path) as stream:
-                return stream.read()
-        return path.read_bytes()
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise corrupt(path, f"it cannot be decompressed ({error})") from error
-    except OSError as error:
-        raise UserError(f"The file {path} cannot be read: {error.strerror or error}.") from error
+    with (
+        reading(path, "it cannot be decompressed"),
+        gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file,
+    ):
+        return read_all(path, file)
+
+
+def read_all(path: Path, stream: IO[bytes] | gzip.GzipFile) -> bytes:
+    """The rest of a stream out of a file, refused where it is longer than any published one."""
+    contents = stream.read(LARGEST_BYTES + 1)
+    if len(contents) > LARGEST_BYTES:
+        raise corrupt(path, f"it holds more than {LARGEST_BYTES:,} bytes, which no published file does")
+    return contents
 
 
 def read_idx(path: Path, dimensions: int) -> np.ndarray:
@@ -63,15 +98,12 @@ def read_cifar(path: Path, contents: bytes, label_bytes: int) -> tuple[np.ndarra
 def read_tar(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
     """The named members of a .tar.gz, by their last name, read in one pass."""
     found: dict[str, bytes] = {}
-    try:
-        with tarfile.open(path, "r|gz") as archive:
-            for member in archive:
-                name = member.name.rsplit("/", 1)[-1]
-                stream = archive.extractfile(member) if name in names else None
-                if stream is not None:
-                    found[name] = stream.read()
-    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
-        raise corrupt(path, f"it cannot be unpacked ({error})") from error
+    with reading(path, "it cannot be unpacked"), tarfile.open(path, "r|gz") as archive:
+        for member in archive:
+            name = member.name.rsplit("/", 1)[-1]
+            stream = archive.extractfile(member) if name in names and member.isreg() else None
+            if stream is not None:
+                found[name] = read_all(path, stream)
     missing = [name for name in names if name not in found]
     if missing:
         raise corrupt(path, f"{missing[0]} is not in it")
@@ -83,23 +115,31 @@ def read_mat(path: Path) -> tuple[np.ndarray, np.ndarray]:
     from scipy.io import loadmat
 
     contents = read_bytes(path)
-    try:
-        arrays = loadmat(io.BytesIO(contents))
-    except Exception as error:  # scipy promises no particular exception for a broken file
-        raise corrupt(path, f"it is not a readable MATLAB file ({error})") from error
+    with reading(path, "it is not a readable MATLAB file"):
+        arrays = loadmat(io.BytesIO(contents), variable_names=["X", "y"])
     for name in ("X", "y"):
         if name not in arrays:
             raise corrupt(path, f"the array {name} is not in it")
     images, labels = arrays["X"], arrays["y"].reshape(-1)
     if images.shape != (32, 32, 3, len(labels)):
         raise corrupt(path, f"its images have shape {images.shape}, not (32, 32, 3, {len(labels)})")
+    check_bytes(path, images)
     return images.transpose(3, 2, 0, 1), labels
+
+
+def check_bytes(path: Path, images: np.ndarray) -> None:
+    """Refuse pixels that are not whole numbers of 0..255."""
+    if images.dtype != np.uint8:
+        raise corrupt(path, f"its pixels are {images.dtype}, not uint8")
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """Every array of an .npz file. Pickled objects are refused: reading them would run foreign code."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (ValueError, TypeError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
-        raise corrupt(path, f"it is not a readable .npz file of plain arrays ({error})") from error
+    otherwise = "it is not a readable .npz file of plain arrays"
+    # numpy leaves a file open that it opened and could not read.
+    with reading(path, otherwise), path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+        arrays = {name: archive[name] for name in archive.files}
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):  # numpy hands out the bytes of members that are no arrays
+            raise corrupt(path, f"{otherwise} ({quote(name)} is no array)")
+    return arrays

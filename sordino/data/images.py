@@ -1,9 +1,4 @@
-"""The image data sets: MNIST, Fashion-MNIST, EMNIST, CIFAR-10, CIFAR-100, SVHN and digits.
-
-Pixels are scaled to [0, 1] and then normalised by published constants, which depend on no client's records:
-MNIST and EMNIST by MNIST's mean and deviation, Fashion-MNIST by its own, CIFAR and SVHN by .5 and .5,
-digits by the mean and deviation of the whole public set.
-"""
+"""The image data sets: MNIST, Fashion-MNIST, EMNIST, CIFAR-10, CIFAR-100, SVHN and digits."""
 
 from __future__ import annotations
 
@@ -15,43 +10,24 @@ import torch
 
 from sordino.data.dataset import Dataset
 from sordino.data.formats import corrupt, read_bytes, read_cifar, read_idx, read_mat, read_tar
-
-
-@dataclass(frozen=True)
-class Pixels:
-    """How stored pixels become inputs: (value / highest - mean) / deviation."""
-
-    mean: float
-    deviation: float
-    highest: float = 255.0
-
-
-MNIST_PIXELS = Pixels(0.1307, 0.3081)
-FASHION_PIXELS = Pixels(0.2860, 0.3530)
-COLOUR_PIXELS = Pixels(0.5, 0.5)
-DIGITS_PIXELS = Pixels(0.3053, 0.3760, highest=16.0)
+from sordino.data.pixels import inputs
+from sordino.data.tables import REAL
 
 Part = tuple[np.ndarray, np.ndarray]
 """Images (n, channels, height, width) and labels (n,)."""
 
 
-def normalise(images: np.ndarray, pixels: Pixels) -> torch.Tensor:
-    """Stored pixels as float32 inputs."""
-    x = torch.from_numpy(images.astype(np.float32))
-    return x.div_(pixels.highest).sub_(pixels.mean).div_(pixels.deviation)
-
-
-def assemble(name: str, classes: int, pixels: Pixels, train: Part, test: Part) -> Dataset:
+def assemble(name: str, classes: int, train: Part, test: Part) -> Dataset:
     """The data set whose published test split is `test`."""
     images = np.concatenate([train[0], test[0]])
     labels = np.concatenate([train[1], test[1]]).astype(np.int64)
     in_test = np.arange(len(labels)) >= len(train[1])
-    return Dataset(name, normalise(images, pixels), torch.from_numpy(labels), classes, None, (), in_test)
+    return Dataset(name, inputs(name, images), torch.from_numpy(labels), classes, None, (), in_test)
 
 
 def check_labels(path: Path, labels: np.ndarray, classes: int) -> None:
-    """Refuse a file with a label outside 0..classes-1."""
-    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+    """Refuse a file with a label that is not one of 0..classes-1."""
+    if labels.dtype.kind not in REAL or not np.isin(labels, np.arange(classes)).all():
         raise corrupt(path, f"a label lies outside 0..{classes - 1}")
 
 
@@ -81,13 +57,13 @@ def read_idx_part(folder: Path, names: tuple[str, str], classes: int) -> Part:
 def read_mnist(folder: Path) -> Dataset:
     """MNIST, from its four idx files."""
     train, test = (read_idx_part(folder, idx_names("", split), 10) for split in ("train", "t10k"))
-    return assemble("mnist", 10, MNIST_PIXELS, train, test)
+    return assemble("mnist", 10, train, test)
 
 
 def read_fashion_mnist(folder: Path) -> Dataset:
     """Fashion-MNIST, from its four idx files."""
     train, test = (read_idx_part(folder, idx_names("", split), 10) for split in ("train", "t10k"))
-    return assemble("fashion-mnist", 10, FASHION_PIXELS, train, test)
+    return assemble("fashion-mnist", 10, train, test)
 
 
 def read_emnist(folder: Path) -> Dataset:
@@ -97,7 +73,7 @@ def read_emnist(folder: Path) -> Dataset:
         images, labels = read_idx_part(folder, idx_names("emnist-balanced-", split), 47)
         # EMNIST is published with rows and columns exchanged with respect to MNIST.
         parts.append((images.transpose(0, 1, 3, 2), labels))
-    return assemble("emnist", 47, MNIST_PIXELS, parts[0], parts[1])
+    return assemble("emnist", 47, parts[0], parts[1])
 
 
 @dataclass(frozen=True)
@@ -160,7 +136,7 @@ def read_cifar_folder(folder: Path, layout: CifarLayout) -> Dataset:
         np.concatenate([parts[name][0] for name in layout.train]),
         np.concatenate([parts[name][1] for name in layout.train]),
     )
-    return assemble(layout.name, layout.classes, COLOUR_PIXELS, train, parts[layout.test])
+    return assemble(layout.name, layout.classes, train, parts[layout.test])
 
 
 def read_svhn(folder: Path) -> Dataset:
@@ -172,7 +148,7 @@ def read_svhn(folder: Path) -> Dataset:
         labels = np.where(labels == 10, 0, labels)  # the digit 0 is published as label 10
         check_labels(path, labels, 10)
         parts.append((images, labels))
-    return assemble("svhn", 10, COLOUR_PIXELS, parts[0], parts[1])
+    return assemble("svhn", 10, parts[0], parts[1])
 
 
 def read_digits() -> Dataset:
@@ -180,5 +156,5 @@ def read_digits() -> Dataset:
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
-    x = normalise(bunch.images[:, None], DIGITS_PIXELS)
+    x = inputs("digits", bunch.images[:, None], highest=16.0)
     return Dataset("digits", x, torch.from_numpy(bunch.target.astype(np.int64)), 10, None, (), None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +16,9 @@ import numpy as np
 import torch
 
 from sordino.data.dataset import Dataset
-from sordino.data.formats import read_npz
+from sordino.data.formats import quote, read_npz
 from sordino.data.tables import Table, read_csv, read_parquet
-from sordino.errors import UserError
+from sordino.errors import UserError, quoted
 
 DEFAULT_LABEL = "label"
 KINDS = (".csv", ".parquet", ".npz")
@@ -35,37 +36,69 @@ class ClientFile:
     test: np.ndarray | None
 
 
-def read_own(folder: Path, label: str | None, shape: tuple[int, ...] | None) -> Dataset:
+UNDECLARED = (
+    "The labels that occur were read from the clients' data: a rare one shows in the model's width. Declare them with "
+    "the key `labels`."
+)
+
+
+def read_own(
+    folder: Path, label: str | None, shape: tuple[int, ...] | None, labels: tuple[str | int, ...] | None = None
+) -> Dataset:
     """The records of every file of a folder; the owner of a record is the file it stands in.
 
-    Labels, text or whole numbers, become 0..classes-1 in sorted order over all files. `shape`, when given, is
-    the shape each record is brought into.
+    Labels, text or whole numbers, become 0..classes-1 in the order of `labels`, or, where those that may occur are not
+    declared, in sorted order over all files. `shape`, when given, is the shape each record is brought into.
     """
     files: list[ClientFile] = []
     for path in client_paths(folder):
         first = files[0] if files else None
         files.append(read_file(path, label or DEFAULT_LABEL, first.columns if first else None))
         check_agreement(files[0], files[-1])
-    labels, classes = number_labels([label for file in files for label in file.labels])
+    if labels is None:
+        numbers, classes = number_labels([label for file in files for label in file.labels])
+    else:
+        numbers, classes = declared_labels(files, [str(one) for one in labels]), len(labels)
     x = np.concatenate([file.x for file in files])
     if shape is not None:
         x = reshape(x, shape, folder)
     return Dataset(
         name=folder.resolve().name,
         x=torch.from_numpy(x),
-        y=torch.from_numpy(labels),
+        y=torch.from_numpy(numbers),
         classes=classes,
         owner=np.repeat(np.arange(len(files)), [len(file.labels) for file in files]),
         owner_names=tuple(file.path.stem for file in files),
         test=None if files[0].test is None else np.concatenate([file.test for file in files if file.test is not None]),
+        disclosed=() if labels is not None else (UNDECLARED,),
     )
+
+
+def declared_labels(files: list[ClientFile], labels: list[str]) -> np.ndarray:
+    """The number of each record's label among the declared ones; a label that is not declared raises."""
+    if len(labels) < 2 or len(set(labels)) < len(labels):
+        raise UserError(f"labels = {quoted(labels)}: declare at least two, each once.")
+    places = {label: place for place, label in enumerate(labels)}
+    for file in files:
+        for label in file.labels:
+            if label not in places:
+                raise UserError(
+                    f"The file {file.path} has a record with the label {quote(label)!r}, which `labels` lacks."
+                )
+    return np.array([places[label] for file in files for label in file.labels], dtype=np.int64)
 
 
 def client_paths(folder: Path) -> list[Path]:
     """The client files of a folder, in order of name. Hidden files and other kinds are not client files."""
-    if not folder.is_dir():
-        raise UserError(f"There is no folder {folder}; name a folder with one CSV, Parquet or NPZ file per client.")
-    paths = sorted(path for path in folder.iterdir() if path.suffix.lower() in KINDS and not path.name.startswith("."))
+    if not os.path.isdir(folder):
+        raise UserError(
+            f"There is no folder {quote(folder)}; name a folder with one CSV, Parquet or NPZ file per client."
+        )
+    try:
+        inside = sorted(folder.iterdir())
+    except OSError as error:
+        raise UserError(f"The folder {folder} cannot be read: {error.strerror}.") from error
+    paths = [path for path in inside if path.suffix.lower() in KINDS and not path.name.startswith(".")]
     if not paths:
         raise UserError(
             f"The folder {folder} holds no {', '.join(KINDS)} file; put one file per client in it, "
@@ -90,7 +123,7 @@ def read_file(path: Path, label: str, order: tuple[str, ...] | None) -> ClientFi
     if label not in table.columns:
         near = difflib.get_close_matches(label, table.columns, n=len(table.columns), cutoff=0.0)
         raise UserError(
-            f"The file {path} has no column {label!r} for the label; its columns are: {', '.join(near)}. "
+            f"The file {path} has no column {label!r} for the label; its columns are: {quote(', '.join(near))}. "
             "Name the right one with --label."
         )
     names = tuple(name for name in table.columns if name != label)
@@ -120,7 +153,7 @@ def read_arrays(path: Path) -> ClientFile:
     for name in ("x", "y"):
         if name not in arrays:
             raise UserError(
-                f"The file {path} has no array {name!r}; its arrays are: {', '.join(arrays) or 'none'}. "
+                f"The file {path} has no array {name!r}; its arrays are: {quote(', '.join(arrays)) or 'none'}. "
                 "Save it with np.savez(path, x=..., y=...)."
             )
     if ("x_test" in arrays) != ("y_test" in arrays):
@@ -130,7 +163,7 @@ def read_arrays(path: Path) -> ClientFile:
     features, labels = [], []
     for x_name, y_name in parts:
         x, y = arrays[x_name], arrays[y_name].reshape(-1)
-        if x.ndim < 2 or len(x) != len(y):
+        if x.ndim < 2 or len(x) != len(y) or 0 in x.shape[1:]:
             raise UserError(
                 f"The file {path} has {x_name} of shape {x.shape} and {len(y)} labels in {y_name}; "
                 "give one row of features per label."
@@ -163,14 +196,12 @@ def check_agreement(first: ClientFile, file: ClientFile) -> None:
 
 def number_labels(labels: list[str]) -> tuple[np.ndarray, int]:
     """Labels as 0..classes-1 in sorted order: by value when all are whole numbers, else by text."""
-    values, numbers = np.unique(np.array(labels, dtype=str), return_inverse=True)
     try:
-        order = np.argsort([int(value) for value in values])
+        values = sorted(set(labels), key=int)
     except ValueError:
-        order = np.arange(len(values))
-    rank = np.empty(len(values), np.int64)
-    rank[order] = np.arange(len(values))
-    return rank[numbers], len(values)
+        values = sorted(set(labels))
+    numbers = {value: number for number, value in enumerate(values)}
+    return np.array([numbers[label] for label in labels], dtype=np.int64), len(values)
 
 
 def reshape(x: np.ndarray, shape: tuple[int, ...], folder: Path) -> np.ndarray:

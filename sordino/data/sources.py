@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from sordino.data import femnist, heart, images
 from sordino.data.dataset import Dataset
+from sordino.data.federate import fingerprint
+from sordino.data.formats import quote
 from sordino.data.own import read_own
 from sordino.errors import UserError, unknown
 
@@ -181,12 +183,17 @@ class Entry:
     licence: str
 
 
+def at_home(folder: str | Path) -> Path:
+    """A folder as the user wrote it, with ~ replaced where that user exists."""
+    return Path(os.path.expanduser(folder))
+
+
 def data_folder(data_dir: Path | None) -> Path:
     """The folder of data sets: the one given, else $SORDINO_DATA, else ~/.cache/sordino."""
     if data_dir is not None:
-        return Path(data_dir).expanduser()
+        return at_home(data_dir)
     named = os.environ.get("SORDINO_DATA")
-    return Path(named).expanduser() if named else Path.home() / ".cache" / "sordino"
+    return at_home(named) if named else Path.home() / ".cache" / "sordino"
 
 
 def source(name: str) -> Source:
@@ -204,12 +211,20 @@ def places(name: str, data_dir: Path | None) -> list[Path]:
     return [data_folder(data_dir) / name, *known.system]
 
 
+def lacking(known: Source, folder: Path) -> list[str]:
+    """Names of the files that a folder lacks; a folder that the system does not let us look into is refused."""
+    try:
+        return known.missing(folder)
+    except OSError as error:
+        raise UserError(f"The folder {quote(folder)} cannot be looked into: {error.strerror}.") from error
+
+
 def catalogue(data_dir: Path | None = None) -> list[Entry]:
     """Every known data set, and whether it is here."""
     entries = []
     for name, known in SOURCES.items():
         looked_in = places(name, data_dir)
-        found_at = next((folder for folder in looked_in if not known.missing(folder)), None)
+        found_at = next((folder for folder in looked_in if not lacking(known, folder)), None)
         entries.append(
             Entry(
                 name=name,
@@ -228,29 +243,45 @@ def catalogue(data_dir: Path | None = None) -> list[Entry]:
 
 
 def load(
-    data: str, data_dir: Path | None = None, label: str | None = None, shape: tuple[int, ...] | None = None
+    data: str,
+    data_dir: Path | None = None,
+    label: str | None = None,
+    shape: tuple[int, ...] | None = None,
+    labels: tuple[str | int, ...] | None = None,
 ) -> Dataset:
     """The data set of a known name, or the records of a folder with one file per client.
 
-    `label` (the label column) and `shape` (of one record) are for a folder of the user's own files only.
+    `label` (the label column), `shape` (of one record) and `labels` (that may occur) are for a folder of the user's own
+    files only.
     """
-    if data not in SOURCES and (os.sep in data or "/" in data or Path(data).expanduser().is_dir()):
-        return read_own(Path(data).expanduser(), label, shape)
+    found = _read(data, data_dir, label, shape, labels)
+    return replace(found, people=fingerprint([], [found.x, found.y]))
+
+
+def _read(
+    data: str,
+    data_dir: Path | None,
+    label: str | None,
+    shape: tuple[int, ...] | None,
+    labels: tuple[str | int, ...] | None,
+) -> Dataset:
+    if data not in SOURCES and (os.sep in data or "/" in data or os.path.isdir(at_home(data))):
+        return read_own(at_home(data), label, shape, labels)
     known = source(data)
-    if label is not None or shape is not None:
-        given = "label" if label is not None else "shape"
+    given = [name for name, value in (("label", label), ("shape", shape), ("labels", labels)) if value is not None]
+    if given:
         raise UserError(
-            f"{given!r} was given for the known data set {data!r}, which has its own; "
+            f"{given[0]!r} was given for the known data set {data!r}, which has its own; "
             "leave it out, or name a folder of your own files."
         )
     looked_in = places(data, data_dir)
     for folder in looked_in:
-        if not known.missing(folder):
+        if not lacking(known, folder):
             return known.read(folder)
     if not looked_in:
         return known.read(Path())
     raise UserError(
         f"The data set {data!r} is not here: looked in {' and '.join(str(folder) for folder in looked_in)} "
-        f"(missing: {', '.join(known.missing(looked_in[0]))}); download it with `sordino data get {data}`, "
+        f"(missing: {', '.join(lacking(known, looked_in[0]))}); download it with `sordino data get {data}`, "
         "or point --data-dir at the folder that holds it."
     )

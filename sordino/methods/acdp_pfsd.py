@@ -28,18 +28,19 @@ test records would leak them into training; the surrogate and the advantage have
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from sordino.learning.records import Batch, Loss, Records, cross_entropy
 from sordino.method import Federation, Message, NotNegative, Positive, Result, Variant
 from sordino.methods.bases import Clipped, Clipping
 from sordino.parts.distillation import classic, decoupled
 from sordino.parts.ppo_threshold import LearnedThreshold
 from sordino.parts.thresholds import Threshold
 from sordino.privacy.release import sends
-from sordino.training import Batch, Loss, Records, cross_entropy
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class ACDPpFSD(Clipped):
     """Of the softened probabilities: KT. Not given for this method; pFedSD's 3."""
     others: NotNegative = 0.25
     """The weight of the non-target part: N. Paper: 0.25."""
-    alpha: float = 0.5
+    alpha: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.5
     """The weight of the cross-entropy; the distillation has 1 - alpha. Not given; 0.5."""
 
     def run(self, fed: Federation, model: Tensor) -> None:

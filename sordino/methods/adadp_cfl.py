@@ -35,9 +35,9 @@ from typing import Annotated, Any, ClassVar
 import torch
 from torch import Tensor
 
-from sordino.descent import InPlace
+from sordino.learning.descent import InPlace
 from sordino.message import Each
-from sordino.method import Federation, Message, NotNegative, Result, Share, State, Variant
+from sordino.method import Count, Federation, Message, NotNegative, Result, Share, State, Variant
 from sordino.methods.bases import RecordLevel
 from sordino.named import Named
 from sordino.parts import clustering
@@ -61,12 +61,12 @@ class AdaDPCFL(RecordLevel):
     clipping: Clipping = Learned()
     """How thresholds are chosen: `ddpg` (the paper's), `fixed`, or `percentile` of a client's noisy gradient norms
     over its last participations (DP-AGR)."""
-    angle: float | None = None
+    angle: NotNegative | None = None
     """Where clusters are kept apart: gamma. An angle in degrees (`paper`; without one, in the largest gap), or a
     distance in units of what noise and the draw of records explain (`sound`; without one, just above 1)."""
-    vectors: int = 3
+    vectors: Count = 3
     """Singular vectors of a subspace: p. PACFL's script: 3."""
-    dimensions: int = 8
+    dimensions: Count = 8
     """To how many dimensions records are projected before their second moments are released."""
     cluster_share: Share = 0.2
     """The share of epsilon that the grouping costs. On Fashion-MNIST groups are found from an epsilon of about 0.5 with

@@ -9,9 +9,9 @@ from typing import Annotated, ClassVar
 import numpy as np
 from torch import Tensor
 
-from sordino.descent import InPlace
 from sordino.errors import UserError
-from sordino.method import Budget, Method, Positive, Schedule
+from sordino.learning.descent import InPlace
+from sordino.method import LARGEST, LARGEST_EPSILON, LEAST_EPSILON, Budget, Method, Positive, Schedule
 from sordino.named import Named
 from sordino.parts.ppo_threshold import LearnedThreshold
 from sordino.parts.thresholds import Fixed, LayerWise, Median, Quantile, Threshold
@@ -31,7 +31,7 @@ class Clipped(Method):
     clip: Positive = 0.5
     """The clipping threshold C, or the one to start from. FedDPA, FedGLP-ADP, ACDP-pFSD on EMNIST: 0.5."""
     clipping: Clipping = Fixed()
-    """How the threshold is chosen: `fixed`, `quantile`, `median`, `layer-wise` or `ppo`, each with settings of its own."""
+    """How the threshold is chosen: `fixed`, `quantile`, `median`, `layer-wise` or `ppo`; each has settings of its own."""
 
     @property
     def threshold(self) -> Threshold:
@@ -75,13 +75,15 @@ class RecordLevel(Method):
             parts = [tuple(float(x) for x in part.split(":")) for part in str(self.budgets).split(",")]
         except ValueError as error:
             raise self._not_understood() from error
-        if any(part[0] <= 0 or not np.isfinite(part[0]) for part in parts):
-            raise UserError(f"budgets = {self.budgets!r}: every epsilon must be above 0.")
+        if any(not LEAST_EPSILON <= part[0] <= LARGEST_EPSILON for part in parts):
+            raise UserError(
+                f"budgets = {self.budgets!r}: every epsilon must lie between {LEAST_EPSILON:g} and {LARGEST_EPSILON:g}."
+            )
         if all(len(part) == 1 for part in parts):
             if len(parts) != clients:
                 raise UserError(f"budgets names {len(parts)} epsilons, but there are {clients} clients.")
             return np.array([part[0] for part in parts])
-        if any(len(part) != 2 or part[1] <= 0 for part in parts):
+        if any(len(part) != 2 or not 0 < part[1] <= LARGEST for part in parts):
             raise self._not_understood()
         shares = np.array([part[1] for part in parts]) / sum(part[1] for part in parts)
         ends = np.round(np.cumsum(shares) * clients).astype(int)

@@ -21,10 +21,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from sordino.learning.records import Records
 from sordino.method import Federation, Message, Result
 from sordino.methods.bases import Clipped
 from sordino.privacy.release import sends
-from sordino.training import Records
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from sordino.learning.records import Records
 from sordino.method import Federation, Message, Method, Result
 from sordino.privacy.release import Bare, sends
-from sordino.training import Records
 
 
 @dataclass(frozen=True)

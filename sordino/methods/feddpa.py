@@ -36,13 +36,13 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from sordino.descent import Pull, Tether
+from sordino.learning.descent import Pull, Tether
+from sordino.learning.parameters import Layout
+from sordino.learning.records import Records
 from sordino.method import Federation, Message, NotNegative, Result, Variant
 from sordino.methods.bases import Clipped
-from sordino.parameters import Layout
 from sordino.privacy.accountant import rdp_multiplier
 from sordino.privacy.release import sends
-from sordino.training import Records
 
 
 @dataclass(frozen=True)

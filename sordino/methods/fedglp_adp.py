@@ -40,14 +40,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sordino.method import Budget, Federation, Message, NotNegative, Result, Schedule, Share, Variant
+from sordino.learning.parameters import Layout
+from sordino.learning.records import Records
+from sordino.method import Budget, Epsilon, Federation, Message, NotNegative, Result, Schedule, Share, Variant
 from sordino.methods.bases import Clipped, Clipping
-from sordino.parameters import Layout
 from sordino.parts.masks import grown, schedule
 from sordino.parts.thresholds import LayerWise, first_weights, stepped
 from sordino.privacy.plan import multiplier_for
 from sordino.privacy.release import Derived, Releases, Update, sends
-from sordino.training import Records
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class FedGLPADP(Clipped):
     """The share of personal parameters in the end, at moderate noise. Paper: 0.3."""
     growth: NotNegative = 0.2
     """How strongly that share grows with the noise multiplier (Eq. 11's a). Paper: 0.2. 0: the share is fixed."""
-    moderate_epsilon: float = 6.0
+    moderate_epsilon: Epsilon = 6.0
     """The budget at which noise is called moderate: sigma_0 is its multiplier. Paper: 6."""
     lambda1: NotNegative = 0.05
     """How strongly personal parameters are held near their start. Not given; FedDPA's best."""

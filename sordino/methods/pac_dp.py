@@ -29,15 +29,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from sordino.errors import UserError
 from sordino.message import Each
-from sordino.method import Budget, Federation, Message, NotNegative, Result, Schedule, Share, Variant
+from sordino.method import Budget, Federation, Message, Result, Schedule, Share, Variant
 from sordino.methods.bases import RecordLevel
 from sordino.parts.curves import PUBLISHED, Curve, load_curve, plateau_then_cosine
 from sordino.privacy.gradients import PrivateRecords
@@ -64,8 +65,8 @@ class PACDP(RecordLevel):
     """What it falls to, as a share: lambda_min. Paper: 0.1."""
     hot_start: bool = False
     """Train the first model on public records."""
-    hot_start_epochs: NotNegative = 5
-    """How many passes over them."""
+    hot_start_epochs: Annotated[int, Field(ge=0, le=100_000)] = 5
+    """Passes over the public records."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
         thresholds = self._thresholds(fed.record_plan.budgets)
@@ -120,6 +121,6 @@ class PACDP(RecordLevel):
 
     def _hot(self, fed: Federation, model: Tensor) -> Tensor:
         descent = self.descent(fed.public())
-        for _ in range(int(self.hot_start_epochs)):
+        for _ in range(self.hot_start_epochs):
             model = descent.epoch(model)
         return model

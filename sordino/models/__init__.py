@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
 from typing import Any
 
+import torch
 from torch import nn
 
 from sordino.dotted import is_dotted
@@ -43,6 +45,7 @@ def build(name: str, shape: tuple[int, ...], classes: int, **options: Any) -> nn
     network = NETWORKS[name]
     _check_options(name, network, options)
     _check_shape(name, network, shape)
+    _check_memory(name, network, shape, classes, options)
     return network.make(shape, classes, **options)
 
 
@@ -71,6 +74,20 @@ def _check_options(name: str, network: Network, options: dict[str, Any]) -> None
             raise UserError(f"The model {name!r} has no options; leave {option!r} out.")
         if option not in known:
             raise unknown(f"option of the model {name!r} called", option, known)
+
+
+def _check_memory(name: str, network: Network, shape: tuple[int, ...], classes: int, options: dict[str, Any]) -> None:
+    """Refuse a network whose weights, gradient and update this machine could not hold, before it is made."""
+    if not options:
+        return
+    with torch.device("meta"):
+        parameters = sum(part.numel() for part in network.make(shape, classes, **options).parameters())
+    needed, there = 3 * 4 * parameters, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > there:
+        raise UserError(
+            f"The model {name!r} with these options has {parameters:,} parameters: training it takes "
+            f"{needed / 2**30:,.0f} GiB, and this machine has {there / 2**30:,.0f}."
+        )
 
 
 def _check_shape(name: str, network: Network, shape: tuple[int, ...]) -> None:

@@ -17,11 +17,13 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from sordino.errors import UserError
+from sordino.errors import UserError, quoted
 from sordino.models.layers import append, features, sequence
 from sordino.models.resnets import resnet9, resnet18, resnet34
 
 Shape = tuple[int, ...]
+WIDEST = 1_000_000_000
+"""The widest layer that is taken for meant; whether it fits is another question."""
 
 
 @dataclass(frozen=True)
@@ -194,8 +196,10 @@ def _widths(hidden: int | str | Sequence[int]) -> list[int]:
             widths = [hidden] if isinstance(hidden, int) else list(hidden)
     except (TypeError, ValueError):
         widths = []
-    if not widths or any(type(width) is not int or width < 1 for width in widths):
-        raise UserError(f"The option 'hidden' is one or more positive widths, like 64 or '64,64', not {hidden!r}.")
+    if not widths or any(type(width) is not int or not 1 <= width <= WIDEST for width in widths):
+        raise UserError(
+            f"The option 'hidden' is one or more widths from 1 to {WIDEST:,}, like 64 or '64,64', not {quoted(hidden)}."
+        )
     return widths
 
 

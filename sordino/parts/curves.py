@@ -18,7 +18,7 @@ from scipy.optimize import lsq_linear
 from scipy.stats import theilslopes
 from sklearn.isotonic import IsotonicRegression
 
-from sordino.errors import UserError, unknown
+from sordino.errors import UserError, unknown, writing
 
 Point = tuple[float, float]
 """A budget epsilon and the threshold that was best with it."""
@@ -75,7 +75,8 @@ def evaluated(kind: str, coefficients: Sequence[float], epsilons: np.ndarray) ->
     if kind == "quadratic":
         return np.polyval(coefficients, epsilons)
     if kind == "power":
-        return coefficients[0] * epsilons ** coefficients[1]
+        with np.errstate(over="ignore"):  # infinity is held to clip_high like any other value
+            return coefficients[0] * epsilons ** coefficients[1]
     half = len(coefficients) // 2
     return np.interp(epsilons, coefficients[:half], coefficients[half:])
 
@@ -209,8 +210,8 @@ def plateau_then_cosine(t: int, rounds: int, plateau: float = 0.6, floor: float 
 
 def save(curve: Curve, path: Path) -> None:
     """Write a curve as a small JSON file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(asdict(curve), indent=2) + "\n", encoding="utf-8")
+    with writing(path):
+        path.write_text(json.dumps(asdict(curve), indent=2) + "\n", encoding="utf-8")
 
 
 def load_curve(path: Path) -> Curve:
@@ -220,7 +221,9 @@ def load_curve(path: Path) -> Curve:
         return restored(stored)
     except OSError as error:
         raise UserError(f"The curve {path} cannot be read ({error.strerror}); fit one: `sordino curve fit`.") from error
-    except (ValueError, TypeError, KeyError) as error:
+    except RecursionError as error:
+        raise UserError(f"{path} is not a curve of `sordino curve fit`: it is nested too deeply.") from error
+    except (ValueError, TypeError, KeyError, OverflowError) as error:
         raise UserError(f"{path} is not a curve of `sordino curve fit`: {error}.") from error
 
 
@@ -233,6 +236,10 @@ def restored(stored: Mapping[str, Any]) -> Curve:
     if not (count >= 4 and count % 2 == 0 if kind == "piecewise" else count == KINDS[kind]):
         raise ValueError(f"{count} coefficients are not those of a {kind} curve")
     low, high, clip_low, clip_high = (float(stored[name]) for name in ("low", "high", "clip_low", "clip_high"))
+    if not all(math.isfinite(number) for number in (*coefficients, high, clip_high)):
+        raise ValueError("its numbers are not finite")
+    if not (0 < low <= high and 0 < clip_low <= clip_high):
+        raise ValueError("its ranges must be above 0, the lower end first")
     return Curve(kind, coefficients, low, high, clip_low, clip_high, dict(stored.get("provenance", {})))
 
 
@@ -261,6 +268,6 @@ def draw(curve: Curve, points: Sequence[Point], path: Path) -> None:
     axis.set_ylabel("clipping threshold C")
     axis.grid(alpha=0.3)
     axis.legend(frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    with writing(path):
+        figure.savefig(path, dpi=120)
     pyplot.close(figure)

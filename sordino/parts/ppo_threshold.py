@@ -11,17 +11,20 @@ Where these two numbers come from decides what is private:
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from sordino.method import Budget, Count, Federation, Message, Positive, Replies, Schedule, Share
-from sordino.parts.ppo import Ppo
+from sordino.learning.records import Records, cross_entropies
+from sordino.method import LEAST_SHARE, Budget, Count, Federation, Message, Positive, Replies, Schedule
+from sordino.parts.agents.ppo import Ppo, observation
 from sordino.parts.thresholds import State, Threshold
 from sordino.privacy.release import Bare, Number, Releases, Update
-from sordino.training import Records, cross_entropies
 
+WORST = 1e6
+"""The largest loss that an agent is shown: beyond it the squares in its gradients leave float32."""
 ENOUGH_CLIENTS = 500
 """From this many clients on, noised means of their metrics are worth reading."""
 
@@ -38,7 +41,7 @@ class LearnedThreshold(Threshold):
     """What the agent learns from: `public` records at the server (free), noised means of the clients' `metrics` (paid
     for), `bare` metrics (published; epsilon is infinite), or `auto`: public below 500 clients, where noised means would
     be useless."""
-    share: Share = 0.025
+    share: Annotated[float, Field(ge=LEAST_SHARE, le=0.5 - LEAST_SHARE, allow_inf_nan=False)] = 0.025
     """The share of the budget that each of the two noised metrics takes."""
     every: Count = 1
     """The noised metrics leave in the first round and in each so many rounds after it."""
@@ -61,7 +64,9 @@ class LearnedThreshold(Threshold):
         deviation = budget.multiplier / self.share**0.5 * self.loss_bound / 2 / schedule.cohort
         noise = f"the noise of a mean loss would be {deviation:.2g}, on losses of 0 to {self.loss_bound:g}"
         if self.reads == "public":
-            return [f"The agent learns from public records, which cost nothing: with {schedule.cohort} clients {noise}."]
+            return [
+                f"The agent learns from public records, which cost nothing: with {schedule.cohort} clients {noise}."
+            ]
         return [f"The agent learns from noised means of the clients' metrics, which are paid for: {noise}."]
 
     def begin(self, fed: Federation, clip: float) -> State:
@@ -115,12 +120,13 @@ class LearnedThreshold(Threshold):
     def _seen(self, got: Replies, fed: Federation, model: Tensor) -> Tensor | None:
         """Loss and accuracy after this round."""
         if self.reads == "bare":
-            return torch.stack([trimmed_mean(got.rows("loss")), trimmed_mean(got.rows("accuracy"))])
+            return observation(trimmed_mean(got.rows("loss")), trimmed_mean(got.rows("accuracy")), WORST)
         if self.reads == "metrics":
             if not got.has("loss"):
                 return None
-            return torch.cat([got.mean("loss").clamp(0, self.loss_bound), got.mean("accuracy").clamp(0, 1)])
-        return torch.tensor(fed.judge(model))
+            return observation(got.mean("loss"), got.mean("accuracy"), min(self.loss_bound, WORST))
+        loss, accuracy = fed.judge(model)
+        return observation(torch.tensor(loss), torch.tensor(accuracy), WORST)
 
 
 def trimmed_mean(values: Tensor, low: float = 0.1, high: float = 0.8) -> Tensor:

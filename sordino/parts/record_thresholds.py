@@ -13,8 +13,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from sordino.method import Federation, Positive, Replies, Share
-from sordino.parts.ddpg import Ddpg, threshold
+from sordino.method import Count, Federation, Positive, Replies, Share
+from sordino.parts.agents.ddpg import Ddpg, threshold
+from sordino.parts.agents.ppo import observation
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.release import Average, Bare, Releases
 
@@ -54,7 +55,7 @@ class Percentile(RecordThreshold):
     """The smallest threshold."""
     high: Positive = 10.0
     """The largest."""
-    patience: int = 5
+    patience: Count = 5
     """Over how many participations it looks back."""
 
     def begin(self, fed: Federation, clip: float) -> State:
@@ -100,10 +101,9 @@ class Learned(RecordThreshold):
         return dict(zip(("loss", "accuracy"), data.raw_metrics(model) if bare else data.judged(model), strict=True))
 
     def following(self, state: State, members: Sequence[int], got: Replies, fed: Federation) -> State:
-        losses = got.rows("loss").flatten().clamp(0, self.loss_bound)
-        accuracies = got.rows("accuracy").flatten().clamp(0, 1)
-        for client, now in zip(members, torch.stack([losses, accuracies], dim=1), strict=True):
-            state = self._acted(state, client, now, fed)
+        seen = zip(members, got.rows("loss"), got.rows("accuracy"), strict=True)
+        for client, loss, accuracy in seen:
+            state = self._acted(state, client, observation(loss, accuracy, self.loss_bound), fed)
         return state
 
     def _acted(self, state: State, client: int, now: Tensor, fed: Federation) -> State:

@@ -14,6 +14,8 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
+from sordino.errors import UserError
+
 OPACUS_ORDERS: tuple[float, ...] = tuple(1 + x / 10 for x in range(1, 100)) + tuple(range(12, 64))
 """The RDP orders with which the papers' figures were computed (Opacus' defaults)."""
 
@@ -77,4 +79,11 @@ def rdp_multiplier(epsilon: float, releases: int, delta: float, rate: float = 1.
     low, high = 0.05, 1.0
     while rdp_epsilon(high, releases, delta, rate) > epsilon:
         high *= 2
+        if high > 2**40:
+            raise UserError(
+                f"The accountant of the papers cannot print epsilon = {epsilon:g} at delta = {delta:g}, however much "
+                "noise there is: give a larger epsilon, or use --variant sound."
+            )
+    while rdp_epsilon(low, releases, delta, rate) < epsilon:
+        low /= 2
     return float(brentq(lambda z: rdp_epsilon(z, releases, delta, rate) - epsilon, low, high, xtol=1e-4, rtol=1e-5))

@@ -1,7 +1,7 @@
 """The sum of the records' gradients, each scaled down to the threshold.
 
 Of every record it holds that what it brings into the sum as computed, its share of all rounding included, has a norm of
-at most its threshold, or in each layer of at most that layer's: `sordino.per_example` defines the share and proves the
+at most its threshold, or in each layer of at most that layer's: `sordino.learning.per_record` defines the share and proves the
 bound on the norms. What remains is that the sum's rounding is shared by all: when one record leaves, the shares of the
 others stay within their own bounds, but need not stay the same.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sordino.per_example import UNDERFLOW, Book
+from sordino.learning.per_record import UNDERFLOW, Book
 
 SMALLEST = 2.0**-100
 """The smallest factor: below, float32 would no longer hold it to its last bit."""

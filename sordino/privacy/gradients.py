@@ -8,17 +8,17 @@ import torch
 from torch import Tensor
 
 from sordino.errors import UserError
-from sordino.parameters import Layout
-from sordino.per_example import Bookkeeper
+from sordino.learning.parameters import Layout
+from sordino.learning.per_record import Bookkeeper
+from sordino.learning.records import Batch, cross_entropies, cross_entropy
 from sordino.privacy.clipping import clipped_sum
 from sordino.privacy.gate import SampledGradients
 from sordino.privacy.noise import Seeded
 from sordino.privacy.records import held_out_count
 from sordino.privacy.sealed import Sealed
-from sordino.training import Batch, cross_entropies, cross_entropy
 
 if TYPE_CHECKING:
-    from sordino.privacy.compiled import CompiledSum
+    from sordino.learning.compiled import CompiledSum
 
 
 class PrivateRecords:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from sordino.errors import UserError
 from sordino.privacy.accountant import attack_accuracy, epsilon_of, mu_of
 
 Sampled = tuple[float, float, int]
@@ -71,11 +72,18 @@ def record_multiplier(epsilon: float, delta: float, rate: float, steps: int, oth
     def spent(multiplier: float) -> float:
         return record_epsilon((*others, (rate, multiplier, steps)), delta)
 
+    def at_most(recipe: Recipe) -> float:
+        """The smaller of two quick bounds: only that without sampling goes down to nothing as noise grows."""
+        return min(quick_record_epsilon(recipe, delta), epsilon_of(_mu_without_sampling(recipe), delta))
+
     high = 1.0
-    while quick_record_epsilon((*others, (rate, high, steps)), delta) > epsilon:
+    while at_most((*others, (rate, high, steps))) > epsilon:
         high *= 2
         if high > 2**40:
-            raise ValueError(f"what the records go through besides already costs more than epsilon {epsilon:g}")
+            raise UserError(
+                f"What the records go through besides training already costs epsilon {epsilon:g}: give a larger "
+                "epsilon, or let the rest have a smaller share of it."
+            )
     low = high / 2
     while spent(low) <= epsilon:
         low, high = low / 2, low

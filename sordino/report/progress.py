@@ -18,15 +18,15 @@ Watcher = Callable[[str | None, int], Callable[[Any], None]]
 @contextlib.contextmanager
 def watching(quiet: bool) -> Iterator[Watcher]:
     """Show rounds on standard error. Gives a function that makes a watcher for a named run of so many rounds."""
-    console = Console(stderr=True)
+    console = Console(stderr=True, markup=False)
     if quiet:
         yield lambda name, rounds: lambda report: None
     elif console.is_terminal:
         columns = (
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[figures]}"),
+            TextColumn("{task.fields[figures]}", markup=False),
             TimeRemainingColumn(),
         )
         with Progress(*columns, console=console, transient=True) as progress:

@@ -11,6 +11,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from sordino.report.terminal import shown
+
 OBSERVERS = {
     "outsider": "sees sums and published models",
     "peer": "another client: also knows its own noise",
@@ -21,7 +23,7 @@ OBSERVERS = {
 def epsilon_text(value: float | None) -> str:
     """An epsilon for people, rounded up so that it is never understated."""
     if value is None or math.isinf(value):
-        return "∞"
+        return shown("∞")
     # Rounded far behind the point first: a calibrated 8 may come as 8.000000000000002.
     if value >= 1000:
         return f"{math.ceil(round(value, 6)):,}"
@@ -85,9 +87,6 @@ def _meaning(summary: Mapping[str, Any]) -> list[str]:
         spread = ", ".join(f"{name} {epsilon_text(value)}" for name, value in clients.items())
         replaced = epsilon_text(summary["epsilon_replace_one"])
         sentences.append(f"over clients: {spread}; for a replaced record: at most {replaced}")
-    if summary["stopped_clients"]:
-        names = ", ".join(str(client) for client in summary["stopped_clients"])
-        sentences.append(f"Budget used up before the last round: clients {names} took no further part.")
     return sentences
 
 
@@ -118,7 +117,7 @@ def comparison_table(rows: list[dict[str, Any]]) -> Table:
 
 
 def _plus_minus(figure: Mapping[str, float] | None) -> str:
-    return "–" if figure is None else f"{100 * figure['mean']:.1f}±{100 * figure['spread']:.1f}"
+    return shown("–" if figure is None else f"{100 * figure['mean']:.1f}±{100 * figure['spread']:.1f}")
 
 
 def plan_report(plan: Any, protect_from: str) -> RenderableType:

@@ -1,32 +1,28 @@
-"""How a run is best executed on this machine: clients stacked or one by one, and in how many processes.
+"""How a run is best executed: clients stacked or one by one, and in how many processes.
 
-The network says what is possible, a measurement of a few milliseconds what is faster. The choice is written into the
-experiment, because stacked and single clients differ in rounding and a resumed run must repeat the same numbers; the
-number of processes changes no bit and is not.
+The network says what is possible; sizes say, by the rule of `effort`, what costs less. No clock is asked: stacked and
+single clients differ in rounding, and the same command must give the same numbers on any machine and on a busy one. The
+choice is also written into the experiment. The number of processes changes no bit.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor, nn
-from torch.func import vmap
+from torch import nn
 
-from sordino.config import Experiment
 from sordino.data import FederatedData
+from sordino.execution import Mode, stack_count, stack_size
+from sordino.experiment.config import Experiment
+from sordino.learning.records import Learner
 from sordino.method import Method
-from sordino.simulator.engine import Mode, stack_size
-from sordino.training import Batch, Learner, cross_entropy
+from sordino.simulator import effort
 
 STACKABLE = (nn.Sequential, nn.Flatten, nn.Linear, nn.ReLU, nn.Tanh, nn.GELU, nn.Sigmoid, nn.LayerNorm)
 """Layers whose clients can be stacked. Convolutions on a CPU are faster one client at a time, and dropout draws from a
 random stream that a stack would share."""
 HOP = 5e-4
 """Seconds that a question to worker processes costs; less work than that is better done here."""
-_measured: dict[tuple[str, int, int], dict[Mode, float]] = {}
 
 
 @dataclass(frozen=True)
@@ -39,9 +35,7 @@ class Choice:
     """Sentences for people who ask."""
 
 
-def choose(
-    experiment: Experiment, method: Method, learner: Learner, data: FederatedData, initial: Tensor, cohort: int
-) -> Choice:
+def choose(experiment: Experiment, method: Method, learner: Learner, data: FederatedData, cohort: int) -> Choice:
     """Decide for a run with `cohort` clients a round, where the experiment leaves it open."""
     stack = min(stack_size(learner.layout.size), cohort)
     obstacle = why_not_stacked(method, learner, cohort)
@@ -55,12 +49,12 @@ def choose(
     elif experiment.device != "cpu":
         engine, reasons = "stacked", ["Clients are trained stacked: small networks alone leave a device idle."]
     else:
-        seconds = seconds_of_a_step(learner, data, initial, method.batch, stack)
+        seconds = seconds_of_a_step(method, learner, data, cohort)
         engine = "stacked" if seconds["stacked"] < seconds["one-by-one"] else "one-by-one"
         alone, together = (f"{1e6 * seconds[mode]:,.0f}" for mode in ("one-by-one", "stacked"))
         reasons = [
-            f"Clients are trained {described(engine, stack)}: a step takes {alone} microseconds for a client by itself "
-            f"and {together} for each of {stack} stacked ones (measured)."
+            f"Clients are trained {described(engine, stack)}: by rule, from the sizes of network and batch, a step "
+            f"counts {alone} microseconds for a client by itself and {together} for each of stacked ones."
         ]
     workers = min(experiment.process_count(), cohort)
     if workers > 1 and experiment.workers is None and seconds:
@@ -74,15 +68,8 @@ def choose(
     elif len(reasons) == 1:
         reasons.append("One process with one thread.")
     if learner.precision == "bf16":
-        native = "" if has_bf16(experiment.device) else ", for which this processor has no instructions: fp32 is faster"
-        reasons.append(f"Layers compute in bf16{native}; clipping, noise and averages stay in fp32, norms in fp64.")
+        reasons.append("Layers compute in bf16; clipping, noise and averages stay in fp32, norms in fp64.")
     return Choice(engine, workers, reasons)
-
-
-def has_bf16(device: str) -> bool:
-    """Whether bf16 is faster than fp32 on a device: a processor needs instructions for it."""
-    flags = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    return device != "cpu" or any(getattr(torch.cpu, flag, lambda: False)() for flag in flags)
 
 
 def described(engine: Mode, stack: int) -> str:
@@ -106,38 +93,13 @@ def why_not_stacked(method: Method, learner: Learner, cohort: int) -> str | None
     return f"the network has a layer of the kind {odd[0]}, which gains nothing from a stack" if odd else None
 
 
-def seconds_of_a_step(
-    learner: Learner, data: FederatedData, initial: Tensor, batch: int, stack: int
-) -> dict[Mode, float]:
-    """What one gradient takes for each client, stacked and one by one, in seconds; measured once per process."""
-    key = (str(learner.module), batch, stack)
-    if key not in _measured:
-        x, y, _ = data.train.stacked(range(stack))
-        x, y = x[:, :batch], y[:, :batch]
-
-        def one(flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
-            return learner.stacked_gradient(flat, Batch(x, y, y, None), cross_entropy)
-
-        models = initial.expand(stack, -1).clone()
-        alone = Batch(x[0], y[0], y[0], None)
-        _measured[key] = {
-            "stacked": quickest(lambda: vmap(one)(models, x, y)) / stack,
-            "one-by-one": quickest(lambda: learner.gradient(models[0], alone, cross_entropy)),
-        }
-    return _measured[key]
-
-
-def quickest(action: Callable[[], object], times: int = 4) -> float:
-    """Seconds of the fastest of several runs, after one that warms up; with one thread, as workers have."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        action()
-        found = []
-        for _ in range(times):
-            begin = time.perf_counter()
-            action()
-            found.append(time.perf_counter() - begin)
-        return min(found)
-    finally:
-        torch.set_num_threads(threads)
+def seconds_of_a_step(method: Method, learner: Learner, data: FederatedData, cohort: int) -> dict[Mode, float]:
+    """What one step takes for each client, stacked and one by one, in seconds by rule."""
+    stacks = stack_count(cohort, stack_size(learner.layout.size))
+    batch = min(method.batch, max(1, round(float(data.train.sizes.mean()))))
+    size, ways = effort.Size.of(learner.written, data.shape, batch), effort.ways(learner, method)
+    padded = effort.padding(data.train.sizes, cohort, stacks, method.batch)
+    return {
+        "stacked": padded * ways.stacked.seconds(size, max(1, cohort // stacks)),
+        "one-by-one": ways.alone.seconds(size),
+    }

@@ -1,269 +1,82 @@
-"""Running a step at clients: one after the other, or many stacked under `torch.func.vmap`."""
+"""The clients of one run in this process: their memory, their part of each round, their evaluation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import vmap
 
-from sordino.data import FederatedData
-from sordino.method import Message, Method, Result
-from sordino.per_example import Bookkeeper
-from sordino.privacy.compiled import CompiledSum
-from sordino.privacy.gate import Gate, check_declared
-from sordino.privacy.gradients import PrivateRecords, validation_records
-from sordino.privacy.release import Bare, Gradients, Public, Releases, due
+from sordino.client import Clients, Question
+from sordino.execution import stack_size
 from sordino.simulator.memory import Memory
-from sordino.training import Learner, Records
-
-Mode = Literal["stacked", "one-by-one"]
-STACK = 50
-"""How many clients a stack holds at most: the same for any number of workers, so that results are too."""
-STACKED_NUMBERS = 2**25
-"""How many parameters a stack holds at most, over all its clients."""
-EVALUATED = 2**22
-"""How many numbers of test records are evaluated at once."""
+from sordino.transport import Answer
 
 
 @dataclass(frozen=True)
 class Work:
-    """One question to some clients."""
+    """A question to some clients, and where each puts what it remembers of it."""
 
-    step: str
-    round: int
-    message: Message
-    clients: Sequence[int]
+    question: Question
     targets: Sequence[int]
     """The memory slot for each client's new state."""
     evaluate: bool
 
     def part(self, places: Sequence[int]) -> Work:
-        """The same question to those of the clients that stand at `places`."""
-        clients, targets = ([row[place] for place in places] for row in (self.clients, self.targets))
-        return replace(self, clients=clients, targets=targets)
-
-
-@dataclass
-class Answer:
-    """What came of it, one row per client in the order of `Work.clients`."""
-
-    values: dict[str, Tensor]
-    accuracies: np.ndarray
-    """Columns: the personal model after training, the model at round start; `nan` where not evaluated."""
-    rejected: int
-    size: int
-    """Bytes that left the clients."""
-    kept: bool = True
-    """Whether the step left anything behind at the clients."""
-
-
-@dataclass
-class Done:
-    """What a step computed at some clients, one row each, before the gate."""
-
-    sent: dict[str, Tensor]
-    kept: dict[str, Tensor]
-    start: Tensor | None
-
-
-def stack_size(parameters: int) -> int:
-    """How many clients with so many parameters each are worked on at once."""
-    return max(1, min(STACK, STACKED_NUMBERS // parameters))
+        """The same for those of the clients that stand at `places`."""
+        return replace(self, question=self.question.to(places), targets=[self.targets[place] for place in places])
 
 
 class Engine:
     """Clients of one run, their data and memory, in this process."""
 
-    def __init__(
-        self,
-        method: Method,
-        learner: Learner,
-        data: FederatedData,
-        gate: Gate,
-        memory: Memory,
-        mode: Mode,
-        device: str = "cpu",
-        compiled: CompiledSum | None = None,
-    ) -> None:
-        self.method, self.learner, self.data, self.gate, self.memory = method, learner, data, gate, memory
-        self.mode = mode
-        self.device = torch.device(device)
-        self.steps: dict[str, Releases] = method.steps()
-        self.layers = learner.layout.layers
-        self.stack = stack_size(learner.layout.size)
-        self.public_names = sorted(method.public_memory(memory.blank["model"], learner.layout))
-        self.validation_share = getattr(method, "validation_share", lambda: 0.0)()
-        self.bookkeeper = None if gate.record_plan is None else Bookkeeper(learner)
-        self.compiled = compiled
-        learner.module.to(self.device)
+    def __init__(self, clients: Clients, memory: Memory) -> None:
+        self.clients, self.memory = clients, memory
+        self.stack = stack_size(clients.learner.layout.size)
 
     def units(self, who: Sequence[int]) -> list[list[int]]:
         """Places in `who` in groups that must be worked on together, those with most records first."""
-        clients = np.asarray(who)
-        by_size = np.lexsort((clients, -self.data.train.sizes[clients]))
-        if self.mode == "one-by-one":
-            return by_size.reshape(-1, 1).tolist()
-        stacks = -(-len(by_size) // self.stack)
-        if len(by_size) > 1:
-            stacks += stacks % 2  # an even number keeps two workers equally busy
-        return [part.tolist() for part in np.array_split(by_size, stacks)]
+        numbers = np.asarray(who)
+        by_size = np.lexsort((numbers, -self.clients.data.train.sizes[numbers]))
+        return self.clients.execution.groups(by_size, self.stack)
 
     def work(self, work: Work) -> Answer:
-        """Run a step at clients, pass what it sends through the gate, and let them remember."""
-        if self.gate.record_plan is not None and len(work.clients) > 1:  # records of different numbers do not stack
-            return together([self.work(work.part([place])) for place in range(len(work.clients))])
-        message = {
-            name: value.to(self.device) if isinstance(value, Tensor) else value for name, value in work.message.items()
-        }
-        me = {name: rows.to(self.device) for name, rows in self.memory.states(work.clients).items()}
-        done = (self._stacked if self.mode == "stacked" else self._one_by_one)(work, message, me)
-        releases = due(self.steps[work.step], work.round)
-        wanted = {name: value for name, value in done.sent.items() if name in releases}
-        public = Public(work.message, {name: me[name] for name in self.public_names}, self.layers)
-        passed = self.gate.passes(releases, wanted, work.clients, work.step, work.round, public)
-        accuracies = np.full((len(work.clients), 2), np.nan)
-        if done.kept:
-            learned = self._learned(len(work.clients), message, me, passed.values)
-            self.memory.write(work.clients, work.targets, done.kept | learned)
+        """Let clients answer, and let them remember."""
+        who = work.question.clients
+        outcome = self.clients.answer(work.question, self.memory.states(who))
+        accuracies = np.full((len(who), 2), np.nan)
+        if outcome.kept:
+            self.memory.write(who, work.targets, outcome.kept)
             if work.evaluate:
-                for column, models in enumerate((done.kept.get("model"), done.start)):
+                for column, models in enumerate((outcome.kept.get("model"), outcome.start)):
                     if models is not None:
-                        accuracies[:, column] = self._accuracies(models.detach(), work.clients)
+                        accuracies[:, column] = self._accuracies(models.detach(), who)
+        passed = outcome.passed
         values = {name: rows.cpu() for name, rows in passed.values.items()}
-        return Answer(values, accuracies, passed.rejected, passed.size, bool(done.kept))
-
-    def public_states(self, clients: Sequence[int], names: Collection[str]) -> dict[str, Tensor]:
-        """Those of the clients' public states that are asked for, one row per client."""
-        wanted = [name for name in self.public_names if name in names]
-        states = self.memory.states(clients) if wanted else {}
-        return {name: states[name] for name in wanted}
+        return Answer(values, accuracies, passed.rejected, passed.bytes, bool(outcome.kept))
 
     def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
         """Each client's test accuracy with `model`, or with its own model when that is None.
 
         A client that has never taken part has no model of its own: `nan`.
         """
+        test, device = self.clients.data.test, self.clients.device
         if model is not None:
             who = np.asarray(clients)
-            held = np.stack([self.data.test.starts[who], self.data.test.sizes[who]], axis=1)
+            held = np.stack([test.starts[who], test.sizes[who]], axis=1)
             _, first, back = np.unique(held, axis=0, return_index=True, return_inverse=True)  # some share all records
-            return self._accuracies(model.to(self.device).unsqueeze(0), who[first].tolist())[back.reshape(-1)]
+            return self._accuracies(model.to(device).unsqueeze(0), who[first].tolist())[back.reshape(-1)]
         found = np.full(len(clients), np.nan)
         taken = np.flatnonzero(self.memory.participations[clients])
         if len(taken):
             mine = [clients[int(place)] for place in taken]
-            found[taken] = self._accuracies(self.memory.states(mine)["model"].to(self.device), mine)
+            found[taken] = self._accuracies(self.memory.states(mine)["model"].to(device), mine)
         return found
 
-    def _accuracies(self, models: Tensor, clients: Sequence[int]) -> np.ndarray:
-        """Each client's test accuracy with its row of `models`, or with the only row."""
-        if self.mode == "one-by-one":
-            rows = zip(models.expand(len(clients), -1), clients, strict=True)
-            return np.array([self._accuracy(flat.contiguous(), client) for flat, client in rows])
-        test = self.data.test
-        width = max(1, EVALUATED // max(1, int(test.sizes[clients].max()) * test.x[:1].numel()))
-        found = []
-        for begin in range(0, len(clients), width):
-            part = slice(begin, begin + width)
-            found.append(self._stacked_accuracies(models if len(models) == 1 else models[part], clients[part]))
-        return np.concatenate(found)
-
-    def _accuracy(self, flat: Tensor, client: int) -> float:
-        x, y = self.data.test.part(client)
-        return self.learner.accuracy(flat, x.to(self.device), y.to(self.device))
-
-    def _stacked_accuracies(self, models: Tensor, clients: Sequence[int]) -> np.ndarray:
-        x, y, valid = self.data.test.stacked(clients)
-        right = (self.learner.stacked_logits(models, x.to(self.device)).argmax(dim=2).cpu() == y).double()
-        sizes = self.data.test.sizes[clients]
-        whole = (right if valid is None else right * valid).sum(dim=1).numpy()
-        return np.where(sizes > 0, whole / np.maximum(sizes, 1), np.nan)
-
-    def _step(self, name: str) -> Callable[..., Result]:
-        step: Callable[..., Result] = getattr(self.method, name)
-        return step
-
-    def _one_by_one(self, work: Work, message: dict[str, Any], me: dict[str, Tensor]) -> Done:
-        results = []
-        for place, (client, seed) in enumerate(zip(work.clients, self._seeds(work), strict=True)):
-            self._seed_dropout(seed)
-            records = self._records(work, client, seed)
-            result = self._step(work.step)(message, {name: rows[place] for name, rows in me.items()}, records)
-            check_declared(self.steps[work.step], result.send, work.step)
-            results.append(result)
-        first = results[0]
-        return Done(
-            sent={name: stack([result.send[name] for result in results]) for name in first.send},
-            kept={name: stack([result.keep[name] for result in results]) for name in first.keep},
-            start=None if first.start is None else stack([r.start for r in results if r.start is not None]),
-        )
-
-    def _records(self, work: Work, client: int, seed: int) -> Records | PrivateRecords:
-        """What a step sees of a client's records: all of them, or at record level noisy gradients only."""
-        x, y = (tensor.to(self.device) for tensor in self.data.train.part(client))
-        plan = self.gate.record_plan
-        if plan is None:
-            return Records(x, y, self.learner, seed)
-        assert self.bookkeeper is not None
-        trained = [r for r in self.steps[work.step].values() if isinstance(r, Gradients)]
-        clip = trained[0].thresholds(work.message, client) if trained else torch.zeros(1)
-        charge = plan.charge(client) if trained else (0.0, 0.0, 0)
-        purpose = (work.step, work.round, client)
-        kept_apart = validation_records(len(y), self.validation_share, self.gate.source, client)
-        bare = any(isinstance(release, Bare) for release in self.steps[work.step].values())
-        return PrivateRecords(
-            x, y, kept_apart, self.bookkeeper, charge, clip, self.gate.source, purpose, bare, self.compiled
-        )
-
-    def _stacked(self, work: Work, message: dict[str, Any], me: dict[str, Tensor]) -> Done:
-        x, y, valid = self.data.train.stacked(work.clients)
-        x, y = x.to(self.device), y.to(self.device)
-        valid = None if valid is None else valid.to(self.device)
-        seeds = torch.tensor(self._seeds(work), device=self.device)
-        step = self._step(work.step)
-
-        def one(me: Any, x: Tensor, y: Tensor, valid: Tensor | None, seed: Tensor) -> tuple[Any, ...]:
-            records = Records(x, y, self.learner, seed, valid, stacked=True)
-            result = step(message, me, records)
-            check_declared(self.steps[work.step], result.send, work.step)
-            return result.send, result.keep, {} if result.start is None else {"start": result.start}
-
-        dims = (0, 0, 0, None if valid is None else 0, 0)
-        send, keep, start = vmap(one, in_dims=dims)(me, x, y, valid, seeds)
-        return Done(send, keep, start.get("start"))
-
-    def _learned(
-        self, count: int, message: Message, me: dict[str, Tensor], values: dict[str, Tensor]
-    ) -> dict[str, Tensor]:
-        """What each client may remember of what it has just sent, one row each."""
-        if not self.public_names:
-            return {}
-        learned = []
-        for place in range(count):
-            public = {name: me[name][place] for name in self.public_names}
-            sent = {name: rows[place] for name, rows in values.items()}
-            learned.append(self.method.learn(public, message, sent, self.learner.layout))
-        return {name: torch.stack([one[name] for one in learned]) for name in learned[0]}
-
-    def _seeds(self, work: Work) -> list[int]:
-        """What the order of each client's batches and its dropout depend on."""
-        return [key >> 32 for key in self.gate.source.keys(("training", work.step, work.round), work.clients)]
-
-    def _seed_dropout(self, seed: int) -> None:
-        """Dropout draws from torch's global stream. `torch.manual_seed` would do, but takes a millisecond."""
-        torch.default_generator.manual_seed(seed)
-        if self.device.type != "cpu":
-            torch.get_device_module(self.device).manual_seed(seed)
-
-
-def stack(tensors: list[Tensor]) -> Tensor:
-    """Tensors as rows, without a copy when there is only one."""
-    return tensors[0].unsqueeze(0) if len(tensors) == 1 else torch.stack(tensors)
+    def _accuracies(self, models: Tensor, who: Sequence[int]) -> np.ndarray:
+        return self.clients.execution.accuracies(self.clients, models, who)
 
 
 def together(answers: list[Answer]) -> Answer:
@@ -272,4 +85,4 @@ def together(answers: list[Answer]) -> Answer:
         return answers[0]
     values = {name: torch.cat([answer.values[name] for answer in answers]) for name in answers[0].values}
     accuracies = np.concatenate([answer.accuracies for answer in answers])
-    return Answer(values, accuracies, sum(a.rejected for a in answers), sum(a.size for a in answers), answers[0].kept)
+    return Answer(values, accuracies, sum(a.rejected for a in answers), sum(a.bytes for a in answers), answers[0].kept)

@@ -1,29 +1,69 @@
 """The engine in several processes.
 
 Workers are forked once, so they share the data without copies, and this process works with them. Each question
-reaches them as a few numbers; tensors travel through shared memory that is set up when a name or size is first seen.
+reaches them as a few numbers; tensors travel through slabs that are set up when a name or size is first seen.
 Each client's noise and batch order depend on the run's seed, the round and the client alone, so it does not matter who
 does the work.
+
+A worker may be killed at any instant. Nobody waits for it then: the turn is the position of a file that all processes
+have open, which the system moves on in one piece, so there is no lock that a dead process could hold. A worker ends
+with the process that started it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import gc
+import multiprocessing
 import os
+import signal
+import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
 import torch
-import torch.multiprocessing as processes
 from torch import Tensor
 
-from sordino.simulator.engine import Answer, Engine, Work, together
+from sordino.errors import UserError, WorkerError
+from sordino.message import Each
+from sordino.simulator import slabs
+from sordino.simulator.engine import Engine, Work, together
+from sordino.simulator.slabs import Slabs
+from sordino.transport import Answer
 
-Slabs = dict[str, Tensor]
+PARENT_DEATH_SIGNAL = 1
+"""Linux's number for the wish to be sent a signal when the parent ends (PR_SET_PDEATHSIG)."""
+
+
+@dataclass
+class _Worker:
+    """Another process that does part of the work, as this one sees it."""
+
+    process: Any
+    pipe: Connection
+    answers: Slabs = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def alive(self) -> Iterator[None]:
+        """Talk to it; that it is gone is told in a sentence."""
+        try:
+            yield
+        except (EOFError, OSError) as error:
+            raise WorkerError(f"A worker process {self._end()}.") from error
+
+    def _end(self) -> str:
+        """How it ended, as far as is known."""
+        self.process.join(timeout=5)
+        code = self.process.exitcode
+        if code is None or code >= 0:
+            return "ended before its work was done"
+        why = ", perhaps because memory ran out" if -code == signal.SIGKILL else ""
+        return f"was killed by the signal {signal.Signals(-code).name}{why}"
 
 
 class Workers:
@@ -32,31 +72,35 @@ class Workers:
     def __init__(self, engine: Engine, count: int) -> None:
         """Work in `count` processes, this one included; alone where the platform cannot fork."""
         self.engine = engine
-        self._pipes: list[Connection] = []
-        self._children: list[Any] = []
+        self._team: list[_Worker] = []
         self._shared: Slabs = {}
-        self._answers: list[Slabs] = []
+        self._turn = -1
         if count > 1 and hasattr(os, "fork"):
             self._start(count - 1)
 
     @property
     def count(self) -> int:
         """How many processes do the work."""
-        return 1 + len(self._pipes)
+        return 1 + len(self._team)
 
     def work(self, work: Work) -> Answer:
-        """Run a step at clients; rows come back in the order of `work.clients`."""
-        units = self.engine.units(work.clients)
-        if self._pipes:
-            light = replace(work, message=self._share("message", work.message))
-            self._ask("work", (light, units), work.clients)
-        taken = list(self._own(len(units), lambda number: self.engine.work(work.part(units[number]))))
+        """Put a question to clients; rows come back in the order in which it names them."""
+        question = work.question
+        units = self.engine.units(question.clients)
+
+        def one(number: int) -> Answer:
+            return self.engine.work(work.part(units[number]))
+
+        if self._team:
+            light = replace(question, message=self._share("message", question.message))
+            self._ask("work", (replace(work, question=light), units), question.clients)
+        taken = list(self._own(len(units), one))
         answers, done = [answer for _, answer in taken], [units[number] for number, _ in taken]
-        for child in range(len(self._pipes)):
-            numbers, answer = self._receive(child)
+        for worker in self._team:
+            numbers, answer = self._received(worker, one)
             if numbers:
                 names, accuracies, *rest = answer
-                values = {name: self._answers[child][name][: len(accuracies)] for name in names}
+                values = {name: worker.answers[name][: len(accuracies)] for name in names}
                 answers.append(Answer(values, accuracies, *rest))
                 done.append([place for number in numbers for place in units[number]])
         return _joined(answers, done)
@@ -65,87 +109,118 @@ class Workers:
         """Each client's test accuracy with `model`, or with its own when that is None."""
         size = self.engine.stack
         units = [clients[begin : begin + size] for begin in range(0, len(clients), size)]
-        if self._pipes:
+
+        def one(number: int) -> np.ndarray:
+            return self.engine.accuracies(units[number], model)
+
+        if self._team:
             message = self._share("evaluated", {} if model is None else {"model": model})
             self._ask("accuracies", (message, units), clients)
-        found = dict(self._own(len(units), lambda number: self.engine.accuracies(units[number], model)))
-        for child in range(len(self._pipes)):
-            found |= dict(zip(*self._receive(child), strict=True))
+        found = dict(self._own(len(units), one))
+        for worker in self._team:
+            found |= dict(zip(*self._received(worker, one), strict=True))
         return np.concatenate([found[number] for number in range(len(units))])
 
     def close(self) -> None:
-        """End the processes."""
-        for pipe in self._pipes:
-            pipe.close()
-        for child in self._children:
-            child.join(timeout=5)
-            if child.is_alive():
-                child.kill()
-        self._pipes, self._children = [], []
+        """End the processes at once: what they were doing is either done or not wanted any more."""
+        for worker in self._team:
+            worker.process.kill()
+            worker.process.join()
+            worker.pipe.close()
+        if self._turn >= 0:
+            os.close(self._turn)
+        self._team, self._turn = [], -1
 
     def _start(self, count: int) -> None:
-        context = processes.get_context("fork")
-        self._next = context.Value("q", 0)
+        context = multiprocessing.get_context("fork")
+        self._turn = slabs.nameless()
         gc.freeze()  # collecting garbage in a worker would copy what it shares with the others
-        for _ in range(count):
-            here, there = context.Pipe()
-            others = [*self._pipes, here]
-            child = context.Process(target=_serve, args=(self.engine, there, others, self._next), daemon=True)
-            child.start()
-            there.close()
-            self._pipes.append(here)
-            self._children.append(child)
-            self._answers.append({})
-        gc.unfreeze()
+        # Ctrl-C reaches a whole group of processes, but only this one shall answer: workers inherit the mask.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            for _ in range(count):
+                here, there = context.Pipe()
+                others = [*(worker.pipe for worker in self._team), here]
+                given = (self.engine, there, others, self._turn, os.getpid())
+                process = context.Process(target=_serve, args=given, daemon=True)
+                process.start()
+                there.close()
+                self._team.append(_Worker(process, here))
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            gc.unfreeze()
 
     def _ask(self, kind: str, question: Any, clients: Sequence[int]) -> None:
         """Put a question about `clients` to the other processes; whoever is free takes the next unit of it."""
         memory = self.engine.memory
         states = (clients, memory.slots[clients], memory.participations[clients])
-        self._next.value = 0
-        for pipe in self._pipes:
-            pipe.send((kind, question, states))
+        os.lseek(self._turn, 0, os.SEEK_SET)
+        for worker in self._team:
+            with worker.alive():
+                slabs.send(worker.pipe, (kind, question, states))
 
-    def _own(self, units: int, action: Callable[[int], Any]) -> Iterator[tuple[int, Any]]:
+    def _own(self, units: int, one: Callable[[int], Any]) -> Iterator[tuple[int, Any]]:
         """The units that fall to this process, and what comes of them."""
-        for number in _taken(self._next, units) if self._pipes else range(units):
-            yield number, action(number)
+        for number in _taken(self._turn, units) if self._team else range(units):
+            yield number, one(number)
 
     def _share(self, prefix: str, message: Any) -> dict[str, Any]:
-        """Put a message's tensors into shared memory; what remains is small enough for a pipe."""
+        """Put a message's tensors into slabs; what remains is small enough for a pipe."""
         light: dict[str, Any] = {}
         for name, value in message.items():
-            if not isinstance(value, Tensor):
-                light[name] = value
-                continue
-            key = f"{prefix}/{name}"
-            slab = self._shared.get(key)
-            if slab is None or slab.shape != value.shape or slab.dtype != value.dtype:
-                slab = torch.empty_like(value, device="cpu").share_memory_()
-                self._shared[key] = slab
-                for pipe in self._pipes:
-                    pipe.send(("slab", key, slab))
-            slab.copy_(value)
-            light[name] = _Shared(key)
+            if isinstance(value, Each):
+                light[name] = _SharedRows(self._filled(f"{prefix}/{name}", value.values))
+            else:
+                light[name] = self._filled(f"{prefix}/{name}", value) if isinstance(value, Tensor) else value
         return light
 
-    def _receive(self, number: int) -> Any:
-        """The next answer of one worker; an exception there is raised here."""
+    def _filled(self, key: str, value: Tensor) -> _Shared:
+        """A slab that holds a tensor, by its name."""
+        slab = self._shared.get(key)
+        if slab is None or slab.shape != value.shape or slab.dtype != value.dtype:
+            slab = self._shared[key] = self._slab(key, value)
+        slab.copy_(value)
+        return _Shared(key)
+
+    def _slab(self, key: str, like: Tensor) -> Tensor:
+        """A new slab that every worker knows."""
+        slab, descriptor = slabs.new(like)
+        try:
+            for worker in self._team:
+                with worker.alive():
+                    slabs.give(worker.pipe, key, slab, descriptor)
+        finally:
+            os.close(descriptor)
+        return slab
+
+    def _received(self, worker: _Worker, one: Callable[[int], Any]) -> Any:
+        """The next answer of a worker.
+
+        A unit that failed there is tried once more here: what went wrong is then raised as it is, with its type, its
+        cause and the place where it happened.
+        """
         while True:
-            try:
-                kind, *content = self._pipes[number].recv()
-            except (EOFError, ConnectionResetError) as error:
-                raise RuntimeError("A worker process ended unexpectedly: out of memory, or killed.") from error
-            if kind == "slab":
-                self._answers[number][content[0]] = content[1]
-            elif kind == "error":
-                raise content[0]
-            else:
+            with worker.alive():
+                kind, *content = slabs.receive(worker.pipe)
+                if kind == "slab":
+                    key, shape, dtype = content
+                    worker.answers[key] = slabs.taken(worker.pipe, shape, dtype)
+            if kind == "done":
                 return content[0]
+            if kind == "refused":
+                raise UserError(content[0])
+            if kind == "failed":
+                number, what = content
+                one(number)
+                raise WorkerError(f"A worker process failed ({what}) where this one did not.")
 
 
 class _Shared(str):
     """The name of a tensor in shared memory."""
+
+
+class _SharedRows(str):
+    """The name of a tensor in shared memory of which every client gets its own row."""
 
 
 def _joined(answers: list[Answer], places: list[list[int]]) -> Answer:
@@ -158,7 +233,7 @@ def _joined(answers: list[Answer], places: list[list[int]]) -> Answer:
         for answer, part in zip(answers, places, strict=True):
             rows[_index(part)] = answer.values[name]
         values[name] = rows
-    rejected, size = sum(answer.rejected for answer in answers), sum(answer.size for answer in answers)
+    rejected, size = sum(answer.rejected for answer in answers), sum(answer.bytes for answer in answers)
     return Answer(values, accuracies[np.argsort(order)], rejected, size, answers[0].kept)
 
 
@@ -169,70 +244,96 @@ def _index(places: list[int]) -> slice | Tensor:
     return torch.tensor(places)
 
 
-def _serve(engine: Engine, pipe: Connection, others: list[Connection], turn: Any) -> None:
-    """A worker's life: answer questions until the pipe closes."""
+def _serve(engine: Engine, pipe: Connection, others: list[Connection], turn: int, parent: int) -> None:
+    """A worker's life: answer questions until the process that asks them is gone."""
+    _end_with(parent)
     for other in others:  # inherited ends of the main process; open here they would keep pipes from closing
         other.close()
     torch.set_num_threads(1)
     shared: Slabs = {}
     answers: Slabs = {}
-    while True:
-        try:
-            kind, *content = pipe.recv()
+    with contextlib.suppress(EOFError, OSError):  # nobody is there any more who could be told
+        while True:
+            kind, *content = slabs.receive(pipe)
             if kind == "slab":
-                shared[content[0]] = content[1]
+                key, shape, dtype = content
+                shared[key] = slabs.taken(pipe, shape, dtype)
                 continue
             (question, units), (clients, slots, participations) = content
             engine.memory.slots[clients] = slots
             engine.memory.participations[clients] = participations
-            taken = _taken(turn, len(units))
+            one = (_evaluation if kind == "accuracies" else _work)(engine, shared, question, units)
+            done: dict[int, Any] = {}
+            try:
+                for number in _taken(turn, len(units)):
+                    if os.getppid() != parent:
+                        return
+                    done[number] = one(number)
+            except BaseException as error:
+                slabs.send(pipe, ("failed", number, traceback.format_exception_only(error)[-1].strip()))
+                continue
             if kind == "accuracies":
-                model = shared[question["model"]] if question else None
-                done = {number: engine.accuracies(units[number], model) for number in taken}
-                pipe.send(("done", (list(done), list(done.values()))))
+                slabs.send(pipe, ("done", (list(done), list(done.values()))))
             else:
-                _answer(engine, pipe, shared, answers, question, units, taken)
-        except (EOFError, KeyboardInterrupt):
-            return
-        except Exception as error:
-            error.add_note("In a worker process:\n" + traceback.format_exc())
-            pipe.send(("error", error))
+                _answer(pipe, answers, done)
 
 
-def _taken(turn: Any, units: int) -> Iterator[int]:
-    """The numbers of the units that fall to this worker: the next one each time it is free."""
-    while True:
-        with turn.get_lock():
-            number = turn.value
-            turn.value += 1
-        if number >= units:
-            return
+def _end_with(parent: int) -> None:
+    """End this process when the one that started it ends, even if this one is stopped at that moment.
+
+    Where the system cannot do that, a worker notices before its next unit.
+    """
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, ctypes.c_ulong(signal.SIGKILL))
+    if os.getppid() != parent:  # it ended before the wish was heard
+        os._exit(0)
+
+
+def _taken(turn: int, units: int) -> Iterator[int]:
+    """The numbers of the units that fall to this process: the next one each time it is free."""
+    while (number := os.lseek(turn, 1, os.SEEK_CUR) - 1) < units:
         yield number
 
 
-def _answer(
-    engine: Engine,
-    pipe: Connection,
-    shared: Slabs,
-    answers: Slabs,
-    work: Work,
-    units: list[list[int]],
-    taken: Iterator[int],
-) -> None:
-    """Work on units while there are any, and leave the rows in shared memory."""
-    message = {name: shared[value] if isinstance(value, _Shared) else value for name, value in work.message.items()}
-    work = replace(work, message=message)
-    done = {number: engine.work(work.part(units[number])) for number in taken}
+def _work(engine: Engine, shared: Slabs, work: Work, units: list[list[int]]) -> Callable[[int], Answer]:
+    """How one unit of a question is worked on."""
+    message = {name: _found(shared, value) for name, value in work.question.message.items()}
+    whole = replace(work, question=replace(work.question, message=message))
+    return lambda number: engine.work(whole.part(units[number]))
+
+
+def _found(shared: Slabs, value: Any) -> Any:
+    """A value of a message, from shared memory where it lies there."""
+    if isinstance(value, _SharedRows):
+        return Each(shared[value])
+    return shared[value] if isinstance(value, _Shared) else value
+
+
+def _evaluation(
+    engine: Engine, shared: Slabs, question: dict[str, Any], units: list[Sequence[int]]
+) -> Callable[[int], np.ndarray]:
+    """How one unit of clients is evaluated."""
+    model = shared[question["model"]] if question else None
+    return lambda number: engine.accuracies(units[number], model)
+
+
+def _answer(pipe: Connection, answers: Slabs, done: dict[int, Answer]) -> None:
+    """Leave the rows of the units that were done in slabs, and tell of them."""
     if not done:
-        pipe.send(("done", ([], None)))
+        slabs.send(pipe, ("done", ([], None)))
         return
     answer = together(list(done.values()))
     for name, rows in answer.values.items():
         slab = answers.get(name)
         if slab is None or slab.shape[1] != rows.shape[1] or len(slab) < len(rows):
-            slab = torch.empty_like(rows).share_memory_()
+            try:
+                slab, descriptor = slabs.new(rows)
+            except UserError as error:
+                slabs.send(pipe, ("refused", str(error)))
+                return
+            slabs.give(pipe, name, slab, descriptor)
+            os.close(descriptor)
             answers[name] = slab
-            pipe.send(("slab", name, slab))
         slab[: len(rows)] = rows
-    rest = (answer.accuracies, answer.rejected, answer.size, answer.kept)
-    pipe.send(("done", (list(done), (list(answer.values), *rest))))
+    rest = (answer.accuracies, answer.rejected, answer.bytes, answer.kept)
+    slabs.send(pipe, ("done", (list(done), (list(answer.values), *rest))))

@@ -42,7 +42,7 @@ def test_leaf_files_make_one_client_per_writer(leaf: Path) -> None:
     assert [client.y.tolist() for client in data.clients] == [[5, 6], [7], [61]]
     assert [client.y_test.tolist() for client in data.clients] == [[8], [], [9]]
     assert data.shape == (1, 28, 28)
-    assert data.clients[2].x[0, 0, 13, 3].item() == pytest.approx(0.61)
+    assert data.clients[2].x[0, 0, 13, 3].item() == pytest.approx((1 - 0.61 - 0.0363) / 0.1592, abs=1e-5)
 
 
 def test_a_number_of_clients_takes_the_first_writers_with_both_splits(leaf: Path) -> None:
@@ -56,12 +56,12 @@ def test_too_many_writers_are_refused(leaf: Path) -> None:
         federate(load("femnist", leaf), "natural", 3, seed=0)
 
 
-def test_the_archive_is_scaled_to_one(tmp_path: Path) -> None:
+def test_ink_is_bright_and_paper_dark(tmp_path: Path) -> None:
     write_archive(tmp_path)
     data = load("femnist", tmp_path)
     assert data.owner_names == ("f1", "f2")
-    assert data.x[0, 0, 0, 255 % 28].item() == pytest.approx((255 % 28) / 255)
-    assert data.x[0, 0, 255 // 28, 255 % 28].item() == 1.0
+    assert data.x[0, 0, 0, 3].item() == pytest.approx((1 - 3 / 255 - 0.0363) / 0.1592, abs=1e-5)
+    assert data.x[0, 0, 255 // 28, 255 % 28].item() == pytest.approx(-0.0363 / 0.1592)  # paper is stored as 255
     assert data.y.tolist() == [1, 2, 61, 0]
 
 

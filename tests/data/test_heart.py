@@ -76,7 +76,11 @@ def test_natural_clients_are_the_hospitals(folder: Path) -> None:
     [
         ("1,2,3\n", "line 1 has 3 values, not 14"),
         (row(1, 1, 1, 1).replace("150", "fast") + "\n", "it is not a table of numbers"),
-        (row(1, 1, 1, 1) + "\n", "it has fewer than two complete rows"),
+        (row(1, 1, 1, 1) + "\n", "it has fewer than 4 complete rows"),
+        (3 * (row(1, 1, 1, 1) + "\n"), "it has fewer than 4 complete rows"),  # one row for training has no deviation
+        (4 * (row(1, 1, 1, 1).replace("150", "nan") + "\n"), "a value is no number from -1,000,000 to 1,000,000"),
+        (4 * (row(1, 1, 1, 1).replace("150", "1e39") + "\n"), "a value is no number from -1,000,000 to 1,000,000"),
+        ("x" * 200_000 + "\n", "it is not a table of numbers .field larger than field limit"),
     ],
 )
 def test_a_broken_file_is_named(folder: Path, text: str, message: str) -> None:

@@ -37,7 +37,7 @@ def test_emnist_is_turned_upright(tmp_path: Path) -> None:
     data = load("emnist", tmp_path)
     stored = arrays["emnist-balanced-train-images-idx3-ubyte"][0]
     assert data.classes == 47
-    assert data.x[0, 0, 4, 20].item() == pytest.approx((stored[20, 4] / 255 - 0.1307) / 0.3081, abs=1e-5)
+    assert data.x[0, 0, 4, 20].item() == pytest.approx((stored[20, 4] / 255 - 0.175) / 0.333, abs=1e-5)
 
 
 def cifar_folder(folder: Path) -> None:
@@ -53,8 +53,9 @@ def test_cifar10_from_loose_batches(tmp_path: Path, inner: str) -> None:
     data = load("cifar10", tmp_path)
     assert data.y.tolist() == [1, 0, 2, 0, 3, 0, 4, 0, 5, 0, 9]
     assert data.x.shape == (11, 3, 32, 32)
-    # Record 1 of a batch is (1, 2, 3) in red, green, blue: (v / 255 - .5) / .5.
-    assert data.x[1, :, 0, 0].tolist() == pytest.approx([(v / 255 - 0.5) / 0.5 for v in (1, 2, 3)], abs=1e-6)
+    # Record 1 of a batch is (1, 2, 3) in red, green, blue.
+    expected = [(1 / 255 - 0.4914) / 0.2470, (2 / 255 - 0.4822) / 0.2435, (3 / 255 - 0.4465) / 0.2616]
+    assert data.x[1, :, 0, 0].tolist() == pytest.approx(expected, abs=1e-6)
 
 
 def test_cifar100_from_inside_the_archive(tmp_path: Path) -> None:
@@ -85,7 +86,7 @@ def test_svhn_zero_is_label_ten(tmp_path: Path) -> None:
     images = svhn_folder(tmp_path / "svhn")
     data = load("svhn", tmp_path)
     assert data.y.tolist() == [0, 1, 9, 0]
-    expected = (images[4, 7, 2, 1] / 255 - 0.5) / 0.5
+    expected = (images[4, 7, 2, 1] / 255 - 0.4728) / 0.1970  # the blue channel
     assert data.x[1, 2, 4, 7].item() == pytest.approx(expected, abs=1e-6)
 
 

@@ -11,8 +11,8 @@ from torch import nn
 import sordino
 from sordino.methods.acdp_pfsd import ACDPpFSD
 from sordino.methods.dp_fedavg import DPFedAvg
-from sordino.parameters import flatten
-from sordino.training import Learner, Records
+from sordino.learning.parameters import flatten
+from sordino.learning.records import Learner, Records
 
 
 def client() -> tuple[Records, torch.Tensor]:
@@ -57,7 +57,7 @@ def run(folder: Path, **keys: object) -> dict:
 
 
 def test_the_agent_moves_the_threshold_within_its_range(tmp_path: Path) -> None:
-    from sordino.store import Store
+    from sordino.experiment.store import Store
 
     result = run(tmp_path, set={"clip_low": 0.2, "clip_high": 0.9})
     clips = [row["clip"] for row in Store(tmp_path).curve(result["run"])]
@@ -68,7 +68,7 @@ def test_the_agent_moves_the_threshold_within_its_range(tmp_path: Path) -> None:
 
 
 def test_metrics_are_paid_for(tmp_path: Path) -> None:
-    from sordino.store import Store
+    from sordino.experiment.store import Store
 
     result = run(tmp_path, set={"reads": "metrics", "metrics_every": 3})
     assert result["epsilon"]["outsider"] == pytest.approx(8)
@@ -92,8 +92,8 @@ def test_large_cohorts_read_metrics_and_small_ones_public_records() -> None:
 
 
 def test_public_records_belong_to_no_client(tmp_path: Path) -> None:
-    from sordino.config import Experiment
-    from sordino.experiment import prepare
+    from sordino.experiment.config import Experiment
+    from sordino.experiment.prepare import prepare
 
     keys = {"method": "acdp-pfsd", "clients": 5, "store": tmp_path}
     prepared = prepare(Experiment.make(keys | {"public": "holdout:0.25"}))

@@ -9,8 +9,8 @@ import torch
 
 import sordino
 from sordino.methods.adadp_cfl import AdaDPCFL
-from sordino.simulator.checkpoint import load
-from sordino.store import Store
+from sordino.experiment.checkpoint import load
+from sordino.experiment.store import Store
 
 KEYS = {"method": "adadp-cfl", "clients": 6, "partition": "iid", "rounds": 3, "delta": 1e-5, "epsilon": 8}
 SETTINGS = {"epochs": 1, "batch": 60}

@@ -8,8 +8,8 @@ from torch import nn
 
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.methods.feddpa import FedDPA, scaled
-from sordino.parameters import Layout, flatten
-from sordino.training import Learner, Records
+from sordino.learning.parameters import Layout, flatten
+from sordino.learning.records import Learner, Records
 
 LAYOUT = Layout(("a", "b"), ((2, 2), (2,)))
 

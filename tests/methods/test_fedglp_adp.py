@@ -12,7 +12,7 @@ import sordino
 from sordino import models
 from sordino.method import Budget
 from sordino.methods.fedglp_adp import FedGLPADP
-from sordino.parameters import Layout
+from sordino.learning.parameters import Layout
 from sordino.parts.masks import schedule
 from sordino.parts.thresholds import first_weights, stepped
 from sordino.privacy.accountant import rdp_multiplier

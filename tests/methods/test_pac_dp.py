@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import sordino
-from sordino.config import Experiment
+from sordino.experiment.config import Experiment
 from sordino.errors import UserError
-from sordino.experiment import prepare
+from sordino.experiment.prepare import prepare
 from sordino.methods.pac_dp import PACDP
-from sordino.store import Store
+from sordino.experiment.store import Store
 
 KEYS = {"method": "pac-dp", "clients": 4, "partition": "iid", "rounds": 3, "delta": 1e-5}
 SETTINGS = {"epochs": 1, "batch": 60}

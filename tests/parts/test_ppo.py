@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sordino.parts.ppo import Ppo, advantages, gradient
+from sordino.parts.agents.ppo import Ppo, advantages, gradient
 from sordino.parts.ppo_threshold import trimmed_mean
 
 

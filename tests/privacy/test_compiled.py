@@ -7,6 +7,8 @@ compiler is given.
 from __future__ import annotations
 
 import math
+import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -15,13 +17,14 @@ from torch import Tensor, nn
 
 from sordino import models
 from sordino.errors import UserError
-from sordino.parameters import flatten
-from sordino.per_example import Bookkeeper
+from sordino.learning.parameters import flatten
+from sordino.learning.per_record import Bookkeeper
 from sordino.privacy.clipping import clipped_sum
-from sordino.privacy.compiled import CompiledSum, compiled_sum, traced
+from sordino.learning.compiled import CompiledSum, compiled_sum, traced
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.noise import Seeded
-from sordino.training import Batch, Learner, cross_entropy
+from sordino.learning.records import Batch, Learner, cross_entropy
+from sordino.simulator.trials import CAN_FORK
 
 NETWORKS = {
     "mlp": (lambda: models.build("mlp", (1, 8, 8), 10), (1, 8, 8)),
@@ -162,6 +165,20 @@ def test_networks_that_draw_random_numbers_are_refused() -> None:
     module = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Dropout(0.5), nn.Linear(3, 2))
     with pytest.raises(UserError, match="cannot be compiled here: it draws random numbers"):
         compiled_sum(module, (4,), 2)
+
+
+@pytest.mark.skipif(not CAN_FORK, reason="processes cannot be forked here")
+def test_code_that_the_processor_cannot_run_kills_only_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    parent = os.getpid()
+
+    def deadly(*inputs: Tensor) -> Tensor:
+        assert os.getpid() != parent, "compiled code is run in a child first"
+        os.kill(os.getpid(), signal.SIGILL)
+        return inputs[0]
+
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: deadly)
+    with pytest.raises(UserError, match="cannot be compiled here: it was killed by SIGILL"):
+        compiled_sum(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (4,), 2)
 
 
 def test_networks_that_look_at_values_are_refused() -> None:

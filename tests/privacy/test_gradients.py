@@ -11,8 +11,8 @@ from scipy.stats import chi2
 from torch import nn
 
 from sordino.errors import UserError
-from sordino.parameters import flatten
-from sordino.per_example import Bookkeeper
+from sordino.learning.parameters import flatten
+from sordino.learning.per_record import Bookkeeper
 from sordino.privacy.accountant import epsilon_of
 from sordino.privacy.clipping import clipping_factors
 from sordino.privacy.gate import Gate, Noise, symmetric
@@ -30,7 +30,7 @@ from sordino.privacy.records import (
     sampling_rates,
 )
 from sordino.privacy.release import Average, Gradients, Matrix, Public
-from sordino.training import Learner
+from sordino.learning.records import Learner
 
 
 # privacy review, section 2: delta = 1e-5, Poisson, add/remove. PAC-DP on MNIST: rate 128/1200, 1,172 steps; AdaDP-CFL:
@@ -116,7 +116,7 @@ def records(clip: float | list[float] = 0.5, charge: tuple = (0.5, 2.0, 3), coun
 
 def test_without_noise_it_is_the_sum_of_clipped_gradients() -> None:
     data, flat, learner, x, y = records(charge=(1.0, 1e-12, 1))
-    from sordino.training import Batch, cross_entropy
+    from sordino.learning.records import Batch, cross_entropy
 
     each = [learner.gradient(flat, Batch(x[i : i + 1], y[i : i + 1], y, None), cross_entropy) for i in range(40)]
     clipped = [g * min(1.0, 0.5 / float(g.norm())) for g in each]

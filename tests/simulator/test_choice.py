@@ -1,21 +1,23 @@
-"""The choice of engine and processes: made from the network and a measurement, and told in sentences."""
+"""The choice of engine and processes: made by a rule from the sizes of network and batches, and told in sentences."""
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
-import torch
 from helpers import command
 from torch import nn
 
-from sordino.config import Experiment
+from sordino.experiment.config import Experiment
 from sordino.errors import UserError
-from sordino.experiment import Prepared, prepare
-from sordino.parameters import flatten
-from sordino.simulator import choice
-from sordino.training import Batch, Learner, cross_entropy
+from sordino.experiment.prepare import Prepared, prepare
+from sordino.simulator import choice, effort
+from sordino.learning.records import Learner
 
 
 def prepared(**keys: Any) -> Prepared:
@@ -26,7 +28,7 @@ def prepared(**keys: Any) -> Prepared:
     ("seconds", "expected"),
     [({"stacked": 1e-5, "one-by-one": 1e-4}, "stacked"), ({"stacked": 1e-3, "one-by-one": 1e-4}, "one-by-one")],
 )
-def test_what_is_measured_decides(
+def test_what_costs_less_by_the_rule_is_chosen(
     seconds: dict[str, float], expected: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(choice, "seconds_of_a_step", lambda *_: seconds)
@@ -35,13 +37,63 @@ def test_what_is_measured_decides(
     assert "100 microseconds for a client by itself" in found.choice.reasons[0]
 
 
-def test_the_measurement_sees_that_small_networks_gain(tmp_path: Path) -> None:
-    seconds = choice.seconds_of_a_step(*_parts(prepared(store=tmp_path, clients=50)), 16, 50)
-    assert 0 < seconds["stacked"] < seconds["one-by-one"]
+@pytest.mark.parametrize(
+    ("keys", "engine"),
+    [
+        ({}, "stacked"),
+        ({"set": {"optimizer": "adam"}}, "stacked"),
+        ({"model": "mlp", "set": {"model.hidden": 512, "optimizer": "adam"}}, "one-by-one"),
+    ],
+)
+def test_the_choice_does_not_depend_on_the_clock(
+    keys: dict[str, Any], engine: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Networks whose optimizer remembers much are moved one by one: a stack of their memories fits into no cache."""
+    chosen = []
+    for random in (None, Random(1), Random(2)):
+        if random is not None:
+            for clock in ("perf_counter", "process_time", "monotonic", "time"):
+                monkeypatch.setattr(time, clock, lambda random=random: random.uniform(-1e6, 1e6))
+        found = prepared(store=tmp_path, **keys)
+        chosen.append((found.choice, found.identity))
+    assert chosen[0][0].engine == engine
+    assert chosen[0] == chosen[1] == chosen[2]
 
 
-def _parts(found: Prepared) -> tuple[Any, Any, Any]:
-    return found.learner, found.data, found.initial
+def test_the_costs_of_a_step_by_hand() -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 3))
+    size = effort.Size.of(module, (2, 3), 5)
+    assert size == effort.Size(parameters=6 * 4 + 4 + 4 * 3 + 3, layers=3, numbers=6, batch=5)
+    cost = effort.Cost(step=1.0, layer=10.0, product=100.0, parameter=1000.0, number=10_000.0)
+    each = 5 * (100 * 43 + 10_000 * 6) + 1000 * 43
+    assert cost.seconds(size) == 31 + each
+    assert cost.seconds(size, clients=10) == pytest.approx(3.1 + each)
+
+
+def test_the_kind_of_network_and_optimizer_decides_what_steps_cost(tmp_path: Path) -> None:
+    method = prepared(store=tmp_path).method
+    chain, other = nn.Sequential(nn.Linear(4, 2)), nn.Sequential(nn.Linear(4, 2), nn.LayerNorm(2))
+    for module, is_chain in ((chain, True), (other, False)):
+        for changes, is_plain in (({}, True), ({"momentum": 0.5}, False), ({"optimizer": "adam"}, False)):
+            assert effort.ways(Learner(module), replace(method, **changes)) is effort.WAYS[is_chain, is_plain]
+
+
+def test_stacked_clients_wait_for_the_largest() -> None:
+    """Steps of 1, 1, 2 and 6 batches: in two stacks 1 + 1 + 6 + 6 of them, in one 4 * 6, where 10 are needed."""
+    sizes = np.array([60, 5, 20, 10])
+    assert effort.padding(sizes, cohort=4, stacks=2, batch=10) == 1.4
+    assert effort.padding(sizes, cohort=4, stacks=1, batch=10) == 2.4
+    assert effort.padding(np.full(100, 20), cohort=10, stacks=2, batch=16) == 1.0
+
+
+def test_a_step_of_uneven_clients(tmp_path: Path) -> None:
+    """Eight clients train in two stacks of four; 64 numbers and one layer of 650 parameters."""
+    found = prepared(store=tmp_path, partition="dirichlet:0.1")
+    seconds = choice.seconds_of_a_step(found.method, found.learner, found.data, 8)
+    waiting = effort.padding(found.data.train.sizes, 8, 2, 16)
+    size, ways = effort.Size(650, 1, 64, 16), effort.WAYS[True, True]
+    assert waiting > 1
+    assert seconds == {"stacked": waiting * ways.stacked.seconds(size, 4), "one-by-one": ways.alone.seconds(size)}
 
 
 @pytest.mark.parametrize(
@@ -49,7 +101,6 @@ def _parts(found: Prepared) -> tuple[Any, Any, Any]:
     [
         ({"method": "dp-fedavg-record"}, "record level"),
         ({"clients": 8, "participation": 0.125}, "only one"),
-        ({"precision": "bf16"}, "too large to be stacked"),
         ({"engine": "one-by-one"}, "as the experiment says"),
     ],
 )
@@ -88,18 +139,6 @@ def test_little_work_stays_in_one_process_unless_asked(monkeypatch: pytest.Monke
 def test_what_does_not_go_together_is_refused(keys: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message):
         prepared(store=tmp_path, **keys)
-
-
-def test_bf16_changes_the_layers_and_nothing_else() -> None:
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Flatten(), nn.Linear(32, 24), nn.ReLU(), nn.Linear(24, 5))
-    batch = Batch(torch.randn(16, 32), torch.randint(0, 5, (16,)), torch.arange(16), None)
-    flat = flatten(module)
-    exact = Learner(module).gradient(flat, batch, cross_entropy)
-    coarse = Learner(module, "bf16").gradient(flat, batch, cross_entropy)
-    assert coarse.dtype == torch.float32
-    error = (coarse - exact).norm() / exact.norm()
-    assert 1e-4 < error < 0.1  # bf16 has eight bits of precision
 
 
 def test_a_run_tells_how_it_is_executed(tmp_path: Path) -> None:

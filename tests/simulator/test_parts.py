@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from sordino.data.dataset import Split
 from sordino.errors import UserError
 from sordino.privacy.noise import Seeded
-from sordino.simulator import checkpoint
+from sordino.experiment import checkpoint
 from sordino.simulator.federation import Turns
-from sordino.simulator.memory import Memory
+from sordino.simulator.memory import Memory, unused
 
 
 @given(clients=st.integers(1, 40), part=st.floats(0.01, 1), rounds=st.integers(1, 60), seed=st.integers(0, 5))
@@ -39,7 +39,7 @@ def test_turns_can_be_taken_up_anywhere() -> None:
 
 
 def memory(path: Path) -> Memory:
-    return Memory(path / "memory.bin", {"model": torch.zeros(3), "extra": torch.ones(2, 2)}, clients=4)
+    return Memory(unused(path), {"model": torch.zeros(3), "extra": torch.ones(2, 2)}, clients=4)
 
 
 def remembered(kept: Memory, client: int) -> dict[str, torch.Tensor]:
@@ -71,13 +71,63 @@ def test_what_a_checkpoint_points_to_is_not_overwritten_before_the_next(tmp_path
 
     put(1.0)
     kept.commit()
-    slots, participations = kept.slots.copy(), kept.participations.copy()
+    recorded = (kept.slots.copy(), kept.participations.copy(), kept.checksums.copy())
     put(2.0)
     put(3.0)
     assert remembered(kept, 0)["model"][0] == 3.0
     again = memory(tmp_path)  # another process, after a crash
-    again.restore(slots, participations)
+    again.take_over(kept.path, *recorded)
     assert remembered(again, 0)["model"][0] == 1.0
+
+
+def recorded(kept: Memory, clients: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Let the first clients take part, client i with the values i, and return what a checkpoint records of it."""
+    who = list(range(clients))
+    rows = {"model": torch.arange(float(clients)).repeat(3, 1).T, "extra": torch.zeros(clients, 2, 2)}
+    targets = kept.targets(who)
+    kept.write(who, targets, rows)
+    kept.advance(who, targets)
+    kept.commit()
+    return kept.slots, kept.participations, kept.checksums
+
+
+def test_what_the_old_process_writes_does_not_reach_the_one_that_took_over(tmp_path: Path) -> None:
+    old, new = memory(tmp_path), memory(tmp_path)
+    new.take_over(old.path, *recorded(old, 3))
+    for slot in (0, 1):
+        old.write([0, 1, 2], [slot] * 3, {"model": torch.full((3, 3), 9.0), "extra": torch.ones(3, 2, 2)})
+    assert new.states([0, 1, 2, 3])["model"][:, 0].tolist() == [0.0, 1.0, 2.0, 0.0]
+    assert recorded(new, 3)[2].tolist() == recorded(memory(tmp_path), 3)[2].tolist()
+
+
+def test_a_memory_file_belongs_to_one_session(tmp_path: Path) -> None:
+    old = memory(tmp_path)
+    new = Memory(old.path, old.blank, clients=4)
+    recorded(old, 3)
+    assert new.path.stat().st_size == 0
+
+
+def test_a_changed_row_is_not_taken_over(tmp_path: Path) -> None:
+    """Client 2's row has 7 floats; each client has two slots, each with 4 bytes of checksum."""
+    old = memory(tmp_path)
+    known = recorded(old, 3)
+    whole = old.path.read_bytes()
+    row = (2 * 2 + int(known[0][2])) * (7 * 4 + 4)
+    unread = (2 * 2 + 1 - int(known[0][2])) * (7 * 4 + 4)
+    for place, client in ((row, 2), (row + 27, 2), (unread, None)):
+        old.path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        if client is None:
+            memory(tmp_path).take_over(old.path, *known)
+            continue
+        with pytest.raises(UserError, match="has lost what client 2 remembered"):
+            memory(tmp_path).take_over(old.path, *known)
+    old.path.write_bytes(whole[:row])
+    with pytest.raises(UserError, match="has lost what client 2 remembered"):
+        memory(tmp_path).take_over(old.path, *known)
+    new = memory(tmp_path)
+    old.path.unlink()
+    with pytest.raises(UserError, match="cannot be read"):
+        new.take_over(old.path, *known)
 
 
 def test_memory_wants_exactly_what_it_was_laid_out_for(tmp_path: Path) -> None:
@@ -85,22 +135,28 @@ def test_memory_wants_exactly_what_it_was_laid_out_for(tmp_path: Path) -> None:
         memory(tmp_path).write([0], [0], {"model": torch.zeros(1, 3)})
 
 
-def test_checkpoints_hold_nested_state(tmp_path: Path) -> None:
-    path = tmp_path / "round.safetensors"
-    server = {"model": torch.arange(3.0), "clip": 0.5, "agent": {"actor": torch.ones(2), "deep": {"steps": 4}}}
-    saved = checkpoint.Checkpoint(7, "abc", server, np.array([1, 0], np.uint8), np.array([2, 3], np.int32))
-    checkpoint.save(saved, path)
-    found = checkpoint.load(path, "abc")
-    assert found.round == 7
-    assert found.server["clip"] == 0.5
-    assert found.server["agent"]["deep"] == {"steps": 4}
-    assert torch.equal(found.server["agent"]["actor"], torch.ones(2))
+def test_checkpoints_come_back(tmp_path: Path) -> None:
+    server = {"model": torch.arange(3.0), "clip": 0.5, "agent": {"second": torch.ones(2), "first": {"steps": 4}}}
+    slots, participations = np.array([1, 0], np.uint8), np.array([2, 3], np.int32)
+    saved = checkpoint.Checkpoint(7, server, "memory-3.bin", slots, participations, np.array([4_000_000_000, 1], "<u4"))
+    kept = checkpoint.save(saved, tmp_path / "round.safetensors")
+    found = checkpoint.load(kept, tmp_path)
+    assert (found.round, found.memory) == (7, "memory-3.bin")
+    assert list(found.server["agent"]) == ["second", "first"]
+    assert torch.equal(found.server["agent"]["second"], torch.ones(2))
+    assert found.slots.tolist() == [1, 0]
     assert found.participations.tolist() == [2, 3]
-    with pytest.raises(UserError, match="another experiment"):
-        checkpoint.load(path, "other")
-    path.write_bytes(path.read_bytes()[:20])
-    with pytest.raises(UserError, match="cannot be read"):
-        checkpoint.load(path, "abc")
+    assert found.checksums.tolist() == [4_000_000_000, 1]
+
+
+def test_a_checkpoint_with_one_other_bit_is_refused(tmp_path: Path) -> None:
+    empty = np.zeros(0, np.uint8)
+    kept = checkpoint.save(checkpoint.Checkpoint(1, {"a": 1}, "", empty, empty, empty), tmp_path / "c.safetensors")
+    whole = (tmp_path / kept.name).read_bytes()
+    for place in range(len(whole)):
+        (tmp_path / kept.name).write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        with pytest.raises(UserError, match="is damaged"):
+            checkpoint.load(kept, tmp_path)
 
 
 def test_records_of_uneven_clients_are_padded() -> None:

@@ -62,7 +62,9 @@ def check_steps(steps: Mapping[str, Releases], unit: Unit, states: Collection[st
                 )
             missing = [one for one in release.sources() if one not in gradients]
             if missing:
-                raise ReleaseError(f"{step} declares that {name} follows {missing[0]}, which is no release of gradients.")
+                raise ReleaseError(
+                    f"{step} declares that {name} follows {missing[0]}, which is no release of gradients."
+                )
             if release.state is not None and release.state not in states:
                 raise ReleaseError(f"{step} declares {name}, but clients have no public state {release.state!r}.")
         whole = sum(release.share for release in releases.values() if release.unit == "client")

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from sordino.descent import adam
-from sordino.parts.ppo import gradient
+from sordino.learning.descent import adam
+from sordino.parts.agents.ppo import gradient
 
 State = dict[str, Any]
 

@@ -2,7 +2,7 @@
 
 `Learner` turns a network into functions of a flat vector. `Records` is what a step sees of its client's
 data. Both work for one client, and for many stacked clients under `torch.func.vmap`: steps are written for
-one client, and `Records.stacked` decides how gradients are taken. `sordino.descent` makes steps of them.
+one client, and `Records.stacked` decides how gradients are taken. `sordino.learning.descent` makes steps of them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
+from sordino.learning.parameters import Layout
+from sordino.learning.stacked import Chain, under_vmap
 from sordino.models.arrangement import arranged
-from sordino.parameters import Layout
-from sordino.stacked import Chain, under_vmap
 
 Precision = Literal["fp32", "bf16"]
 
@@ -129,7 +129,7 @@ class Learner:
         """`squared_gradients` for one client, by book-keeping where the network's layers allow it: much faster."""
         if self._bookkeeper is None:
             from sordino.errors import UserError
-            from sordino.per_example import Bookkeeper
+            from sordino.learning.per_record import Bookkeeper
 
             try:
                 self._bookkeeper = Bookkeeper(self)

@@ -37,7 +37,7 @@ def known(context: typer.Context, data_dir: DataDir = None, as_json: Json = Fals
         where = "built in" if entry.name == "digits" else str(entry.found_at)
         present = where if entry.present else "–"
         table.add_row(entry.name, entry.title, f"{entry.records:,}", str(entry.classes), shape, present)
-    console = Console()
+    console = Console(markup=False)
     console.print(table)
     folders = dict.fromkeys(str(folder.parent) for entry in entries for folder in entry.looked_in)
     console.print(f"Looked in: {', '.join(folders)}", style="dim", highlight=False)
@@ -54,7 +54,8 @@ def get(
 
     from sordino.data import get as fetch
 
-    with Progress(console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(name, total=None)
 
         def show(file: str, done: int, total: int | None) -> None:
@@ -76,9 +77,9 @@ def show(
     as_json: Json = False,
 ) -> None:
     """Deal a data set to clients and tell what each would hold."""
-    from sordino.config import Experiment
     from sordino.data import draw, summary
-    from sordino.experiment import deal
+    from sordino.experiment.config import Experiment
+    from sordino.experiment.prepare import deal
 
     keys = {"data": name, "partition": partition, "clients": clients, "seed": seed}
     dealt = deal(Experiment.make(keys | {"label": label, "data_dir": data_dir}))
@@ -97,7 +98,7 @@ def show(
         ("classes a client", found.classes_per_client),
     ):
         table.add_row(title, str(spread.smallest), f"{spread.median:g}", str(spread.largest))
-    console = Console()
+    console = Console(markup=False)
     console.print(table)
     console.print(f"Smallest client: {found.smallest_client}", highlight=False)
     if picture is not None:

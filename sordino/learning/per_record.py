@@ -47,7 +47,7 @@ from torch.nn import functional
 from torch.nn.grad import conv2d_weight
 
 from sordino.errors import UserError
-from sordino.training import Batch, Learner, Loss
+from sordino.learning.records import Batch, Learner, Loss
 
 Norm = nn.GroupNorm | nn.LayerNorm
 LARGEST = 2.0**64

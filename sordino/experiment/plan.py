@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sordino.config import Experiment
+from sordino.experiment.config import Experiment
 from sordino.privacy.plan import Plan, plan
 
 
@@ -10,11 +10,12 @@ def plan_of(experiment: Experiment, parameters: int | None, with_model: bool) ->
     """What an experiment would cost; `with_model` counts the parameters of its network on its data."""
     clients = experiment.clients or 100
     if with_model and parameters is None:
-        from sordino.experiment import prepare
+        from sordino.experiment.prepare import prepare
 
         # Only the data and the network are looked at, so the method and its noise do not matter here.
         options = {key: value for key, value in experiment.set.items() if key.startswith("model.")}
-        prepared = prepare(experiment.model_copy(update={"method": "local", "set": options, "compiled": "never"}))
+        indifferent = {"method": "local", "set": options, "compiled": "never", "precision": "fp32"}
+        prepared = prepare(experiment.model_copy(update=indifferent))
         parameters, clients = prepared.learner.layout.size, len(prepared.data.clients)
     epsilon = experiment.epsilon
     if epsilon is None and experiment.noise_multiplier is None:

@@ -19,10 +19,11 @@ import torch
 from torch import Tensor, nn
 
 from sordino.errors import UserError
-from sordino.parameters import flatten
-from sordino.per_example import Bookkeeper
+from sordino.learning.parameters import flatten
+from sordino.learning.per_record import Bookkeeper
+from sordino.learning.records import Batch, Learner, Loss, cross_entropy
 from sordino.privacy.clipping import clipped_sum
-from sordino.training import Batch, Learner, Loss, cross_entropy
+from sordino.simulator.trials import in_child
 
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
 """The model, the records, their labels, and the thresholds in double precision."""
@@ -31,6 +32,8 @@ Function = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 COMPILER_OPTIONS: dict[str, Any] = {"compile_threads": 1, "layout_optimization": False}
 """Processes that compile side by side would not survive the fork of workers. Channels-last layouts cost more than they
 gain in networks as small as those trained privately: activations are copied back and forth."""
+COMPILER_SECONDS = 900.0
+"""After which compiling counts as hung."""
 
 
 @dataclass(frozen=True)
@@ -101,9 +104,16 @@ def _compiled(graph: Function, example: Inputs) -> Function:
     _, x, y, _ = example
     for tensor in (x, y):
         mark_dynamic(tensor, 0)
+    # First in a child, which may die of it: compiled for all that the processor says it can do, the code may use an
+    # instruction that nothing else here uses. What the child compiled is found again in the compiler's cache.
+    in_child(lambda: _run(function, example), COMPILER_SECONDS)
+    _run(function, example)
+    return function
+
+
+def _run(function: Function, example: Inputs) -> None:
     with torch.no_grad():
         function(*example)
-    return function
 
 
 def _example(keeper: Bookkeeper, records: int, shape: tuple[int, ...], classes: int, thresholds: int) -> Inputs:

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from sordino.config import Experiment
 from sordino.errors import UserError
-from sordino.experiment import prepare, start
+from sordino.experiment.config import Experiment, check_seeds
+from sordino.experiment.prepare import prepare
+from sordino.experiment.run import start
 from sordino.parts.curves import Curve, filtered, fit
 
 
@@ -28,6 +29,7 @@ def fit_curve(
     """
     if len(epsilons) < 3:
         raise UserError("A curve needs at least three budgets to be fitted.")
+    check_seeds(seeds)
     grid: list[dict[str, float]] = []
     best: list[tuple[float, float]] = []
     for epsilon in sorted(epsilons):

@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from sordino.config import Experiment, setting
 from sordino.errors import UserError
-from sordino.experiment import Watch, prepare, resume, start
+from sordino.experiment.config import Experiment, check_seeds, setting
+from sordino.experiment.prepare import prepare
+from sordino.experiment.run import resume, start
+from sordino.experiment.store import Store
 from sordino.privacy.ledger import VIEWS
-from sordino.store import Store
+from sordino.server import Watch
 
 FIGURES = ("personal", "personal_worst", "start", "global")
 
@@ -42,8 +44,7 @@ def compare(
     """
     if not methods:
         raise UserError("Name at least one method to compare, for example --methods local,dp-fedavg,feddpa.")
-    if seeds < 1:
-        raise UserError(f"A comparison needs at least one seed, not {seeds}.")
+    check_seeds(seeds)
     experiments = {text: experiment.for_method(*contender(text)) for text in dict.fromkeys(methods)}
     if experiment.public is None and any(_needs_public(chosen) for chosen in experiments.values()):
         # Records set aside for one method are set aside for all, so that clients hold the same ones.
@@ -82,7 +83,7 @@ def _result(experiment: Experiment, store: Store, watch: Watch | None) -> dict[s
     prepared = prepare(experiment)
     for row in store.all():
         if row.experiment == prepared.identity and row.state != "running":
-            return resume(row.run, store, watch, experiment.workers)
+            return row.summary or resume(row.run, store, watch, experiment.workers)
     return start(prepared, store, watch)
 
 

@@ -2,35 +2,60 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
 
-from sordino.config import Experiment
 from sordino.data.dataset import Dataset
+from sordino.data.federate import random_stream
 from sordino.data.sources import load
 from sordino.errors import UserError
 
 DEFAULT_SHARE = 0.1
 
 
-def set_aside(dataset: Dataset, experiment: Experiment) -> tuple[Dataset, Dataset]:
+@dataclass(frozen=True)
+class PublicChoice:
+    """Which records are public, and how those of a named data set are read."""
+
+    name: str | None
+    """A data set, a folder, or `holdout:0.1`; None for what is usual."""
+    data_dir: Path | None
+    label: str | None
+    shape: tuple[int, ...] | None
+    labels: tuple[str | int, ...] | None
+    test: Literal["own", "official"]
+    seed: int
+
+
+def set_aside(dataset: Dataset, choice: PublicChoice) -> tuple[Dataset, Dataset]:
     """What is left for the clients, and the public records.
 
-    By default these are the published test set, which is dealt to no client, else a tenth of the records. In a
-    deployment they would be data that are public anyway; here they stand in for such data.
+    By default these are the published test set, which is dealt to no client, else a tenth of the records: they stand in
+    for data that are public anyway. Records that have owners cannot stand in for anything: they belong to somebody.
     """
-    chosen = None if experiment.public == "default" else experiment.public
-    natural = experiment.partition == "natural" or (experiment.partition is None and dataset.owner is not None)
-    if chosen is None and dataset.test is not None and not natural and experiment.test == "own":
+    held_out = choice.name is None or choice.name.startswith("holdout")
+    if held_out and dataset.owner is not None:
+        raise UserError(
+            f"Every record of {dataset.name!r} belongs to somebody, so none can be public: name other data of the same "
+            "shape with the key `public`, for example --set public=FOLDER, or choose a method or rule that needs none."
+        )
+    if choice.name is None and dataset.test is not None and choice.test == "own":
         return dataset, _part(dataset, dataset.test)
-    if chosen is None or chosen.startswith("holdout"):
-        return _held_out(dataset, _share(chosen), experiment.seed)
-    other = load(chosen, experiment.data_dir, experiment.label, experiment.shape)
+    if held_out:
+        return _held_out(dataset, _share(choice.name), choice.seed)
+    assert choice.name is not None
+    other = load(choice.name, choice.data_dir, choice.label, choice.shape, choice.labels)
+    if other.people == dataset.people:
+        raise UserError(
+            f"The public data {choice.name!r} are the clients' own: public records must belong to none of them."
+        )
     if other.x.shape[1:] != dataset.x.shape[1:] or other.classes > dataset.classes:
         raise UserError(
-            f"The public data {chosen!r} do not fit: their records have shape {tuple(other.x.shape[1:])} and "
+            f"The public data {choice.name!r} do not fit: their records have shape {tuple(other.x.shape[1:])} and "
             f"{other.classes} classes, those of {dataset.name!r} {tuple(dataset.x.shape[1:])} and {dataset.classes}."
         )
     return dataset, other
@@ -50,13 +75,13 @@ def _share(chosen: str | None) -> float:
 
 def fewer(dataset: Dataset, records: int, seed: int) -> Dataset:
     """At most `records` of the training records, chosen at random; a published test set stays whole."""
-    picked = _chosen(dataset, records, np.random.default_rng([seed, 21]))
+    picked = _chosen(dataset, records, random_stream(seed, 21))
     return _part(dataset, picked if dataset.test is None else picked | dataset.test)
 
 
 def _held_out(dataset: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
     training = len(dataset.y) if dataset.test is None else int((~dataset.test).sum())
-    public = _chosen(dataset, max(1, round(share * training)), np.random.default_rng([seed, 20]))
+    public = _chosen(dataset, max(1, round(share * training)), random_stream(seed, 20))
     return _part(dataset, ~public), _part(dataset, public)
 
 

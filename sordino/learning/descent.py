@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sordino.training import Batch, Loss, Records, cross_entropy
+from sordino.learning.records import Batch, Loss, Records, cross_entropy
 
 Optimizer = Literal["sgd", "adam"]
 

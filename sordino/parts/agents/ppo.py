@@ -15,9 +15,9 @@ from torch import Generator, Tensor, nn
 from torch.distributions import Beta
 from torch.nn import functional
 
-from sordino.descent import adam
-from sordino.parameters import flatten
-from sordino.training import Learner
+from sordino.learning.descent import adam
+from sordino.learning.parameters import flatten
+from sordino.learning.records import Learner
 
 State = dict[str, Any]
 
@@ -135,6 +135,15 @@ class Ppo:
 
     def _critic(self) -> Learner:
         return Learner(nn.Sequential(nn.Linear(self.observations, self.hidden), nn.ReLU(), nn.Linear(self.hidden, 1)))
+
+
+def observation(loss: Tensor, accuracy: Tensor, worst: float) -> Tensor:
+    """What an agent sees: a loss held to [0, worst] and an accuracy held to [0, 1].
+
+    A loss that is no number, or infinite, is that of a model that has diverged: the worst, and an accuracy of 0.
+    """
+    held = loss.reshape(1).nan_to_num(worst, worst, 0.0).clamp(0, worst)
+    return torch.cat([held, accuracy.reshape(1).nan_to_num(0.0).clamp(0, 1)])
 
 
 def advantages(errors: Tensor, decay: float) -> Tensor:

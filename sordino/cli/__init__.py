@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 
-from sordino.cli_curve import curve_commands
-from sordino.cli_data import data_commands
-from sordino.errors import UserError
+from sordino.cli.curve import curve_commands
+from sordino.cli.data import data_commands
+from sordino.errors import Stopped, UserError, quoted
+from sordino.report.terminal import degrade, shown
 
 INTERRUPTED = 130
-"""The exit code with which typer ends a command after Ctrl-C."""
+"""The exit code after Ctrl-C."""
+UsageError: Any = typer.BadParameter.__base__
+"""What typer raises for options that it does not understand; by its base class, because typer brings its own click."""
 
 app = typer.Typer(
     help="Personalized federated learning under adaptive differential privacy, with epsilons that are true.",
@@ -79,7 +83,8 @@ def run(
 ) -> None:
     """Run an experiment. Without arguments: the built-in example on real data."""
     chosen = _experiment(experiment, locals())
-    from sordino.experiment import prepare, start
+    from sordino.experiment.prepare import prepare
+    from sordino.experiment.run import start
 
     prepared = prepare(chosen)
     reasons = prepared.choice.reasons if explain else []
@@ -99,8 +104,8 @@ def resume(
     as_json: Json = False,
 ) -> None:
     """Take up a stopped run: it ends with the numbers it would have had."""
-    from sordino.experiment import resume as resume_run
-    from sordino.store import Store
+    from sordino.experiment.run import resume as resume_run
+    from sordino.experiment.store import Store
 
     folder = store or Path(".sordino")
     found = Store(folder, must_exist=True)
@@ -138,17 +143,18 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Run several methods with several seeds at equal true epsilon, and put them side by side."""
-    from sordino.comparison import compare as compare_methods
-    from sordino.comparison import contender, split_methods
-    from sordino.report.plots import curves
+    from sordino.experiment.compare import compare as compare_methods
+    from sordino.experiment.compare import contender, split_methods
+    from sordino.report.figures import check_picture, curves
     from sordino.report.tables import comparison_table
 
     names = split_methods(methods)
     given = {**locals(), "method": None}
     chosen = _experiment(experiment, given, [contender(name)[0] for name in names])
+    picture = picture or chosen.store / "compare.png"
+    check_picture(picture)
     with _watching(as_json) as watch:
         found = compare_methods(chosen, names, seeds, lambda name, seed: watch(f"{name}, seed {seed}", chosen.rounds))
-    picture = picture or chosen.store / "compare.png"
     curves(found.rows, picture)
     if as_json:
         rows = [{key: value for key, value in row.items() if key != "curves"} for row in found.rows]
@@ -156,15 +162,15 @@ def compare(
         return
     from rich.console import Console
 
-    console = Console()
+    console = Console(markup=False)
     console.print(comparison_table(found.rows))
     if found.rows:
         units = " or ".join(sorted({row["unit"] for row in found.rows}))
         console.print(f"epsilon at delta = {found.rows[0]['delta']:.3g}, protecting one {units}", style="dim")
     for note in dict.fromkeys(note for row in found.rows for note in row["notes"]):
-        console.print(f"Note: {note}", style="yellow", highlight=False, markup=False)
+        console.print(f"Note: {note}", style="yellow", highlight=False)
     for sentence in found.verdict:
-        console.print(sentence, highlight=False, markup=False)
+        console.print(sentence, highlight=False)
     console.print(f"Curves: {picture}", style="dim", highlight=False)
 
 
@@ -178,7 +184,9 @@ def plan(
     delta: Delta = None,
     protect_from: ProtectFrom = None,
     participation: Participation = None,
-    parameters: Annotated[int | None, typer.Option(help="How many parameters would be shared.")] = None,
+    parameters: Annotated[
+        int | None, typer.Option(help="How many parameters would be shared.", min=1, max=1_000_000_000_000)
+    ] = None,
     data: Data = None,
     data_dir: DataDir = None,
     model: Model = None,
@@ -188,7 +196,7 @@ def plan(
     """Before any budget is spent: noise, epsilon for every observer, feasibility, advice."""
     from dataclasses import asdict
 
-    from sordino.plans import plan_of
+    from sordino.experiment.plan import plan_of
 
     given = {**locals(), "set": None}
     chosen = _experiment(experiment, {key: given[key] for key in given if key != "parameters"})
@@ -200,13 +208,13 @@ def plan(
 
     from sordino.report.tables import plan_report
 
-    Console().print(plan_report(found, chosen.protect_from), highlight=False)
+    Console(markup=False).print(plan_report(found, chosen.protect_from), highlight=False)
 
 
 @app.command()
 def methods(as_json: Json = False) -> None:
     """What each method is, what leaves a client, and for whom its epsilon holds."""
-    from sordino.catalogue import describe_methods
+    from sordino.report.catalogue import describe_methods
 
     found = describe_methods()
     if as_json:
@@ -226,11 +234,9 @@ def methods(as_json: Json = False) -> None:
 @app.command()
 def runs(store: StoreFolder = None, as_json: Json = False) -> None:
     """The runs of a store, newest first."""
-    from sordino.store import Store
+    from sordino.experiment.store import runs_in
 
-    folder = store or Path(".sordino")
-    empty = not folder.exists() or (folder.is_dir() and not (folder / "sordino.db").exists())
-    found = [] if empty else Store(folder).all()
+    found = runs_in(store or Path(".sordino"))
     if as_json:
         keys = ("run", "method", "state", "rounds_done", "rounds")
         typer.echo(json.dumps([{key: getattr(row, key) for key in keys} for row in found]))
@@ -240,33 +246,54 @@ def runs(store: StoreFolder = None, as_json: Json = False) -> None:
 
     from sordino.report.tables import epsilon_text, percent
 
-    table = Table("run", "method", "state", "rounds", "personal", "ε outsider")
+    table = Table("run", "method", "state", "rounds", "personal", shown("ε outsider"))
     for row in found:
         done = row.summary
         figures = (
             (percent(done["accuracy"]["personal"]), epsilon_text(done["epsilon"]["outsider"])) if done else ("", "")
         )
         table.add_row(row.run, row.method, row.state, f"{row.rounds_done}/{row.rounds}", *figures)
-    Console().print(table if found else "No runs yet: `sordino run` makes one.")
+    Console(markup=False).print(table if found else "No runs yet: `sordino run` makes one.")
 
 
 def main() -> NoReturn:
     """Entry point: mistakes of the user end with one sentence and exit code 2."""
+    degrade()
     try:
-        app()
+        code = app(standalone_mode=False) or 0
     except UserError as error:
-        typer.echo(f"Error: {error}", err=True)
-        sys.exit(2)
-    except SystemExit as end:
-        if end.code == INTERRUPTED:
-            typer.echo("Stopped. `sordino runs` shows the run; `sordino resume RUN` takes it up.", err=True)
-        raise
-    sys.exit(0)
+        _refuse(str(error))
+    except _StoppedError as stop:
+        typer.echo(str(stop), err=True)
+        sys.exit(INTERRUPTED)
+    except OSError as error:
+        if error.filename is None:
+            raise
+        _refuse(f"{quoted(error.filename)} cannot be used: {error.strerror}.")
+    except UsageError as error:
+        if not error.format_message():  # a command without arguments has shown its help
+            sys.exit(error.exit_code)
+        _refuse(_usage(error))
+    if code == INTERRUPTED:
+        typer.echo("Stopped. `sordino runs` shows the run; `sordino resume RUN` takes it up.", err=True)
+    sys.exit(code)
+
+
+def _refuse(sentence: str) -> NoReturn:
+    """Tell what was wrong, in one line even where a name or another's message has several."""
+    typer.echo("Error: " + " ".join(sentence.split("\n")), err=True)
+    sys.exit(2)
+
+
+def _usage(error: Any) -> str:
+    """What is wrong with a command's options, with the command that lists them."""
+    command = "sordino" if error.ctx is None else error.ctx.command_path
+    return f"{error.format_message().rstrip('.')}; `{command} --help` shows what can be given."
 
 
 def _experiment(file: Path | None, given: dict[str, Any], methods: Sequence[str] = ()) -> Any:
     """The experiment that a file and options describe."""
-    from sordino.config import Experiment, setting
+    from sordino.experiment.config import Experiment, setting
 
     keys = {key: value for key, value in given.items() if key in Experiment.model_fields}
     keys["set"] = dict(setting(text) for text in given.get("set") or [])
@@ -277,10 +304,19 @@ def _experiment(file: Path | None, given: dict[str, Any], methods: Sequence[str]
     return Experiment.read(file, keys, methods=methods)
 
 
-def _watching(as_json: bool) -> Any:
+class _StoppedError(Exception):
+    """Ctrl-C while a run was under way. Typer takes a KeyboardInterrupt away, and with it what it says."""
+
+
+@contextlib.contextmanager
+def _watching(as_json: bool) -> Iterator[Any]:
     from sordino.report.progress import watching
 
-    return watching(quiet=as_json)
+    try:
+        with watching(quiet=as_json) as watch:
+            yield watch
+    except Stopped as stop:
+        raise _StoppedError(str(stop)) from stop
 
 
 def _show_result(result: dict[str, Any], store: Path, as_json: bool) -> None:
@@ -291,4 +327,4 @@ def _show_result(result: dict[str, Any], store: Path, as_json: bool) -> None:
 
     from sordino.report.tables import run_report
 
-    Console().print(run_report(result, str(store)), highlight=False)
+    Console(markup=False).print(run_report(result, str(store)), highlight=False)

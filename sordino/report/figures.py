@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from sordino.errors import UserError
+from sordino.errors import UserError, writing
 
 PANELS = {
     "personal": "personal model, after training",
@@ -42,6 +42,20 @@ def curves(rows: list[dict[str, Any]], path: Path) -> None:
     axes[0].set_ylabel("accuracy on clients' own test records")
     axes[0].yaxis.set_major_formatter(mpl.ticker.PercentFormatter(1.0, decimals=0))
     axes[0].legend(frameon=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
+    with writing(path):
+        figure.savefig(path, dpi=120)
     pyplot.close(figure)
+
+
+def check_picture(path: Path) -> None:
+    """Refuse a place where no picture can be written, before the work that it is to show."""
+    try:
+        from matplotlib.backend_bases import FigureCanvasBase
+    except ImportError:
+        return  # told when the picture is drawn: the results are worth having without it
+    with writing(path):
+        if path.is_dir():
+            raise ValueError("it is a folder")
+        kinds = FigureCanvasBase.get_supported_filetypes()
+        if path.suffix.removeprefix(".").lower() not in {"", *kinds}:
+            raise ValueError(f"{path.suffix!r} is no kind of picture; .png is")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from sordino.errors import UserError
 
 curve_commands = typer.Typer(
     help="Curves from budgets to clipping thresholds, for PAC-DP.", no_args_is_help=True, add_completion=False
@@ -34,10 +37,15 @@ def fit(
     as_json: Json = False,
 ) -> None:
     """Simulate on public data which threshold is best at each budget, and fit a curve to the answers."""
-    from sordino.config import setting
-    from sordino.curve_fitting import fit_curve
+    from sordino.experiment.config import setting
+    from sordino.experiment.curve_fitting import fit_curve
     from sordino.parts.curves import draw, save
+    from sordino.report.figures import check_picture
 
+    picture = out.with_name(f"{out.stem}.png")
+    check_picture(picture)
+    if out.is_dir():
+        raise UserError(f"{out} is a folder: name the file that the curve goes to, for example {out / 'curve.json'}.")
     keys = {"data": data, "data_dir": data_dir, "clients": clients, "rounds": rounds, "model": model}
     curve, points, grid = fit_curve(
         keys | {"records": records, "store": store, "set": dict(setting(text) for text in set or [])},
@@ -49,7 +57,6 @@ def fit(
         tell=lambda line: typer.echo(line, err=True),
     )
     save(curve, out)
-    picture = out.with_suffix(".png")
     draw(curve, points, picture)
     if as_json:
         typer.echo(json.dumps({"curve": asdict(curve), "points": points, "grid": grid, "picture": str(picture)}))
@@ -65,7 +72,6 @@ def show(
     """What a curve says."""
     import numpy as np
 
-    from sordino.errors import UserError
     from sordino.parts.curves import PUBLISHED, load_curve
 
     found = PUBLISHED[curve] if curve in PUBLISHED else load_curve(Path(curve))
@@ -85,17 +91,15 @@ def show(
     table = Table(f"{found.kind} curve", "threshold C")
     for epsilon, value in values.items():
         table.add_row(f"epsilon {epsilon:g}", "refused" if value is None else f"{value:.3f}")
-    Console().print(table)
+    Console(markup=False).print(table)
 
 
 def numbers(text: str) -> list[float]:
     """Numbers separated by commas, all above zero."""
-    from sordino.errors import UserError
-
     try:
         found = [float(part) for part in text.split(",")]
     except ValueError as error:
         raise UserError(f"{text!r} is not a list of numbers separated by commas.") from error
-    if min(found) <= 0:
-        raise UserError(f"{text!r}: every number must be above 0.")
+    if not all(0 < number < math.inf for number in found):
+        raise UserError(f"{text!r}: every number must be above 0 and finite.")
     return found

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
-import json
 import os
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from sordino.errors import UserError, unknown
-from sordino.method import Method
-from sordino.methods import find, names
+from sordino.data.selection import PublicChoice
+from sordino.errors import UserError, quoted, unknown
+from sordino.experiment.hyperparameters import check_known, concerns, make_method
+from sordino.method import Epsilon, Method
 
 Settings = dict[str, Any]
+MOST = 1_000_000_000
+"""The largest number of clients, records or rounds between evaluations that is taken for meant."""
+MOST_SEEDS = 1000
+DEFAULT_EPSILON = 8.0
+DEFAULT_CLIENTS = 100
 
 
 class Experiment(BaseModel):
@@ -31,13 +34,16 @@ class Experiment(BaseModel):
     """Where data sets lie; by default $SORDINO_DATA, then the cache folder."""
     label: str | None = None
     """The label column of own tabular data."""
+    labels: tuple[str | int, ...] | None = None
+    """The labels that records of own data may have, in the order of the classes: declared, they are public. Without
+    them the labels that occur are read from the data, which epsilon does not cover."""
     shape: tuple[int, ...] | None = None
     """The shape of one record of own tabular data that holds images."""
-    records: int | None = Field(default=None, ge=1)
+    records: int | None = Field(default=None, ge=1, le=MOST)
     """Use at most so many of the training records, chosen by the seed: for quick studies on large data sets."""
     partition: str | None = None
     """How records are dealt: iid, dirichlet:ALPHA, shards:S, labels:P%, natural."""
-    clients: int | None = Field(default=None, ge=1)
+    clients: int | None = Field(default=None, ge=1, le=MOST)
     """How many clients; by default all natural ones, else 100."""
     test_fraction: float = Field(default=0.2, gt=0, lt=1)
     """The share of each client's records kept for testing."""
@@ -46,45 +52,48 @@ class Experiment(BaseModel):
     public: str | None = None
     """Records that belong to no client, for methods that judge models on the server: a data set, a folder, or
     `holdout:0.1` to set a share of the records aside. `default`, and what is set aside when a method asks: the
-    published test set, else `holdout:0.1`."""
+    published test set, else `holdout:0.1`. Where records have owners, only other data can be public."""
     model: str | None = None
     """A network by name or dotted name; by default one that suits the data."""
     method: str = "feddpa"
     """A method by name, or `package.module:Class`."""
     variant: Literal["sound", "paper"] = "sound"
     """`sound`: the epsilon holds. `paper`: as published, with its true epsilon."""
-    rounds: int = Field(default=30, ge=1)
+    rounds: int = Field(default=30, ge=1, le=1_000_000)
     """How many rounds."""
     participation: float = Field(default=1.0, gt=0, le=1)
     """The share of clients in a round; they take turns."""
-    epsilon: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    epsilon: Epsilon | None = None
     """The budget for the protected observer; 8 when neither it nor a noise multiplier is given."""
-    delta: float | None = Field(default=None, gt=0, lt=1)
+    delta: float | None = Field(default=None, ge=1e-100, lt=1)
     """Of the budget; by default min(1e-5, clients^-1.1 / 10)."""
-    noise_multiplier: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    noise_multiplier: float | None = Field(default=None, ge=1e-9, le=1e9, allow_inf_nan=False)
     """Noise over sensitivity for the protected observer in one round, in place of epsilon."""
     protect_from: Literal["outsider", "server"] = "outsider"
     """Who must not learn more than epsilon: those who see sums and models, or the server too."""
-    minimum_cohort: int | None = Field(default=None, ge=1)
+    minimum_cohort: int | None = Field(default=None, ge=1, le=MOST)
     """The fewest clients with which a round is used; noise is shared out over these. By default all asked."""
-    colluders: int = Field(default=0, ge=0)
+    colluders: int = Field(default=0, ge=0, le=MOST)
     """How many clients may tell the outsider their noise."""
     allow_vacuous_delta: bool = False
-    """Admit delta >= 1/clients, with a warning."""
-    seed: int = 0
+    """Admit delta >= 1/clients, or at record level 1/records, with a warning."""
+    budget_over_runs: Epsilon | None = None
+    """The epsilon that all runs of the store on the same people may come to together; a run beyond it is refused."""
+    seed: int = Field(default=0, ge=0, lt=2**63)
     """Of the partition, the initial model, batches and simulated noise."""
-    workers: int | None = Field(default=None, ge=1)
+    workers: int | None = Field(default=None, ge=1, le=1024)
     """Processes; by default one per core. Results do not depend on it."""
     engine: Literal["auto", "stacked", "one-by-one"] = "auto"
-    """Whether clients are trained stacked or one by one; `auto` measures what is faster."""
+    """Whether clients are trained stacked or one by one; `auto` goes by the sizes of network and batches."""
     precision: Literal["fp32", "bf16"] = "fp32"
-    """In which format a network's layers compute in local training; what leaves is clipped and noised in fp32."""
+    """In which format a network's layers compute in local training; what leaves is clipped and noised in fp32. `bf16`
+    is taken where it is measured to be faster when a run begins, else `fp32`: the run's configuration says which."""
     compiled: Literal["auto", "never", "always"] = "auto"
     """Whether the noisy gradient steps of record-level methods are compiled, which takes half a minute once and needs a
     C++ compiler. `auto`: where the run is long enough to gain from it. Results differ by rounding."""
     device: str = "cpu"
     """Where training happens: a torch device. Workers are for the CPU."""
-    evaluate_every: int = Field(default=1, ge=1)
+    evaluate_every: int = Field(default=1, ge=1, le=MOST)
     """Evaluate each so many rounds, and after the last."""
     store: Path = Path(".sordino")
     """The folder for runs."""
@@ -105,6 +114,7 @@ class Experiment(BaseModel):
         values: dict[str, Any] = {}
         settings: Settings = {}
         for source in sources:
+            check_representable(source)
             given = {key.replace("-", "_"): value for key, value in source.items() if value is not None}
             more = given.pop("set", {})
             if not isinstance(more, Mapping):
@@ -131,20 +141,12 @@ class Experiment(BaseModel):
 
     def check_settings(self, methods: Sequence[str]) -> None:
         """Refuse a hyper-parameter that none of the methods has."""
-        fields = set().union(*(field_names(find(name)) for name in methods))
         for key in self.set:
-            scope, _, name = key.rpartition(".")
-            if scope in ("", "method") and name not in fields:
-                raise unknown("hyper-parameter of these methods called", name, fields)
+            check_known(key, methods)
 
     def for_method(self, name: str, settings: Mapping[str, Any]) -> Experiment:
         """The experiment with another method; settings that only other methods know are left out."""
-        known = field_names(find(name))
-        kept = {
-            k: v
-            for k, v in self.set.items()
-            if k.rpartition(".")[0] not in ("", "method") or k.rpartition(".")[2] in known
-        }
+        kept = {key: value for key, value in self.set.items() if concerns(key, name)}
         return type(self).make(self.model_dump() | {"method": name, "set": kept}, {"set": settings})
 
     @classmethod
@@ -155,29 +157,17 @@ class Experiment(BaseModel):
                 values = tomllib.load(file)
         except FileNotFoundError as error:
             raise UserError(f"There is no experiment file {path}.") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise UserError(f"The experiment file {path} is not valid TOML: {error}.") from error
+        except RecursionError as error:
+            raise UserError(f"The experiment file {path} is nested too deeply to be read.") from error
         except OSError as error:
             raise UserError(f"The experiment file {path} cannot be read: {error.strerror}.") from error
+        except ValueError as error:  # not TOML, not UTF-8, or a number of thousands of digits
+            raise UserError(f"The experiment file {path} is not valid TOML: {error}.") from error
         return cls.make(values, *overrides, methods=methods)
 
     def build_method(self) -> Method:
         """The method with its hyper-parameters."""
-        chosen: dict[str, Any] = {"variant": self.variant}
-        for key, value in self.set.items():
-            scope, _, name = key.rpartition(".")
-            if scope == "model":
-                continue
-            owner = self.method if scope in ("", "method") else scope
-            if owner != self.method and not self._is_method(owner):
-                raise unknown("setting", key, [f"{known}.{name}" for known in ("method", "model", *names())])
-            fields = field_names(find(owner))
-            if name not in fields:
-                raise unknown(f"hyper-parameter of {owner}", name, fields)
-            converted = _converted(find(owner), name, value)
-            if owner == self.method:  # settings of other methods are for comparisons
-                chosen[name] = converted
-        return find(self.method)(**chosen)
+        return make_method(self.method, self.variant, self.set)
 
     def model_options(self) -> dict[str, Any]:
         """The options of the network."""
@@ -189,27 +179,17 @@ class Experiment(BaseModel):
             return 1
         return self.workers or max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
 
-    def identity(self, data_fingerprint: str) -> str:
-        """SHA-256 of everything that decides the results: the place and the number of processes do not.
-
-        Nor does `compiled`, up to rounding: `auto` may be decided otherwise the next time, for the same experiment.
+    def decisive(self) -> dict[str, Any]:
+        """The keys that decide a run's results: the place and the number of processes do not, nor what earlier runs
+        have spent. Nor does `compiled`, up to rounding: where there is no compiler, `auto` comes to something else.
         """
-        values = self.model_dump(mode="json", exclude={"store", "workers", "data_dir", "data", "compiled"})
-        text = json.dumps(values | {"data": data_fingerprint}, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()
+        indifferent = {"store", "workers", "data_dir", "data", "compiled", "budget_over_runs"}
+        return self.model_dump(mode="json", exclude=indifferent)
 
-    @staticmethod
-    def _is_method(name: str) -> bool:
-        try:
-            find(name)
-        except UserError:
-            return False
-        return True
-
-
-def field_names(kind: type[Method]) -> set[str]:
-    """The hyper-parameters of a method."""
-    return {field.name for field in dataclasses.fields(kind)} - {"variant"}
+    def public_choice(self) -> PublicChoice:
+        """How public records are chosen."""
+        chosen = None if self.public == "default" else self.public
+        return PublicChoice(chosen, self.data_dir, self.label, self.shape, self.labels, self.test, self.seed)
 
 
 def dotted(table: Mapping[str, Any], prefix: str = "") -> Settings:
@@ -227,20 +207,30 @@ def setting(text: str) -> tuple[str, Any]:
         raise UserError(f"--set wants key=value, not {text!r}; for example --set method.tau=0.3.")
     try:
         return key, tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except RecursionError as error:
+        raise UserError(f"The value of {quoted(key)} is nested too deeply to be read.") from error
+    except ValueError:  # not TOML, or a number of thousands of digits
         return key, value
 
 
-def _converted(kind: type[Method], name: str, value: Any) -> Any:
-    """A hyper-parameter in its declared type."""
-    import typing
-
+def check_representable(table: Mapping[str, Any]) -> None:
+    """Refuse values that no file, database or system call can carry: integers beyond 64 bits and zero bytes."""
     try:
-        adapter: TypeAdapter[Any] = TypeAdapter(typing.get_type_hints(kind, include_extras=True)[name])
-        return adapter.validate_python(value)
-    except ValidationError as error:
-        problem = error.errors()[0]["msg"]
-        raise UserError(f"The hyper-parameter {name} cannot be {value!r}: {problem}.") from error
+        flat = dotted(table)
+    except RecursionError as error:
+        raise UserError("The experiment's tables are nested too deeply to be read.") from error
+    for key, value in flat.items():
+        for item in value if isinstance(value, list | tuple) else [value]:
+            if isinstance(item, int) and not -(2**63) <= item < 2**63:
+                raise UserError(f"{quoted(key)} has a number beyond 64 bits, which is more than can be meant.")
+            if "\0" in str(key) or (isinstance(item, str | Path) and "\0" in str(item)):
+                raise UserError(f"{quoted(key)} has a zero byte in it, which no name may have.")
+
+
+def check_seeds(seeds: int) -> None:
+    """Refuse a number of seeds that is none, or that would take for ever."""
+    if not 1 <= seeds <= MOST_SEEDS:
+        raise UserError(f"There must be at least one seed and at most {MOST_SEEDS:,}, not {seeds}.")
 
 
 def _sentence(error: ValidationError, values: Mapping[str, Any]) -> UserError:
@@ -250,4 +240,4 @@ def _sentence(error: ValidationError, values: Mapping[str, Any]) -> UserError:
     if problem["type"] == "extra_forbidden":
         return unknown("key", key, [name for name in Experiment.model_fields if name != "set"])
     hint = " 1 is strong, 8 is common." if key == "epsilon" else ""
-    return UserError(f"{key} cannot be {values.get(key)!r}: {problem['msg'].lower()}.{hint}")
+    return UserError(f"{key} cannot be {quoted(values.get(key))}: {problem['msg'].lower()}.{hint}")

@@ -1,0 +1,126 @@
+"""What is kept of a run: the ledger, rounds and checkpoints, so that a kill at any instant loses nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sordino.errors import UserError
+from sordino.experiment import checkpoint as checkpoints
+from sordino.experiment.files import KeptFile
+from sordino.experiment.journal import Journal
+from sordino.experiment.state import check_keepable
+from sordino.experiment.store import Progress, Store, saving
+from sordino.privacy.ledger import BLANK, Ledger, Row
+from sordino.privacy.release import Unit
+from sordino.server import Restored, RoundReport
+from sordino.simulator.memory import Memory
+
+
+class RunBooks:
+    """The books of one run, opened at its start or where its last checkpoint left it."""
+
+    def __init__(self, store: Store, run: str, identity: str, memory: Memory, unit: Unit, clients: int) -> None:
+        self._store, self._run, self._memory, self._folder = store, run, memory, store.path(run)
+        self._pending = Progress([], [], [])
+        self.restored: Restored | None = None
+        self.seconds = 0.0
+        """Time spent in rounds, over all sessions of the run."""
+        self.uploaded = 0
+        """Bytes that left all clients."""
+        self.start = float("nan")
+        """The accuracy at the start of the last round."""
+        row = store.get(run)
+        if row.identity != identity:
+            raise UserError(
+                f"The run {run!r} was started with another experiment, other data, another version of Sordino or other "
+                "code of its method or network than what is found now."
+            )
+        rows: list[Row] = []
+        if row.checkpoint is not None:
+            store.check(run)
+            rows = store.ledger(run)
+            self._take_up(checkpoints.load(row.checkpoint, self._folder), row.checkpoint, row.seconds)
+        else:
+            checkpoints.remove_leftovers(self._folder, memory.path.name, *self._journals())
+        self.ledger = Ledger(clients, unit, rows)
+        self._journal = Journal(self._folder, len(rows), self.ledger.head if rows else BLANK)
+
+    def charge(self, rows: Sequence[Row]) -> None:
+        if not rows:
+            return
+        links = self.ledger.links[-len(rows) :]
+        with saving(self._store.folder):
+            self._journal.write(rows, links)
+        position = len(self.ledger.rows) - len(rows)
+        self._pending.ledger += [(position + place, row, links[place]) for place, row in enumerate(rows)]
+
+    def note(self, report: RoundReport, accuracies: Sequence[tuple[int, float, float, float]]) -> None:
+        figures = (report.personal, report.personal_worst, report.start, report.global_)
+        self._pending.rounds.append(
+            (
+                report.round,
+                *(none(value) for value in figures),
+                *(report.clip, report.cohort, report.rejected, report.bytes, report.seconds),
+                *(none(value) for value in report.epsilon.values()),
+            )
+        )
+        self._pending.clients += [
+            (report.round, int(client), *(none(value) for value in values)) for client, *values in accuracies
+        ]
+        self.seconds += report.seconds
+        self.uploaded += report.bytes
+        self.start = report.start
+
+    def check(self, state: dict[str, Any]) -> None:
+        """Refuse a server's state that no checkpoint could keep."""
+        check_keepable(state)
+
+    def save(self, now: Restored, summary: Any = None, models: KeptFile | None = None) -> None:
+        """Make everything so far durable, in the order that a crash at any point leaves a consistent run.
+
+        With the models the clients' memory is needed no longer.
+        """
+        memory = self._memory
+        with saving(self._store.folder):
+            memory.commit()
+            checkpoint = checkpoints.Checkpoint(
+                round=now.rounds,
+                questions=now.questions,
+                server=now.state,
+                memory=memory.path.name,
+                slots=memory.slots,
+                participations=memory.participations,
+                checksums=memory.checksums,
+            )
+            saved = checkpoints.save(checkpoint, self._folder / f"round-{now.rounds:06d}.safetensors")
+            self._store.advance(self._run, now.rounds, saved, self.seconds, self._pending, summary, models)
+            self._pending = Progress([], [], [])
+            self._journal.close()
+            self._journal = Journal(self._folder, len(self.ledger.rows), self.ledger.head)
+            kept = memory.path.name if models is None else models.name
+            checkpoints.remove_leftovers(self._folder, saved.name, kept, self._journal.path.name)
+
+    def close(self) -> None:
+        """Close the files."""
+        self._journal.close()
+
+    def _take_up(self, found: checkpoints.Checkpoint, file: KeptFile, seconds: float) -> None:
+        """Take over what a killed session of the run left behind."""
+        memory = self._memory
+        checkpoints.remove_leftovers(self._folder, file.name, found.memory, memory.path.name, *self._journals())
+        memory.take_over(self._folder / found.memory, found.slots, found.participations, found.checksums)
+        self.restored = Restored(found.server, found.round, found.questions)
+        curve = self._store.curve(self._run)
+        self.uploaded, self.seconds = sum(row["bytes"] for row in curve), seconds
+        self.start = float("nan") if not curve or curve[-1]["start"] is None else curve[-1]["start"]
+
+    def _journals(self) -> list[str]:
+        return [path.name for path in self._folder.glob("ledger-*")]
+
+
+def none(value: float) -> float | None:
+    """`nan` and infinity as None, for databases and JSON."""
+    return float(value) if np.isfinite(value) else None

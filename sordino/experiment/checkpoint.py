@@ -1,0 +1,105 @@
+"""A run's state between two rounds, in one safetensors file, and the models that it ends with."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save as serialized
+from safetensors.torch import save_file
+from torch import Tensor
+
+from sordino.experiment.files import KeptFile, replace_file
+from sordino.experiment.state import decoded, encoded
+
+MODELS = "models.safetensors"
+LEFTOVERS = ("round-*", "memory-*", "models.*", "ledger-*")
+"""What sessions of a run write into its folder, finished or not."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Everything that is needed to go on."""
+
+    round: int
+    """How many rounds are done."""
+    questions: int
+    """How many questions have been asked."""
+    server: dict[str, Any]
+    """What the server keeps."""
+    memory: str
+    """The name of the file in which the clients' memory lies."""
+    slots: np.ndarray
+    participations: np.ndarray
+    checksums: np.ndarray
+    """Of each client's current row in that file."""
+
+
+def save(checkpoint: Checkpoint, path: Path) -> KeptFile:
+    """Write a checkpoint; a crash leaves either nothing or the whole file."""
+    structure, contents = encoded(checkpoint.server)
+    tensors = {f"server/{number}": content for number, content in enumerate(contents)}
+    tensors["slots"] = torch.from_numpy(checkpoint.slots.copy())
+    tensors["participations"] = torch.from_numpy(checkpoint.participations.copy())
+    tensors["checksums"] = torch.from_numpy(checkpoint.checksums.astype(np.int64))
+    numbers = {"round": str(checkpoint.round), "questions": str(checkpoint.questions)}
+    metadata = {**numbers, "memory": checkpoint.memory, "server": structure}
+    temporary = path.with_suffix(".tmp")
+    try:
+        save_file(tensors, temporary, metadata=metadata)
+    except SafetensorError as error:  # how the library tells of a full disk
+        raise OSError(str(error)) from error
+    return replace_file(temporary, path)
+
+
+def load(kept: KeptFile, folder: Path) -> Checkpoint:
+    """Read a checkpoint, if it is as it was written."""
+    with safe_open(kept.check(folder, "The checkpoint"), framework="pt") as file:
+        metadata = file.metadata()
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    contents = [tensors[f"server/{number}"] for number in range(sum(name.startswith("server/") for name in tensors))]
+    return Checkpoint(
+        round=int(metadata["round"]),
+        questions=int(metadata["questions"]),
+        server=decoded(metadata["server"], contents),
+        memory=metadata["memory"],
+        slots=tensors["slots"].numpy(),
+        participations=tensors["participations"].numpy(),
+        checksums=tensors["checksums"].numpy(),
+    )
+
+
+def write_models(tensors: dict[str, Tensor], width: int, personal: Iterable[Tensor], path: Path) -> KeptFile:
+    """A safetensors file of `tensors` and of `personal`, whose rows come in pieces and are never all in memory.
+
+    `tensors["clients"]` says how many rows there are.
+    """
+    content = serialized(tensors)
+    (length,) = struct.unpack("<Q", content[:8])
+    header, data = json.loads(content[8 : 8 + length]), content[8 + length :]
+    rows = len(tensors["clients"])
+    offsets = [len(data), len(data) + 4 * rows * width]
+    header["personal"] = {"dtype": "F32", "shape": [rows, width], "data_offsets": offsets}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight bytes
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
+        for piece in personal:
+            file.write(piece.contiguous().numpy().data)
+    return replace_file(temporary, path)
+
+
+def remove_leftovers(folder: Path, *kept: str) -> None:
+    """Remove what sessions of a run have written into its folder, except for the files named `kept`."""
+    for pattern in LEFTOVERS:
+        for path in folder.glob(pattern):
+            if path.name not in kept:
+                path.unlink(missing_ok=True)

@@ -1,0 +1,60 @@
+"""Files that outlive a crash, and that show it when their bytes have changed."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from sordino.errors import UserError
+
+
+@dataclass(frozen=True)
+class KeptFile:
+    """A finished file, as the store knows it."""
+
+    name: str
+    digest: str
+    """BLAKE2b of its bytes, in hexadecimal."""
+
+    def check(self, folder: Path, what: str) -> Path:
+        """Its path in `folder`; refused where the file is gone or is not as it was written."""
+        path = folder / self.name
+        try:
+            found = digest_of(path)
+        except FileNotFoundError as error:
+            raise UserError(f"{what} {path} is gone: {ADVICE}.") from error
+        except OSError as error:
+            raise UserError(f"{what} {path} cannot be read ({error.strerror}): {ADVICE}.") from error
+        if found != self.digest:
+            raise UserError(f"{what} {path} is damaged, its bytes are not those that were written: {ADVICE}.")
+        return path
+
+
+ADVICE = "put it back from a copy, or start the run anew with `sordino run`"
+
+
+def digest_of(path: Path) -> str:
+    """BLAKE2b of a file's bytes, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "blake2b").hexdigest()
+
+
+def replace_file(temporary: Path, final: Path) -> KeptFile:
+    """Put a finished file in place for good: a crash leaves either the old one or the new one."""
+    with temporary.open("rb") as file:
+        os.fsync(file.fileno())
+        digest = hashlib.file_digest(file, "blake2b").hexdigest()
+    temporary.replace(final)
+    sync_folder(final.parent)
+    return KeptFile(final.name, digest)
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring a folder's list of names to disk: only then does a new name survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

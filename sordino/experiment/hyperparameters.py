@@ -1,0 +1,151 @@
+"""Hyper-parameters by name: whose they are, what they may be, and the method that they make.
+
+A key is a field of the method (`tau`, `method.tau`, `feddpa.tau`), or a setting of a field whose value is one of several
+small dataclasses (`clipping=quantile`, `clipping.quantile=0.7`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from sordino.dotted import failed, is_dotted
+from sordino.errors import UserError, quoted, unknown
+from sordino.method import Method
+from sordino.methods import find, names
+from sordino.named import Named, named, settings
+
+OWN = ("", "method")
+"""Scopes that mean the experiment's own method."""
+RULE = "rule"
+"""The setting that names a field's kind in a table of its own: `[set.clipping]` with `rule = "quantile"`."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """What a key means."""
+
+    owner: str
+    """The method; empty for the experiment's own."""
+    field: str
+    setting: str | None
+    """The setting of that field, where its value has settings of its own."""
+
+
+def address(key: str) -> Address | None:
+    """What a key of the table `set` means; None for an option of the network."""
+    if key.startswith("model."):
+        return None
+    parts = key.split(".")
+    for depth in (1, 2):
+        scope, tail = ".".join(parts[:-depth]), parts[-depth:]
+        if len(tail) == depth and (scope in OWN or is_method(scope)):
+            return Address("" if scope in OWN else scope, tail[0], tail[1] if depth == 2 else None)
+    raise unknown("setting", key, [f"{scope}.{parts[-1]}" for scope in ("method", "model", *names())])
+
+
+def is_method(name: str) -> bool:
+    """Whether there is a method called `name`."""
+    try:
+        find(name)
+    except UserError:
+        return False
+    return True
+
+
+def field_names(kind: type[Method]) -> set[str]:
+    """The hyper-parameters of a method."""
+    return {field.name for field in dataclasses.fields(kind)} - {"variant"}
+
+
+def check_known(key: str, methods: typing.Sequence[str]) -> None:
+    """Refuse a key that none of the methods knows."""
+    found = address(key)
+    fields = set().union(*(field_names(find(name)) for name in methods))
+    if found is not None and not found.owner and found.field not in fields:
+        raise unknown("hyper-parameter of these methods called", found.field, fields)
+
+
+def concerns(key: str, method: str) -> bool:
+    """Whether a key is for a method: it names the method or nobody, or is for the network."""
+    found = address(key)
+    return found is None or bool(found.owner) or found.field in field_names(find(method))
+
+
+def make_method(method: str, variant: str, table: Mapping[str, Any]) -> Method:
+    """The method with the hyper-parameters of `table`; those of other methods are checked, and left out."""
+    by_owner: dict[str, dict[str, Any]] = {method: {}}
+    for key, value in table.items():
+        found = address(key)
+        if found is None:
+            continue
+        owner = found.owner or method
+        fields = field_names(find(owner))
+        if found.field not in fields:
+            raise unknown(f"hyper-parameter of {owner}", found.field, fields)
+        place = by_owner.setdefault(owner, {})
+        if found.setting is None:
+            place[found.field] = value
+        else:
+            place.setdefault(f"{found.field}.", {})[found.setting] = value
+    made = {owner: _converted(find(owner), chosen) for owner, chosen in by_owner.items()}
+    try:
+        return find(method)(variant=variant, **made[method])  # type: ignore[arg-type]
+    except Exception as error:
+        if not is_dotted(method):
+            raise
+        raise failed(f"The method {method!r} cannot be made", error) from error
+
+
+def _converted(kind: type[Method], chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Hyper-parameters in their declared types."""
+    try:
+        hints = typing.get_type_hints(kind, include_extras=True)
+    except NameError as error:
+        raise failed(f"The hyper-parameters of {kind.__name__} have types that are not known", error) from error
+    defaults = {field.name: field.default for field in dataclasses.fields(kind)}
+    made = {}
+    for name in dict.fromkeys(key.removesuffix(".") for key in chosen):
+        choice = named(hints[name])
+        if choice is not None:
+            made[name] = _rule(name, choice, chosen.get(name), chosen.get(f"{name}.", {}), defaults[name])
+        elif f"{name}." in chosen:
+            raise UserError(f"The hyper-parameter {name} has no settings: leave {name}.{min(chosen[f'{name}.'])} out.")
+        else:
+            made[name] = _valid(name, hints[name], chosen[name])
+    return made
+
+
+def _rule(name: str, choice: Named, given: Any, table: Mapping[str, Any], default: Any) -> Any:
+    """The value of a field that is one of several dataclasses, with settings of its own."""
+    given = table.get(RULE, given)
+    if given is not None and not isinstance(given, str):
+        raise UserError(
+            f"The hyper-parameter {name} cannot be {quoted(given)}: write one of {', '.join(choice.kinds)}."
+        )
+    chosen = choice.name(default) if given is None else given
+    kind = choice.kind(chosen, name)
+    own = settings(kind)
+    for key in table:
+        if key != RULE and key not in own:
+            raise unknown(f"setting of {name} = {chosen}", key, own)
+    values = {key: _valid(f"{name}.{key}", own[key], value) for key, value in table.items() if key != RULE}
+    made = dataclasses.replace(default, **values) if given is None else kind(**values)
+    if {"low", "high"} <= set(own) and not made.low < made.high:
+        raise UserError(
+            f"{name}.low is {made.low:g} and {name}.high is {made.high:g}: the first must be below the second."
+        )
+    return made
+
+
+def _valid(name: str, hint: Any, value: Any) -> Any:
+    try:
+        return TypeAdapter(hint).validate_python(value)
+    except ValidationError as error:
+        problem = error.errors()[0]["msg"]
+        raise UserError(f"The hyper-parameter {name} cannot be {quoted(value)}: {problem}.") from error

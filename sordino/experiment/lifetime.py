@@ -1,0 +1,145 @@
+"""What all runs of a store have spent together on the same people.
+
+Runs on the same people compose, whatever their methods. People are known by their data set: its records as they were
+loaded, before they were dealt to clients. Of each run the unit that has spent most is taken, so the figure holds for
+everybody.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TypedDict
+
+from sordino.errors import UserError
+from sordino.experiment.journal import rows_after
+from sordino.experiment.store import RunRow, Store
+from sordino.privacy.accountant import epsilon_of
+from sordino.privacy.ledger import BLANK, Ledger
+from sordino.privacy.records import Recipe, record_epsilon
+from sordino.privacy.release import Unit
+from sordino.privacy.views import VIEWS, View, honest_shares
+
+if TYPE_CHECKING:
+    from sordino.experiment.prepare import Prepared
+
+
+class Spent(TypedDict):
+    """What the unit that has spent most in a run has spent."""
+
+    unit: Unit
+    mu: list[float | None]
+    """Where whole clients are protected: mu for each view, in the order of `VIEWS`; None where it is infinite."""
+    recipes: list[list[list[float]]]
+    """Where records are: what the records of some client went through, each possibility once; an infinite one is
+    [[1, 0, 1]]."""
+
+
+def spent_by(ledger: Ledger) -> Spent:
+    """What the unit that has spent most has spent, by a run's ledger."""
+    if ledger.unit == "client":
+        mu = [ledger.mu(view) for view in VIEWS]
+        return {"unit": "client", "mu": [value if math.isfinite(value) else None for value in mu], "recipes": []}
+    recipes = [[list(charge) for charge in recipe] for recipe in sorted(ledger.recipes())]
+    return {"unit": "record", "mu": [], "recipes": recipes}
+
+
+class OverRuns(TypedDict):
+    """What all runs on the same people come to."""
+
+    unit: Unit
+    runs: int
+    epsilon: dict[View, float | None]
+    delta: float
+
+
+def over_runs(store: Store, people: str, unit: Unit, delta: float, more: Sequence[Spent] = ()) -> OverRuns:
+    """The epsilon of all runs of a store that protected a unit of these people, and of `more` that are planned."""
+    spent = [_spent(row, store) for row in store.all() if row.people == people and row.unit == unit]
+    chosen = [*spent, *more]
+    private = [one for one in chosen if any(one["mu"]) or None in one["mu"] or one["recipes"]]
+    return {"unit": unit, "runs": len(private), "epsilon": composed(private, unit, delta), "delta": delta}
+
+
+def composed(spent: Sequence[Spent], unit: Unit, delta: float) -> dict[View, float | None]:
+    """The epsilon for each observer of several runs together; None where it is infinite."""
+    if unit == "client":
+        found = {}
+        for place, view in enumerate(VIEWS):
+            parts = [one["mu"][place] for one in spent]
+            known = [part for part in parts if part is not None]
+            found[view] = epsilon_of(math.hypot(*known), delta) if len(known) == len(parts) else None
+        return found
+    worst = [max((_recipe(one) for one in run["recipes"]), key=lambda r: record_epsilon(r, delta)) for run in spent]
+    whole = record_epsilon(merged(worst), delta)
+    return dict.fromkeys(VIEWS, whole if math.isfinite(whole) else None)
+
+
+def check_lifetime(store: Store, prepared: Prepared) -> None:
+    """Refuse a run with which its people would have spent more than `budget_over_runs` in this store."""
+    limit = prepared.experiment.budget_over_runs
+    if limit is None or not prepared.method.is_private():
+        return
+    unit, view = prepared.method.unit, prepared.experiment.protect_from
+    total = over_runs(store, prepared.data.people, unit, prepared.budget.delta, [planned(prepared)])
+    epsilon = total["epsilon"][view]
+    if epsilon is None or epsilon > limit * (1 + 1e-9):
+        shown = "infinite" if epsilon is None else f"{epsilon:.4g}"
+        raise UserError(
+            f"With this run, {total['runs']} runs on these people in {store.folder} would come to an epsilon of {shown} "
+            f"for the {view}, above the {limit:g} of budget_over_runs: plan a smaller epsilon, or do not run it."
+        )
+
+
+def planned(prepared: Prepared) -> Spent:
+    """What a prepared run will spend at the most, if its method asks everybody once in each of its turns."""
+    allowance = prepared.allowance
+    if allowance.records is not None:
+        plan = allowance.records
+        recipes = set()
+        for client, turns in enumerate(plan.turns.tolist()):
+            rate, z, steps = plan.charge(client)
+            once = float(plan.matrix_multipliers[client])
+            recipes.add((*(((1.0, once, 1),) if once else ()), (rate, z, int(steps * turns))))
+        return {"unit": "record", "mu": [], "recipes": [[list(one) for one in recipe] for recipe in sorted(recipes)]}
+    noise = allowance.of_clients
+    protected = math.sqrt(prepared.schedule.turns) / noise.multiplier
+    shares = {view: honest_shares(view, prepared.schedule.cohort, noise.colluders) for view in VIEWS}
+    mu = [protected * math.sqrt(shares[noise.protect_from] / shares[view]) for view in VIEWS]
+    return {"unit": "client", "mu": list(mu), "recipes": []}
+
+
+def sentence(total: OverRuns, view: View) -> str | None:
+    """What all runs on the same people have spent, in one line; None where there was one run, or none."""
+    if total["runs"] < 2:
+        return None
+    epsilon = total["epsilon"][view]
+    shown = "infinite" if epsilon is None else f"{epsilon:.3g}"
+    return (
+        f"{total['runs']} runs in this store protected a {total['unit']} of these people; together they come to an "
+        f"epsilon of {shown} for the {view} at delta = {total['delta']:.3g}."
+    )
+
+
+def merged(recipes: Sequence[Recipe]) -> Recipe:
+    """Several recipes one after the other, as one."""
+    counts: dict[tuple[float, float], int] = {}
+    for rate, multiplier, count in (charge for recipe in recipes for charge in recipe):
+        counts[rate, multiplier] = counts.get((rate, multiplier), 0) + int(count)
+    return tuple((rate, multiplier, count) for (rate, multiplier), count in sorted(counts.items()))
+
+
+def _recipe(stored: Sequence[Sequence[float]]) -> Recipe:
+    return tuple((float(rate), float(multiplier), int(count)) for rate, multiplier, count in stored)
+
+
+def _spent(row: RunRow, store: Store) -> Spent:
+    """What a run has spent: from its summary, or, where it was stopped, from its ledger and journal."""
+    if row.summary is not None:
+        return row.summary["spent"]
+    rows, head = store.ledger(row.run), BLANK
+    for one in rows:
+        head = one.link(head)
+    rows += rows_after(store.path(row.run), len(rows), head)
+    clients = max((int(one.clients().max()) for one in rows), default=-1) + 1
+    return spent_by(Ledger(clients, row.unit, rows))

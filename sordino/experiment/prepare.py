@@ -1,0 +1,239 @@
+"""From an experiment to everything that a run needs: data, network, noise, and how it is executed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sordino import models
+from sordino.data import Dataset, FederatedData, federate, load
+from sordino.data.selection import fewer, set_aside
+from sordino.errors import UserError, quoted
+from sordino.experiment.config import DEFAULT_CLIENTS, DEFAULT_EPSILON, Experiment
+from sordino.experiment.identity import identity_of
+from sordino.learning import compiling
+from sordino.learning.compiled import CompiledSum
+from sordino.learning.parameters import flatten
+from sordino.learning.records import Learner, Records
+from sordino.method import Budget, Method
+from sordino.methods.bases import RecordLevel
+from sordino.privacy.allowance import Allowance, Noise
+from sordino.privacy.noise import Seeded
+from sordino.privacy.plan import check_delta, default_delta, multiplier_for
+from sordino.privacy.records import RecordPlan, plan_records
+from sordino.privacy.release import check_steps
+from sordino.schedule import Schedule
+from sordino.server import Ground
+from sordino.simulator import bf16
+from sordino.simulator.choice import Choice, choose
+from sordino.threads import single_threaded
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An experiment ready to start: nothing has been trained, charged or written."""
+
+    experiment: Experiment
+    method: Method
+    data: FederatedData
+    learner: Learner
+    public: Dataset | None
+    """Records that belong to no client, where the method judges models on the server."""
+    initial: Tensor
+    choice: Choice
+    """How it is executed, and why."""
+    schedule: Schedule
+    budget: Budget
+    allowance: Allowance
+    """What each release may spend."""
+    identity: str
+    compiled: CompiledSum | None
+    """The compiled sum of clipped gradients, once it has been made."""
+    notes: list[str]
+    """What the user should know before the run."""
+    disclosed: list[str]
+    """What epsilon does not cover, known before the run, in sentences."""
+
+    @property
+    def source(self) -> Seeded:
+        """Where the run's randomness comes from."""
+        return Seeded(self.experiment.seed, self.identity)
+
+    @property
+    def ground(self) -> Ground:
+        """What the server knows of the data and the network."""
+        records = None
+        if self.public is not None:
+            records = Records(self.public.x, self.public.y, self.learner, self.source.key("public") >> 32)
+        return Ground(self.learner.layout, math.prod(self.data.shape), self.data.classes, records)
+
+
+def deal(experiment: Experiment) -> FederatedData:
+    """Load an experiment's data and deal them to clients."""
+    return _deal(experiment, None)[0]
+
+
+def _deal(experiment: Experiment, method: Method | None) -> tuple[FederatedData, Dataset | None]:
+    """Records dealt to clients, and, where the method needs them, public ones that belong to no client."""
+    dataset = load(experiment.data, experiment.data_dir, experiment.label, experiment.shape, experiment.labels)
+    if experiment.records is not None:
+        dataset = fewer(dataset, experiment.records, experiment.seed)
+    clients = experiment.clients
+    if clients is None and dataset.owner is None:
+        clients = DEFAULT_CLIENTS
+    public = None
+    planned = clients or len(dataset.owner_names)
+    if experiment.public is not None or (method is not None and method.settled(planned).needs_public()):
+        dataset, public = set_aside(dataset, experiment.public_choice())
+    dealt = federate(dataset, experiment.partition, clients, experiment.seed, experiment.test_fraction, experiment.test)
+    return dealt, public
+
+
+def prepare(experiment: Experiment, data: FederatedData | None = None, resumed: bool = False) -> Prepared:
+    """Load the data (unless they are given, already dealt), build the network and derive the noise.
+
+    A run that is `resumed` repeats what was decided when it began.
+    """
+    check_device(experiment.device)
+    method = experiment.build_method()
+    _check_execution(experiment, method)
+    if experiment.precision == "bf16" and torch.device(experiment.device).type == "cpu":
+        bf16.secure()  # before anything is computed here
+    data, public = _deal(experiment, method) if data is None else (data, None)
+    method = method.settled(len(data.clients))
+    name = experiment.model or models.default(data.shape, data.classes)
+    torch.manual_seed(Seeded(experiment.seed).key("initial model") >> 32)
+    module = models.build(name, data.shape, data.classes, **experiment.model_options())
+    coarse = bf16.decide(experiment.precision, experiment.device, module, data.shape, method.batch, resumed)
+    learner, initial = Learner(module, coarse.precision), flatten(module)
+    check_steps(method.steps(), method.unit, method.public_memory(initial, learner.layout))
+    schedule = Schedule.of(experiment.rounds, len(data.clients), experiment.participation)
+    choice = choose(experiment, method, learner, data, schedule.cohort)
+    spending = _spending(experiment, method, data, schedule)
+    with single_threaded():
+        decision = compiling.decide(
+            experiment.compiled, method, module, data, spending.allowance.records, experiment.device
+        )
+    decided = {"model": name, "precision": coarse.precision, "engine": choice.engine, "compiled": decision.compiled}
+    experiment = experiment.model_copy(update=decided)
+    return Prepared(
+        experiment=experiment,
+        method=method,
+        data=data,
+        public=public,
+        learner=learner,
+        initial=initial,
+        choice=replace(choice, reasons=choice.reasons + decision.reasons + coarse.reasons),
+        schedule=schedule,
+        budget=spending.budget,
+        allowance=spending.allowance,
+        identity=identity_of(experiment.decisive(), data.fingerprint, type(method), type(module)),
+        compiled=decision.made,
+        notes=spending.notes + coarse.notes + method.notes(schedule, spending.budget),
+        disclosed=data.disclosed + method.discloses(),
+    )
+
+
+def _check_execution(experiment: Experiment, method: Method) -> None:
+    """Refuse ways to execute a run that do not go together."""
+    if method.unit == "record" and experiment.engine == "stacked":
+        raise UserError("Record-level methods train clients one by one: leave `engine` out.")
+    if experiment.precision != "bf16":
+        return
+    if method.unit == "record":
+        raise UserError("Record-level methods clip each record's gradient in fp32: leave `precision` out.")
+    if experiment.engine == "stacked":
+        raise UserError("bf16 is for networks that are trained one by one: leave `engine` or `precision` out.")
+
+
+def check_device(name: str) -> None:
+    """Refuse a device that torch does not know or this machine does not have."""
+    try:
+        torch.empty(0, device=name)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0].partition(". ")[0].rstrip(".")
+        raise UserError(f'The device {quoted(name)} cannot be used here: {reason}. "cpu" always can.') from error
+    if torch.device(name).type == "meta":
+        raise UserError('The device "meta" computes nothing. "cpu" always does.')
+
+
+@dataclass(frozen=True)
+class _Spending:
+    """What a run may spend, and what to tell the user about it."""
+
+    budget: Budget
+    allowance: Allowance
+    notes: list[str]
+
+
+def _spending(experiment: Experiment, method: Method, data: FederatedData, schedule: Schedule) -> _Spending:
+    """How much noise the budget asks for, and at which delta."""
+    records = data.train.sizes
+    units = schedule.clients if method.unit == "client" else int(records.max())
+    delta = experiment.delta or default_delta(units)
+    minimum = experiment.minimum_cohort or schedule.cohort
+    if minimum > schedule.cohort:
+        raise UserError(f"minimum_cohort is {minimum}, but a round has {schedule.cohort} clients.")
+    if experiment.colluders >= minimum:
+        raise UserError(f"With {experiment.colluders} colluders among {minimum} clients no honest noise is left.")
+    if not method.is_private():
+        return _Spending(Budget(delta, 0.0), Allowance(), [])
+    published = method.variant == "paper"
+    notes = check_delta(delta, units, method.unit, experiment.allow_vacuous_delta or published)
+    notes += [method.caveats[method.variant]] if method.variant in method.caveats else []
+    if isinstance(method, RecordLevel):
+        plan = _record_plan(experiment, method, data, schedule, delta)
+        return _Spending(Budget(delta, float(np.median(plan.multipliers))), Allowance(records=plan), notes)
+    multiplier = experiment.noise_multiplier
+    if multiplier is None:
+        epsilon = experiment.epsilon or DEFAULT_EPSILON
+        if published:
+            multiplier = method.published_multiplier(epsilon, delta, experiment.rounds, int(records.sum()))
+            if multiplier is not None:
+                notes.append(
+                    f"The published accounting asks for a noise multiplier of {multiplier:.3f} at epsilon "
+                    f"{epsilon:g}; the true epsilon is computed from what really leaves."
+                )
+        if multiplier is None:
+            multiplier = multiplier_for(epsilon, delta, schedule.turns)
+    noise = Noise(multiplier, experiment.protect_from, minimum, experiment.colluders)
+    return _Spending(Budget(delta, multiplier), Allowance(noise), notes)
+
+
+def _record_plan(
+    experiment: Experiment, method: RecordLevel, data: FederatedData, schedule: Schedule, delta: float
+) -> RecordPlan:
+    """What each client's records pay: from the clients' budgets, or from a given noise multiplier."""
+    epsilon, needs = experiment.epsilon or DEFAULT_EPSILON, method.record_needs()
+    random = np.random.default_rng(Seeded(experiment.seed).key("budgets"))
+    budgets = method.client_budgets(schedule.clients, epsilon, random)
+    multiplier = experiment.noise_multiplier
+    if multiplier is not None and experiment.epsilon is None and method.budgets is None:
+        budgets = np.full(schedule.clients, np.inf)  # the noise decides: nobody is stopped
+    # Where the noise is given, who has budget left may take the turns of those who have none.
+    takes_over = multiplier is not None and np.isfinite(budgets).all() and not needs.means
+    plan = plan_records(
+        data.train.sizes.tolist(),
+        budgets,
+        delta,
+        batch=method.batch,
+        epochs=method.epochs,
+        turns=schedule.rounds if takes_over else schedule.turns,
+        multiplier=multiplier,
+        needs=needs,
+    )
+    if not plan.turns.any():
+        raise UserError(
+            f"With a noise multiplier of {multiplier:g} not one round fits into any client's budget: give more noise, "
+            "a larger epsilon, or only an epsilon and let the noise follow."
+        )
+    if method.variant == "paper" and multiplier is None:
+        everybody = int(data.train.sizes.sum())
+        published = [method.published_multiplier(float(b), delta, schedule.turns, everybody) for b in budgets]
+        if all(z is not None for z in published):
+            return replace(plan, multipliers=np.array(published, dtype=float))
+    return plan

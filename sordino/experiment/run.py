@@ -1,0 +1,177 @@
+"""Running a prepared experiment: a new run, or one that was stopped."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sordino.client import Clients
+from sordino.errors import Stopped, UserError, WorkerError
+from sordino.execution import EXECUTIONS
+from sordino.experiment import checkpoint as checkpoints
+from sordino.experiment.books import RunBooks
+from sordino.experiment.config import Experiment
+from sordino.experiment.files import KeptFile
+from sordino.experiment.lifetime import check_lifetime
+from sordino.experiment.prepare import Prepared, prepare
+from sordino.experiment.store import NewRun, RunRow, Store, saving
+from sordino.experiment.summary import Summary, summarize
+from sordino.learning import compiling
+from sordino.method import State
+from sordino.privacy.gate import Gate
+from sordino.server import Server, Watch
+from sordino.simulator.engine import Engine
+from sordino.simulator.memory import Memory, unused
+from sordino.simulator.simulation import Simulation
+from sordino.simulator.workers import Workers
+from sordino.threads import single_threaded
+
+
+def start(prepared: Prepared, store: Store | None = None, watch: Watch | None = None) -> Summary:
+    """Make a new run of a prepared experiment and return its summary."""
+    prepared = _with_compiled(prepared)  # before anything is written: it may not be possible here
+    experiment = prepared.experiment
+    store = store or Store(experiment.store)
+    check_lifetime(store, prepared)
+    run = store.create(
+        f"{experiment.method.rpartition(':')[2]}-{prepared.data.name}",
+        NewRun(
+            method=experiment.method,
+            configuration=experiment.model_dump(mode="json", exclude={"store"}),
+            identity=prepared.identity,
+            people=prepared.data.people,
+            unit=prepared.method.unit,
+            rounds=experiment.rounds,
+        ),
+    )
+    return carry_on(prepared, store, run, watch)
+
+
+def resume(run: str, store: Store, watch: Watch | None = None, workers: int | None = None) -> Summary:
+    """Take up a run where it was stopped; one that is done returns its summary again."""
+    row = store.get(run)
+    if row.state == "done":
+        return _finished(row, store)
+    changes = {"store": str(store.folder), "workers": workers or row.configuration.get("workers")}
+    return carry_on(prepare(Experiment.make(row.configuration | changes), resumed=True), store, run, watch)
+
+
+def carry_on(prepared: Prepared, store: Store, run: str, watch: Watch | None = None) -> Summary:
+    """Work on a run until it is done."""
+    prepared = _with_compiled(prepared)
+    with store.lock(run), _resumable(run, store.folder), single_threaded(), saving(store.folder):
+        row = store.get(run)  # again: another process may have been at work until now
+        if row.state == "done":
+            return _finished(row, store)
+        with contextlib.ExitStack() as closing:
+            return _carried_on(prepared, store, run, watch, closing)
+
+
+def _carried_on(
+    prepared: Prepared, store: Store, run: str, watch: Watch | None, closing: contextlib.ExitStack
+) -> Summary:
+    method, layout = prepared.method, prepared.learner.layout
+    blank = method.memory(prepared.initial) | method.public_memory(prepared.initial, layout)
+    memory = Memory(unused(store.path(run)), blank, prepared.schedule.clients)
+    closing.callback(memory.close)
+    books = RunBooks(store, run, prepared.identity, memory, method.unit, prepared.schedule.clients)
+    closing.callback(books.close)
+    gate = Gate(prepared.allowance, prepared.source)
+    workers = Workers(Engine(clients_of(prepared, gate), memory), prepared.choice.workers)
+    closing.callback(workers.close)
+    transport = Simulation(workers)
+    server = Server(
+        method,
+        prepared.schedule,
+        prepared.budget,
+        gate,
+        transport,
+        books,
+        prepared.ground,
+        prepared.experiment.evaluate_every,
+        watch,
+    )
+    method.run(server, prepared.initial)
+    state = server.end()
+    summary = summarize(run, prepared, server, books, *_evaluated(server, transport))
+    models = _save_models(prepared, transport, state, store, run)
+    with contextlib.suppress(UserError):  # pictures are extra, and need matplotlib
+        method.pictures(state, store.path(run))
+    books.save(server.now(), summary, models)
+    return summary
+
+
+def clients_of(prepared: Prepared, gate: Gate) -> Clients:
+    """The clients of a prepared experiment, as one process works for them."""
+    return Clients(
+        prepared.method,
+        prepared.learner,
+        prepared.data,
+        gate,
+        EXECUTIONS[prepared.choice.engine],
+        prepared.experiment.device,
+        prepared.compiled,
+    )
+
+
+def _evaluated(server: Server, transport: Simulation) -> tuple[np.ndarray, np.ndarray | None]:
+    """Every client's accuracy with its personal model and with the server's, where there is one."""
+    shared = server.shared_accuracies(server.everyone())
+    personal = transport.accuracies(server.everyone(), None)
+    if shared is not None:  # a client that never took part predicts with the global model
+        personal = np.where(np.isnan(personal), shared, personal)
+    return personal, shared
+
+
+def _save_models(prepared: Prepared, transport: Simulation, state: State, store: Store, run: str) -> KeptFile:
+    """Write the trained models: `personal` with one row for each of `clients`, and the server's `global`.
+
+    A server with several models has one row for each, and `clusters` says which is whose.
+    """
+    who = transport.participants()
+    tensors = {"clients": torch.tensor(who, dtype=torch.int64)}
+    served = prepared.method.shared_models(state, prepared.schedule.clients)
+    if served is not None:
+        models, clusters = served
+        tensors |= {"global": models[0].clone()} if len(models) == 1 else {"global": models, "clusters": clusters}
+    path = store.path(run) / checkpoints.MODELS
+    return checkpoints.write_models(tensors, prepared.learner.layout.size, transport.personal_models(who), path)
+
+
+def _finished(row: RunRow, store: Store) -> Summary:
+    """The summary of a finished run, if it is still all there. Nobody writes to it any more: it needs no lock."""
+    assert row.summary is not None
+    assert row.models is not None
+    assert row.checkpoint is not None
+    store.check(row.run)
+    row.models.check(store.path(row.run), "The run is finished, but its file of models")
+    with saving(store.folder):
+        checkpoints.remove_leftovers(store.path(row.run), row.checkpoint.name, row.models.name)
+    return row.summary
+
+
+@contextlib.contextmanager
+def _resumable(run: str, folder: Path) -> Iterator[None]:
+    """Tell whoever stopped a run, or lost one of its processes, how it is taken up."""
+    store = "" if folder == Path(".sordino") else f" --store {folder}"
+    how = f"`sordino resume {run}{store}` takes the run up."
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise Stopped(f"Stopped. {how}") from error
+    except WorkerError as error:
+        raise WorkerError(f"{error} {how}") from error
+
+
+def _with_compiled(prepared: Prepared) -> Prepared:
+    """With the compiled step where the experiment wants one: made before the workers are forked, which share it."""
+    if prepared.experiment.compiled != "always" or prepared.compiled is not None:
+        return prepared
+    with single_threaded():
+        made = compiling.compile_for(prepared.method, prepared.learner.written, prepared.data)
+    return replace(prepared, compiled=made)

@@ -1,0 +1,148 @@
+"""What a run came to."""
+
+from __future__ import annotations
+
+from typing import TypedDict
+
+import numpy as np
+
+from sordino.experiment.books import RunBooks, none
+from sordino.experiment.lifetime import Spent, spent_by
+from sordino.experiment.prepare import Prepared
+from sordino.privacy.ledger import Ledger
+from sordino.privacy.release import Unit
+from sordino.privacy.views import View
+from sordino.server import Server, mean
+
+NAMED = 10
+"""How many clients a sentence names."""
+
+
+Figures = dict[View, float | None]
+"""One figure for each observer; None where it is infinite."""
+
+
+class Summary(TypedDict, total=False):
+    """The result of a run, as it is stored and printed. Infinite figures are None."""
+
+    run: str
+    method: str
+    variant: str
+    rounds: int
+    rounds_done: int
+    accuracy: dict[str, float | None]
+    """`personal`, `personal_worst`, `start` (of the last round) and `global`: means over clients, each on its own test
+    records."""
+    epsilon: Figures
+    attack_accuracy: dict[View, float]
+    delta: float
+    unit: Unit
+    protect_from: str
+    noise_multiplier: float | None
+    not_covered: list[str]
+    """What epsilon does not cover, in sentences; where something left bare, why epsilon is infinite."""
+    epsilon_clients: dict[str, float] | None
+    """At record level: `min`, `median` and `max` over clients."""
+    epsilon_replace_one: float | None
+    """At record level: for one record replaced by another."""
+    stopped_clients: list[int]
+    """At record level: whose budget was used up before the last round."""
+    spent: Spent
+    upload_bytes: int
+    clients: int
+    parameters: int
+    seed: int
+    notes: list[str]
+    seconds: float
+
+
+def summarize(
+    run: str,
+    prepared: Prepared,
+    server: Server,
+    books: RunBooks,
+    personal: np.ndarray,
+    shared: np.ndarray | None,
+) -> Summary:
+    """The result of a run whose clients have the accuracies `personal`, and `shared` with the server's models."""
+    ledger, delta = books.ledger, prepared.budget.delta
+    summary: Summary = {
+        "run": run,
+        "method": prepared.experiment.method,
+        "variant": prepared.method.variant,
+        "rounds": prepared.schedule.rounds,
+        "rounds_done": server.now().rounds,
+        "accuracy": {
+            "personal": none(mean(personal)),
+            "personal_worst": none(float(np.nanmin(personal))),
+            "start": none(books.start),
+            "global": None if shared is None else none(mean(shared)),
+        },
+        "epsilon": {view: none(value) for view, value in ledger.epsilon(delta).items()},
+        "attack_accuracy": ledger.attack_accuracy(),
+        "delta": delta,
+        "unit": prepared.method.unit,
+        "protect_from": prepared.experiment.protect_from,
+        "noise_multiplier": prepared.budget.multiplier or None,
+        "not_covered": ledger.reasons() + prepared.disclosed,
+        "spent": spent_by(ledger),
+        "upload_bytes": books.uploaded,
+        "clients": prepared.schedule.clients,
+        "parameters": prepared.learner.layout.size,
+        "seed": prepared.experiment.seed,
+        "notes": prepared.notes + _if_public(ledger, prepared) + _who_stopped(prepared, server),
+        "seconds": round(books.seconds, 3),
+    }
+    if prepared.method.unit == "record":
+        summary |= _record_figures(ledger, delta, server)
+    return summary
+
+
+def _if_public(ledger: Ledger, prepared: Prepared) -> list[str]:
+    """What the noise alone would be worth, where something leaves bare beside it."""
+    if not ledger.reasons() or not prepared.method.is_private():
+        return []
+    covered = ledger.covered_epsilon(prepared.budget.delta)
+    figures = ", ".join(f"{value:.4g} for the {view}" for view, value in covered.items())
+    return [f"If what leaves bare were public, epsilon would be {figures}."]
+
+
+def _record_figures(ledger: Ledger, delta: float, server: Server) -> Summary:
+    """At record level: the spread of epsilon over clients, the figure for replacing a record, and who stopped."""
+    values = sorted(ledger.record_epsilons(delta).values())
+    replaced = max(ledger.record_epsilons(delta, replace=True).values(), default=0.0)
+    spread = {"min": values[0], "median": float(np.median(values)), "max": values[-1]} if values else None
+    return {
+        "epsilon_clients": spread,
+        "epsilon_replace_one": none(replaced),
+        "stopped_clients": list(server.stopped()),
+    }
+
+
+def _who_stopped(prepared: Prepared, server: Server) -> list[str]:
+    """Whose budget was used up and when, who never took part, and whether the run ended before its last round."""
+    stopped, notes = server.stopped(), []
+    by_round: dict[int, list[int]] = {}
+    for client, number in stopped.items():
+        by_round.setdefault(number, []).append(client)
+    ends = [f"{_clients(by_round[number])} after round {number}" for number in sorted(by_round) if number]
+    if ends:
+        notes.append(f"Budgets were used up, and their clients took no further part: {'; '.join(ends)}.")
+    if 0 in by_round:
+        notes.append(f"Budgets too small for a single round; these never took part: {_clients(by_round[0])}.")
+    unreached = [client for client in server.unreached() if client not in stopped]
+    if prepared.method.unit == "record" and unreached:
+        notes.append(f"Rounds too few to reach everybody; these never took part: {_clients(unreached)}.")
+    done, planned = server.now().rounds, prepared.schedule.rounds
+    if done < planned:
+        everybody = len(stopped) == prepared.schedule.clients
+        why = "everybody's budget was used up" if everybody else "the method ended it"
+        notes.append(f"The run ended after {done} of {planned} rounds: {why}.")
+    return notes
+
+
+def _clients(numbers: list[int]) -> str:
+    """Clients by their numbers, the first few of many."""
+    shown = ", ".join(str(number) for number in numbers[:NAMED])
+    more = f" and {len(numbers) - NAMED} more" if len(numbers) > NAMED else ""
+    return f"client{'s' if len(numbers) > 1 else ''} {shown}{more}"

@@ -1,0 +1,140 @@
+"""What a step of training costs, by rule: from the sizes of the network and its batches alone.
+
+Nothing here looks at a clock or at the machine, so that what is decided by it is decided alike everywhere, and the same
+command gives the same numbers. The constants were fitted once, on two cores that were busy with other things, to the
+processor's time as measured by
+
+    python benchmarks/engine_rule.py --fit
+
+which prints, without `--fit`, what the rule loses against the better of both ways. Only their proportions matter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sordino.learning.records import Learner
+from sordino.method import Method
+
+EAGER_LAYER, EAGER_PRODUCT, EAGER_OUTPUT = 5e-4, 1.5e-10, 2e-8
+"""Seconds of a record-level step for each layer that has parameters, and for each record's multiplication and output
+of these. The same script measures them."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds that parts of a step take."""
+
+    step: float
+    """The step itself, whatever its size."""
+    layer: float
+    """Each layer."""
+    product: float
+    """Each parameter, for each record of the batch."""
+    parameter: float
+    """Each parameter once: it is read, moved and written."""
+    number: float
+    """Each number of each record of the batch, which is fetched."""
+
+    def seconds(self, size: Size, clients: int = 1) -> float:
+        """For each of so many clients, who share what does not depend on a client's numbers."""
+        shared = (self.step + self.layer * size.layers) / clients
+        each = self.product * size.parameters + self.number * size.numbers
+        return shared + size.batch * each + self.parameter * size.parameters
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large a step of local training is."""
+
+    parameters: int
+    layers: int
+    """Layers that compute something."""
+    numbers: int
+    """In one record."""
+    batch: int
+    """Records that a step sees."""
+
+    @classmethod
+    def of(cls, module: nn.Module, shape: Sequence[int], batch: int) -> Size:
+        """That of a network's step on records of `shape`."""
+        parameters = sum(p.numel() for p in module.parameters() if p.requires_grad)
+        layers = [layer for layer in module.modules() if not list(layer.children())]
+        computing = [layer for layer in layers if not isinstance(layer, nn.Flatten)]
+        return cls(parameters, len(computing), math.prod(shape), batch)
+
+
+@dataclass(frozen=True)
+class Ways:
+    """The two ways to train clients, for one kind of network and optimizer."""
+
+    alone: Cost
+    stacked: Cost
+
+
+WAYS: dict[tuple[bool, bool], Ways] = {
+    (True, True): Ways(
+        Cost(3.5e-4, 4.3e-5, 4.8e-11, 2.5e-9, 2.1e-9),
+        Cost(3.4e-4, 3.5e-5, 5.3e-11, 1.2e-9, 2.1e-9),
+    ),
+    (True, False): Ways(
+        Cost(3.7e-4, 4.6e-5, 4.9e-11, 3.7e-9, 2.2e-9),
+        Cost(9.1e-4, 2.8e-5, 7.0e-11, 1.44e-8, 2.3e-9),
+    ),
+    (False, True): Ways(
+        Cost(3.9e-4, 1.6e-4, 8.9e-11, 2.9e-9, 3.5e-9),
+        Cost(2.3e-3, 2.5e-4, 6.4e-11, 3.1e-9, 3.0e-9),
+    ),
+    (False, False): Ways(
+        Cost(5.2e-4, 1.4e-4, 7.2e-11, 3.8e-9, 6.0e-9),
+        Cost(2.7e-3, 2.2e-4, 9.9e-11, 1.6e-8, 1.1e-9),
+    ),
+}
+"""By two questions: is the network a chain, whose stacked gradients are a handful of products (`sordino.learning.stacked`); and
+is the optimizer plain SGD, which remembers nothing."""
+
+
+def ways(learner: Learner, method: Method) -> Ways:
+    """What steps of a method cost with its network."""
+    return WAYS[learner.chain is not None, method.optimizer == "sgd" and not method.momentum]
+
+
+def padding(sizes: np.ndarray, cohort: int, stacks: int, batch: int) -> float:
+    """How many steps stacked clients take for each that they need: all go on until the largest is done.
+
+    `sizes` are the records of all clients, of whom a round has `cohort`, of all sizes alike, in `stacks` stacks.
+    """
+    places = np.linspace(0, len(sizes) - 1, cohort).round().astype(int)
+    steps = -(-np.maximum(np.sort(sizes)[places], 1) // batch)
+    return float(sum(part.max() * len(part) for part in np.array_split(steps, stacks)) / steps.sum())
+
+
+def eager_seconds(module: nn.Module, shape: tuple[int, ...], batch: int) -> float:
+    """What a noisy step of a record-level method takes when it is not compiled."""
+    layers, products, outputs = 0, 0, 0
+
+    def count(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        nonlocal layers, products, outputs
+        layers += 1
+        outputs += output.numel()
+        weight = getattr(layer, "weight", None)
+        if weight is not None and weight.dim() > 1:
+            products += weight[0].numel() * output.numel()  # each number that comes out is a sum of so many products
+
+    own = [layer for layer in module.modules() if next(layer.parameters(recurse=False), None) is not None]
+    hooks = [layer.register_forward_hook(count) for layer in own]
+    training = module.training
+    try:
+        with torch.no_grad():
+            module.eval()(torch.zeros(1, *shape))
+    finally:
+        module.train(training)
+        for hook in hooks:
+            hook.remove()
+    return EAGER_LAYER * layers + batch * (EAGER_PRODUCT * products + EAGER_OUTPUT * outputs)

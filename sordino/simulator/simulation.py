@@ -1,0 +1,45 @@
+"""The transport of a simulation: worker processes, and a file for what clients remember."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+import numpy as np
+from torch import Tensor
+
+from sordino.client import Question
+from sordino.simulator.engine import Work
+from sordino.simulator.workers import Workers
+from sordino.transport import Answer
+
+
+class Simulation:
+    """Clients on this machine."""
+
+    def __init__(self, workers: Workers) -> None:
+        self._workers, self._memory = workers, workers.engine.memory
+
+    def ask(self, question: Question, evaluate: bool) -> Answer:
+        targets = self._memory.targets(question.clients)
+        answer = self._workers.work(Work(question, targets, evaluate))
+        if answer.kept:  # a question that leaves nothing behind is no participation
+            self._memory.advance(question.clients, targets)
+        return answer
+
+    def public_states(self, clients: Sequence[int], names: Collection[str]) -> dict[str, Tensor]:
+        states = self._memory.states(clients) if names else {}
+        return {name: states[name] for name in names}
+
+    def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
+        return self._workers.accuracies(clients, model)
+
+    def participants(self) -> list[int]:
+        """The clients that have taken part."""
+        found: list[int] = np.flatnonzero(self._memory.participations).tolist()
+        return found
+
+    def personal_models(self, clients: Sequence[int]) -> Iterator[Tensor]:
+        """What clients predict with, one row each, in pieces that fit into memory."""
+        size = self._workers.engine.stack
+        for begin in range(0, len(clients), size):
+            yield self._memory.states(clients[begin : begin + size])["model"]
