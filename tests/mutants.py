@@ -84,7 +84,7 @@ MUTANTS = [
     ("one tail for all places", "privacy/noise.py", "keys[row], start + place)", "keys[row], 0)"),
     ("one tail for all blocks", "privacy/noise.py", "keys[row], start + place)", "keys[row], place)"),
     ("one tail for all rows", "privacy/noise.py", "more_bits(keys[row],", "more_bits(keys[0],"),
-    ("too few rare numbers", "privacy/noise.py", "np.float32(2**-32)", "np.float32(2**-31.9)"),
+    ("no small numbers", "privacy/noise.py", "np.float32(2**-32)", "np.float32(2**-32.1)"),
     ("half the angles", "privacy/noise.py", "math.pi / 2**31", "math.pi / 2**32"),
     (
         "one block for all of a row",
