@@ -27,13 +27,14 @@ from sordino.experiment.prepare import prepare
 from sordino.experiment.run import resume as resume_run
 from sordino.experiment.run import start
 from sordino.experiment.store import Store
+from sordino.experiment.summary import Summary
 from sordino.privacy.plan import Plan, plan
 from sordino.server import Watch
 
 __all__ = ["Comparison", "Models", "Plan", "compare", "load_models", "plan", "resume", "run"]
 
 
-def run(experiment: str | Path | None = None, *, watch: Watch | None = None, **keys: Any) -> dict[str, Any]:
+def run(experiment: str | Path | None = None, *, watch: Watch | None = None, **keys: Any) -> Summary:
     """Run an experiment (a TOML file, keywords, or both) and return its summary.
 
     `watch` is called with a `RoundReport` after each round.
@@ -41,7 +42,7 @@ def run(experiment: str | Path | None = None, *, watch: Watch | None = None, **k
     return start(prepare(_experiment(experiment, keys)), watch=watch)
 
 
-def resume(run: str, store: str | Path = ".sordino", *, watch: Watch | None = None) -> dict[str, Any]:
+def resume(run: str, store: str | Path = ".sordino", *, watch: Watch | None = None) -> Summary:
     """Take up a stopped run and return its summary: the same as if it had never been stopped."""
     return resume_run(run, Store(Path(store), must_exist=True), watch)
 

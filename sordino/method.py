@@ -51,8 +51,8 @@ Epsilon = Annotated[float, Field(ge=LEAST_EPSILON, le=LARGEST_EPSILON, allow_inf
 class Result:
     """What a step hands over at the end of its work at one client."""
 
-    send: dict[str, Tensor] = field(default_factory=dict)
-    """What shall leave the client: it passes the gate first."""
+    send: dict[str, Any] = field(default_factory=dict)
+    """What shall leave the client: tensors, and at record level sealed values. It passes the gate first."""
     keep: dict[str, Tensor] = field(default_factory=dict)
     """What the client remembers: private, it never leaves. `model` is what the client predicts with. What may be
     remembered of what was sent is written by `Method.learn`, which sees no data."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -319,7 +319,7 @@ def _watching(as_json: bool) -> Iterator[Any]:
         raise _StoppedError(str(stop)) from stop
 
 
-def _show_result(result: dict[str, Any], store: Path, as_json: bool) -> None:
+def _show_result(result: Mapping[str, Any], store: Path, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(result))
         return

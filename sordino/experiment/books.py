@@ -55,7 +55,7 @@ class RunBooks:
         with saving(self._store.folder):
             self._journal.write(rows, links)
         position = len(self.ledger.rows) - len(rows)
-        self._pending.ledger += [(position + place, row, links[place]) for place, row in enumerate(rows)]
+        self._pending.ledger.extend((position + place, row, links[place]) for place, row in enumerate(rows))
 
     def note(self, report: RoundReport, accuracies: Sequence[tuple[int, float, float, float]]) -> None:
         figures = (report.personal, report.personal_worst, report.start, report.global_)
@@ -67,9 +67,9 @@ class RunBooks:
                 *(none(value) for value in report.epsilon.values()),
             )
         )
-        self._pending.clients += [
+        self._pending.clients.extend(
             (report.round, int(client), *(none(value) for value in values)) for client, *values in accuracies
-        ]
+        )
         self.seconds += report.seconds
         self.uploaded += report.bytes
         self.start = report.start

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -14,7 +14,8 @@ from sordino.experiment.config import Experiment, check_seeds, setting
 from sordino.experiment.prepare import prepare
 from sordino.experiment.run import resume, start
 from sordino.experiment.store import Store
-from sordino.privacy.ledger import VIEWS
+from sordino.experiment.summary import Summary
+from sordino.privacy.views import VIEWS
 from sordino.server import Watch
 
 FIGURES = ("personal", "personal_worst", "start", "global")
@@ -51,7 +52,7 @@ def compare(
         shared = {"public": "default"}
         experiments = {text: chosen.model_copy(update=shared) for text, chosen in experiments.items()}
     store = Store(experiment.store)
-    results: dict[str, list[dict[str, Any]]] = {name: [] for name in experiments}
+    results: dict[str, list[Summary]] = {name: [] for name in experiments}
     for seed in range(experiment.seed, experiment.seed + seeds):
         for name, chosen in experiments.items():
             seeded = chosen.model_copy(update={"seed": seed})
@@ -79,15 +80,15 @@ def contender(text: str) -> tuple[str, dict[str, Any]]:
     return name.strip(), dict(setting(pair.strip()) for pair in pairs)
 
 
-def _result(experiment: Experiment, store: Store, watch: Watch | None) -> dict[str, Any]:
+def _result(experiment: Experiment, store: Store, watch: Watch | None) -> Summary:
     prepared = prepare(experiment)
     for row in store.all():
-        if row.experiment == prepared.identity and row.state != "running":
-            return row.summary or resume(row.run, store, watch, experiment.workers)
+        if row.identity == prepared.identity and row.state != "running":
+            return cast(Summary, row.summary) if row.summary else resume(row.run, store, watch, experiment.workers)
     return start(prepared, store, watch)
 
 
-def _row(name: str, results: list[dict[str, Any]], store: Store) -> dict[str, Any]:
+def _row(name: str, results: list[Summary], store: Store) -> dict[str, Any]:
     accuracy = {figure: _spread([result["accuracy"][figure] for result in results]) for figure in FIGURES}
     first = results[0]
     return {

@@ -49,4 +49,4 @@ def _accuracy(keys: Mapping[str, Any], epsilon: float, clip: float, seeds: int) 
         chosen = {**keys, "method": "dp-fedavg-record", "epsilon": epsilon, "seed": seed, "set": settings}
         experiment = Experiment.make({"evaluate_every": keys["rounds"]}, chosen)
         found.append(start(prepare(experiment))["accuracy"]["global"])
-    return float(np.mean(found))
+    return float(np.mean([accuracy for accuracy in found if accuracy is not None]))

@@ -1,7 +1,7 @@
 """Hyper-parameters by name: whose they are, what they may be, and the method that they make.
 
-A key is a field of the method (`tau`, `method.tau`, `feddpa.tau`), or a setting of a field whose value is one of several
-small dataclasses (`clipping=quantile`, `clipping.quantile=0.7`).
+A key is a field of the method (`tau`, `method.tau`, `feddpa.tau`), or a setting of a field whose value is one of
+several small dataclasses (`clipping=quantile`, `clipping.quantile=0.7`).
 """
 
 from __future__ import annotations

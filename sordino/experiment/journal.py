@@ -99,7 +99,7 @@ def _records(content: bytes, path: Path) -> Iterator[tuple[Row, bytes, int]]:
             for name, size in zip(BLOBS, sizes, strict=True):
                 blobs[name] = body[start : start + size]
                 start += size
-            row = Row(**plain, **blobs)
+            row = Row(**{**plain, **blobs})
         except (ValueError, TypeError, struct.error) as error:
             raise damaged(path) from error
         yield row, link, behind

@@ -86,8 +86,8 @@ def check_lifetime(store: Store, prepared: Prepared) -> None:
     if epsilon is None or epsilon > limit * (1 + 1e-9):
         shown = "infinite" if epsilon is None else f"{epsilon:.4g}"
         raise UserError(
-            f"With this run, {total['runs']} runs on these people in {store.folder} would come to an epsilon of {shown} "
-            f"for the {view}, above the {limit:g} of budget_over_runs: plan a smaller epsilon, or do not run it."
+            f"With this run, {total['runs']} runs on these people in {store.folder} would come to an epsilon of "
+            f"{shown} for the {view}, above the {limit:g} of budget_over_runs: plan a smaller epsilon."
         )
 
 

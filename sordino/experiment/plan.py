@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from sordino.experiment.config import Experiment
+from sordino.experiment.config import DEFAULT_CLIENTS, DEFAULT_EPSILON, Experiment
 from sordino.privacy.plan import Plan, plan
 
 
 def plan_of(experiment: Experiment, parameters: int | None, with_model: bool) -> Plan:
     """What an experiment would cost; `with_model` counts the parameters of its network on its data."""
-    clients = experiment.clients or 100
+    clients = experiment.clients or DEFAULT_CLIENTS
     if with_model and parameters is None:
         from sordino.experiment.prepare import prepare
 
@@ -19,7 +19,7 @@ def plan_of(experiment: Experiment, parameters: int | None, with_model: bool) ->
         parameters, clients = prepared.learner.layout.size, len(prepared.data.clients)
     epsilon = experiment.epsilon
     if epsilon is None and experiment.noise_multiplier is None:
-        epsilon = 8.0
+        epsilon = DEFAULT_EPSILON
     return plan(
         clients,
         experiment.rounds,

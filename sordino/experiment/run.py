@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
@@ -152,7 +153,7 @@ def _finished(row: RunRow, store: Store) -> Summary:
     row.models.check(store.path(row.run), "The run is finished, but its file of models")
     with saving(store.folder):
         checkpoints.remove_leftovers(store.path(row.run), row.checkpoint.name, row.models.name)
-    return row.summary
+    return cast(Summary, row.summary)
 
 
 @contextlib.contextmanager

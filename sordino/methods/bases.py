@@ -31,7 +31,7 @@ class Clipped(Method):
     clip: Positive = 0.5
     """The clipping threshold C, or the one to start from. FedDPA, FedGLP-ADP, ACDP-pFSD on EMNIST: 0.5."""
     clipping: Clipping = Fixed()
-    """How the threshold is chosen: `fixed`, `quantile`, `median`, `layer-wise` or `ppo`; each has settings of its own."""
+    """How the threshold is chosen: `fixed`, `quantile`, `median`, `layer-wise` or `ppo`, each with its own settings."""
 
     @property
     def threshold(self) -> Threshold:

@@ -1,9 +1,9 @@
 """The sum of the records' gradients, each scaled down to the threshold.
 
 Of every record it holds that what it brings into the sum as computed, its share of all rounding included, has a norm of
-at most its threshold, or in each layer of at most that layer's: `sordino.learning.per_record` defines the share and proves the
-bound on the norms. What remains is that the sum's rounding is shared by all: when one record leaves, the shares of the
-others stay within their own bounds, but need not stay the same.
+at most its threshold, or in each layer of at most that layer's: `sordino.learning.per_record` defines the share and
+proves the bound on the norms. What remains is that the sum's rounding is shared by all: when one record leaves, the
+shares of the others stay within their own bounds, but need not stay the same.
 """
 
 from __future__ import annotations

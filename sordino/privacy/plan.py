@@ -7,8 +7,10 @@ from dataclasses import dataclass
 
 from sordino.errors import UserError
 from sordino.privacy.accountant import attack_accuracy, epsilon_of, mu_of, rdp_epsilon
-from sordino.privacy.gate import ProtectFrom
-from sordino.privacy.ledger import VIEWS, View, honest_shares
+from sordino.privacy.allowance import ProtectFrom
+from sordino.privacy.release import Unit
+from sordino.privacy.views import VIEWS, View, honest_shares
+from sordino.schedule import Schedule
 
 
 @dataclass(frozen=True)
@@ -28,28 +30,32 @@ class Plan:
     advice: list[str]
 
 
-def default_delta(clients: int) -> float:
-    """A delta that means something for this many clients: min(1e-5, N^-1.1 / 10)."""
-    return min(1e-5, clients**-1.1 / 10)
+def default_delta(units: int) -> float:
+    """A delta that means something for this many units: min(1e-5, N^-1.1 / 10)."""
+    return min(1e-5, units**-1.1 / 10)
 
 
-def check_delta(delta: float, clients: int, allow_vacuous: bool) -> list[str]:
-    """Refuse a delta that promises nothing; warn of one that promises little."""
+def check_delta(delta: float, units: int, unit: Unit, allow_vacuous: bool) -> list[str]:
+    """Refuse a delta that promises nothing; warn of one that promises little.
+
+    `units` is how many there are: clients, or, where records are protected, the records of the client with most.
+    """
+    usual = f"{default_delta(units):.1e}"
     if not 0 < delta < 1:
-        raise UserError(f"delta is {delta:g}, but must lie between 0 and 1; try {default_delta(clients):.1e}.")
-    if delta >= 1 / clients:
+        raise UserError(f"delta is {delta:g}, but must lie between 0 and 1; try {usual}.")
+    many = f"{units} clients" if unit == "client" else f"a client with {units} records"
+    whole = "one random client's whole data" if unit == "client" else "one random record"
+    if delta >= 1 / units:
         if not allow_vacuous:
             raise UserError(
-                f"delta = {delta:g} is vacuous for {clients} clients: publishing one random client's whole data "
-                f"already satisfies delta = 1/{clients}. Choose a smaller one, for example "
-                f"{default_delta(clients):.1e}, or insist with --allow-vacuous-delta."
+                f"delta = {delta:g} is vacuous for {many}: publishing {whole} already satisfies delta = 1/{units}. "
+                f"Choose a smaller one, for example {usual}, or insist with --allow-vacuous-delta."
             )
         return [
-            f"delta = {delta:g} is at least 1/{clients}: publishing one random client's whole data satisfies it, "
-            "so this epsilon promises nothing."
+            f"delta = {delta:g} is at least 1/{units}: publishing {whole} satisfies it; this epsilon promises nothing."
         ]
-    if delta > 1 / (10 * clients):
-        return [f"delta = {delta:g} is above 1/(10 x {clients}): weak; {default_delta(clients):.1e} is a sound choice."]
+    if delta > 1 / (10 * units):
+        return [f"delta = {delta:g} is above 1/(10 x {units}): weak; {usual} is a sound choice."]
     return []
 
 
@@ -78,14 +84,12 @@ def plan(
     fraction of clients in each round; clients take turns, so each pays for about that fraction of the rounds.
     `parameters` is how many parameters would be shared, for the advice.
     """
-    if clients < 1 or rounds < 1:
-        raise UserError(f"A plan needs at least one client and one round, not {clients} and {rounds}.")
+    schedule = Schedule.of(rounds, clients, participation)
     if (epsilon is None) == (noise_multiplier is None):
         raise UserError("Give either an epsilon or a noise multiplier, not both and not neither.")
     delta = default_delta(clients) if delta is None else delta
-    warnings = check_delta(delta, clients, allow_vacuous_delta)
-    cohort = cohort_size(clients, participation)
-    releases = math.ceil(rounds * cohort / clients)
+    warnings = check_delta(delta, clients, "client", allow_vacuous_delta)
+    cohort, releases = schedule.cohort, schedule.turns
     if noise_multiplier is None:
         assert epsilon is not None
         noise_multiplier = multiplier_for(epsilon, delta, releases)
@@ -106,13 +110,6 @@ def plan(
         warnings=warnings + _warnings(mu, protect_from),
         advice=_advice(clients, feasible, parameters, protect_from),
     )
-
-
-def cohort_size(clients: int, participation: float) -> int:
-    """How many clients take part in a round."""
-    if not 0 < participation <= 1:
-        raise UserError(f"participation is {participation:g}, but must be above 0 and at most 1.")
-    return max(1, round(clients * participation))
 
 
 def _warnings(mu: dict[View, float], protect_from: ProtectFrom) -> list[str]:

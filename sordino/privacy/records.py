@@ -210,8 +210,9 @@ def plan_records(
     validation = np.array([held_out_count(count, needs.held_out) for count in records])
     sampling = sampling_rates([max(1, count - held) for count, held in zip(records, validation, strict=True)], batch)
     steps = np.array([epochs * math.ceil(1 / rate) for rate in sampling])
-    plan = RecordPlan(sampling, steps, *(np.zeros(len(sampling)) for _ in range(5)), validation)
-    plan.budgets[:], plan.turns[:] = budgets, turns
+    blank = {name: np.zeros(len(steps)) for name in ("multipliers", "matrix_multipliers", "mean_multipliers")}
+    most = np.full(len(steps), turns)
+    plan = RecordPlan(sampling, steps, budgets=budgets, turns=most, validation=validation, **blank)
     for client, (rate, count, budget) in enumerate(zip(sampling, steps, budgets, strict=True)):
         if not np.isfinite(budget):  # the given noise decides, for everything that leaves
             assert multiplier is not None

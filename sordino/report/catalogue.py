@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from sordino.method import Variant
 from sordino.methods import find, names
-from sordino.privacy.ledger import VIEWS
+from sordino.privacy.views import VIEWS
 
 
 def describe_methods() -> list[dict[str, Any]]:

@@ -96,8 +96,8 @@ WAYS: dict[tuple[bool, bool], Ways] = {
         Cost(2.7e-3, 2.2e-4, 9.9e-11, 1.6e-8, 1.1e-9),
     ),
 }
-"""By two questions: is the network a chain, whose stacked gradients are a handful of products (`sordino.learning.stacked`); and
-is the optimizer plain SGD, which remembers nothing."""
+"""By two questions: is the network a chain, whose stacked gradients are a handful of products
+(`sordino.learning.stacked`); and is the optimizer plain SGD, which remembers nothing."""
 
 
 def ways(learner: Learner, method: Method) -> Ways:
