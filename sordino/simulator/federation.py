@@ -263,9 +263,10 @@ class Simulator:
             after = np.full(len(who), np.nan) if found is None else found
             personal, start, shared = mean(columns[:, 0]), mean(columns[:, 1]), mean(after)
             worst = float(np.nanmin(columns[:, 0])) if np.isfinite(columns[:, 0]).any() else float("nan")
-            for client, (own, begun), whole in zip(who, columns, after, strict=True):
-                values = (none(own), none(begun), none(whole))
-                self._pending.clients.append((self._round, int(client), *values))
+            rows = zip(who, columns, after, strict=True)
+            known = {int(client): (none(own), none(begun), none(whole)) for client, (own, begun), whole in rows}
+            # A client that was asked twice has one row: how it was in the end.
+            self._pending.clients.extend((self._round, client, *values) for client, values in known.items())
         self._note_charges()
         rejected = sum(answer.rejected for _, answer in trained)
         size = sum(answer.size for _, answer in self._asked)
