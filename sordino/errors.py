@@ -7,6 +7,9 @@ import difflib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+MOST_NAMES = 30
+"""How many known names a sentence lists."""
+
 
 class UserError(Exception):
     """A mistake in what the user gave: one sentence that says what was wrong and what to do.
@@ -30,7 +33,8 @@ def unknown(what: str, given: str, known: Iterable[str]) -> UserError:
     """
     names = sorted(known)
     near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(names)}."
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(names[:MOST_NAMES])}{more}."
     return UserError(f"There is no {what} {quoted(given)}; {hint}")
 
 

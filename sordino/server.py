@@ -83,7 +83,7 @@ class Books(Protocol):
     def charge(self, rows: Sequence[Row]) -> None:
         """Write down rows of the ledger before anything is asked or read for which they pay."""
 
-    def note(self, report: RoundReport, accuracies: Sequence[tuple[int, float, float, float]]) -> None:
+    def note(self, report: RoundReport, accuracies: Mapping[int, Sequence[float]]) -> None:
         """Note down a round, and each client's accuracies: personal, at round start, with the server's model."""
 
     def check(self, state: dict[str, Any]) -> None:
@@ -304,8 +304,9 @@ class Server:
             seconds=time.monotonic() - opened.begun,
             epsilon=self._books.ledger.epsilon(self.budget.delta, quick=True),
         )
-        evaluated = self._evaluates(opened.number)
-        self._books.note(self.last, list(zip(who, own, start, shared, strict=True)) if evaluated else [])
+        evaluated = zip(who, own, start, shared, strict=True) if self._evaluates(opened.number) else ()
+        # A client that was asked twice has one row: how it was in the end.
+        self._books.note(self.last, {client: figures for client, *figures in evaluated})
         if self._watch is not None:
             self._watch(self.last)
 

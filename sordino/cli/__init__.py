@@ -281,7 +281,8 @@ def main() -> NoReturn:
 
 def _refuse(sentence: str) -> NoReturn:
     """Tell what was wrong, in one line even where a name or another's message has several."""
-    typer.echo("Error: " + " ".join(sentence.split("\n")), err=True)
+    # Not by typer's echo, which writes UTF-8 even to a terminal that knows only ASCII.
+    print("Error: " + " ".join(sentence.split("\n")), file=sys.stderr)
     sys.exit(2)
 
 

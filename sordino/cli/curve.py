@@ -42,10 +42,10 @@ def fit(
     from sordino.parts.curves import draw, save
     from sordino.report.figures import check_picture
 
-    picture = out.with_name(f"{out.stem}.png")
-    check_picture(picture)
     if out.is_dir():
         raise UserError(f"{out} is a folder: name the file that the curve goes to, for example {out / 'curve.json'}.")
+    picture = out.with_suffix(".png")
+    check_picture(picture)
     keys = {"data": data, "data_dir": data_dir, "clients": clients, "rounds": rounds, "model": model}
     curve, points, grid = fit_curve(
         keys | {"records": records, "store": store, "set": dict(setting(text) for text in set or [])},

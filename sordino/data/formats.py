@@ -20,7 +20,7 @@ IDX_UNSIGNED_BYTE = 0x08
 
 
 LARGEST_BYTES = 1 << 30
-"""More than any published file holds when it is decompressed: what goes on beyond is made to fill the memory."""
+"""More than any published compressed file unpacks to: what goes on beyond is made to fill the memory."""
 LONGEST_QUOTE = 200
 
 
@@ -47,7 +47,9 @@ def reading(path: Path, otherwise: str) -> Iterator[None]:
     except UserError:
         raise
     except MemoryError as error:
-        raise corrupt(path, "it announces more than fits into this machine's memory") from error
+        raise UserError(
+            f"The file {path} announces more than fits into memory; get it again, or use a larger machine."
+        ) from error
     except Exception as error:
         if isinstance(error, OSError) and error.strerror:
             raise UserError(f"The file {path} cannot be read: {error.strerror}.") from error
@@ -56,18 +58,18 @@ def reading(path: Path, otherwise: str) -> Iterator[None]:
 
 def read_bytes(path: Path) -> bytes:
     """The contents of a file, decompressed when its name ends in .gz."""
-    with (
-        reading(path, "it cannot be decompressed"),
-        gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file,
-    ):
-        return read_all(path, file)
+    with reading(path, "it cannot be decompressed"):
+        if path.suffix != ".gz":
+            return path.read_bytes()
+        with gzip.open(path) as stream:
+            return bounded(path, stream)
 
 
-def read_all(path: Path, stream: IO[bytes] | gzip.GzipFile) -> bytes:
-    """The rest of a stream out of a file, refused where it is longer than any published one."""
+def bounded(path: Path, stream: IO[bytes] | gzip.GzipFile) -> bytes:
+    """What a compressed file unpacks to, refused where it is longer than any published one."""
     contents = stream.read(LARGEST_BYTES + 1)
     if len(contents) > LARGEST_BYTES:
-        raise corrupt(path, f"it holds more than {LARGEST_BYTES:,} bytes, which no published file does")
+        raise corrupt(path, f"it unpacks to more than {LARGEST_BYTES:,} bytes, which no published file does")
     return contents
 
 
@@ -103,7 +105,7 @@ def read_tar(path: Path, names: tuple[str, ...]) -> dict[str, bytes]:
             name = member.name.rsplit("/", 1)[-1]
             stream = archive.extractfile(member) if name in names and member.isreg() else None
             if stream is not None:
-                found[name] = read_all(path, stream)
+                found[name] = bounded(path, stream)
     missing = [name for name in names if name not in found]
     if missing:
         raise corrupt(path, f"{missing[0]} is not in it")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,7 +57,7 @@ class RunBooks:
         position = len(self.ledger.rows) - len(rows)
         self._pending.ledger.extend((position + place, row, links[place]) for place, row in enumerate(rows))
 
-    def note(self, report: RoundReport, accuracies: Sequence[tuple[int, float, float, float]]) -> None:
+    def note(self, report: RoundReport, accuracies: Mapping[int, Sequence[float]]) -> None:
         figures = (report.personal, report.personal_worst, report.start, report.global_)
         self._pending.rounds.append(
             (
@@ -68,7 +68,7 @@ class RunBooks:
             )
         )
         self._pending.clients.extend(
-            (report.round, int(client), *(none(value) for value in values)) for client, *values in accuracies
+            (report.round, int(client), *(none(value) for value in values)) for client, values in accuracies.items()
         )
         self.seconds += report.seconds
         self.uploaded += report.bytes

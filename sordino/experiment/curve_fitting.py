@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from sordino.errors import UserError
 from sordino.experiment.config import Experiment, check_seeds
 from sordino.experiment.prepare import prepare
 from sordino.experiment.run import start
-from sordino.parts.curves import Curve, filtered, fit
+from sordino.parts.curves import Curve, check, filtered, fit
 
 
 def fit_curve(
@@ -30,6 +31,9 @@ def fit_curve(
     if len(epsilons) < 3:
         raise UserError("A curve needs at least three budgets to be fitted.")
     check_seeds(seeds)
+    check([(epsilon, clip) for epsilon in epsilons for clip in clips], kind)
+    for epsilon, clip in product(epsilons, clips):  # a mistake is told before hours of simulations
+        _experiment(keys, epsilon, clip, 0)
     grid: list[dict[str, float]] = []
     best: list[tuple[float, float]] = []
     for epsilon in sorted(epsilons):
@@ -45,8 +49,12 @@ def _accuracy(keys: Mapping[str, Any], epsilon: float, clip: float, seeds: int) 
     """The global model's mean accuracy over seeds."""
     found = []
     for seed in range(seeds):
-        settings = {**keys.get("set", {}), "clip": clip}
-        chosen = {**keys, "method": "dp-fedavg-record", "epsilon": epsilon, "seed": seed, "set": settings}
-        experiment = Experiment.make({"evaluate_every": keys["rounds"]}, chosen)
-        found.append(start(prepare(experiment))["accuracy"]["global"])
+        found.append(start(prepare(_experiment(keys, epsilon, clip, seed)))["accuracy"]["global"])
     return float(np.mean([accuracy for accuracy in found if accuracy is not None]))
+
+
+def _experiment(keys: Mapping[str, Any], epsilon: float, clip: float, seed: int) -> Experiment:
+    """One simulation of the grid."""
+    settings = {**keys.get("set", {}), "clip": clip}
+    chosen = {**keys, "method": "dp-fedavg-record", "epsilon": epsilon, "seed": seed, "set": settings}
+    return Experiment.make({"evaluate_every": keys["rounds"]}, chosen)

@@ -112,8 +112,6 @@ def fit(points: Sequence[Point], kind: str | None = None, monotone: bool = False
     falls as epsilon grows: the points are first made so by isotonic regression, and of the quadratics that do not
     fall between the first and the last epsilon the nearest is taken.
     """
-    if kind is not None and kind not in KINDS:
-        raise unknown("kind of curve", kind, KINDS)
     check(points, kind)
     tried = [kind] if kind else [name for name, least in KINDS.items() if different(points) > least] or ["piecewise"]
     errors = {name: left_out_error(points, name, monotone) for name in tried}
@@ -136,6 +134,8 @@ def fit(points: Sequence[Point], kind: str | None = None, monotone: bool = False
 
 def check(points: Sequence[Point], kind: str | None) -> None:
     """Refuse points that no curve, or no curve of that kind, can be fitted to."""
+    if kind is not None and kind not in KINDS:
+        raise unknown("kind of curve", kind, KINDS)
     if any(not (0 < number < math.inf) for point in points for number in point):
         raise UserError("A curve is fitted to budgets and thresholds that are above 0 and finite.")
     least = KINDS[kind] if kind else min(KINDS.values())

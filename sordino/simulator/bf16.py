@@ -39,6 +39,8 @@ MEASURING_SECONDS = 300.0
 """After which a measurement counts as hung: a step of a large network takes seconds."""
 
 Fate = Literal["lived", "died", "unknown"]
+_known: dict[tuple[str, tuple[int, ...], int], dict[Precision, float]] = {}
+"""What was measured in this process, so that runs with several seeds all compute alike."""
 
 
 @dataclass(frozen=True)
@@ -128,16 +130,19 @@ def secure(forked: Callable[[], Fate] = forked_trial, fresh: Callable[[], bool] 
 
 
 def seconds(module: nn.Module, shape: tuple[int, ...], batch: int) -> dict[Precision, float]:
-    """The processor's time for one gradient of a network in each format, with one thread.
+    """The processor's time for one gradient of a network in each format, with one thread; measured once per process.
 
-    It is measured in a child, so that a network may use what `compute` did not; a UserError says that it died.
+    That is done in a child, so that a network may use what `compute` did not; a UserError says that it died.
     """
-    x = torch.rand(batch, *shape, generator=torch.Generator().manual_seed(0))
-    y = torch.zeros(batch, dtype=torch.int64)
-    try:
-        return in_child(lambda: _measured(module, x, y), MEASURING_SECONDS)
-    except TrialError as error:
-        raise UserError(f"This network cannot compute in bf16 here: {error}. Leave `precision` out.") from error
+    key = (str(module), shape, batch)
+    if key not in _known:
+        x = torch.rand(batch, *shape, generator=torch.Generator().manual_seed(0))
+        y = torch.zeros(batch, dtype=torch.int64)
+        try:
+            _known[key] = in_child(lambda: _measured(module, x, y), MEASURING_SECONDS)
+        except TrialError as error:
+            raise UserError(f"This network cannot compute in bf16 here: {error}. Leave `precision` out.") from error
+    return _known[key]
 
 
 def _measured(module: nn.Module, x: torch.Tensor, y: torch.Tensor) -> dict[Precision, float]:

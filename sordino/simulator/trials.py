@@ -45,11 +45,10 @@ def in_child(action: Callable[[], Found], seconds: float) -> Found:
         _answer(action, there)
     os.close(there)
     try:
-        if not select.select([here], [], [], seconds)[0]:
-            os.kill(child, signal.SIGKILL)
-            raise HungError(f"it took more than {seconds:g} seconds")
-        with os.fdopen(here, "rb", closefd=False) as pipe:
-            answer = pipe.read()
+        answer = _read(here, seconds)
+    except BaseException:
+        os.kill(child, signal.SIGKILL)
+        raise
     finally:
         os.close(here)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -59,6 +58,14 @@ def in_child(action: Callable[[], Found], seconds: float) -> Found:
     if not worked:
         raise TrialError(found)
     return cast(Found, found)
+
+
+def _read(pipe: int, seconds: float) -> bytes:
+    """All that comes through a pipe, of which the first must come within so many seconds."""
+    if not select.select([pipe], [], [], seconds)[0]:
+        raise HungError(f"it took more than {seconds:g} seconds")
+    with os.fdopen(pipe, "rb", closefd=False) as file:
+        return file.read()
 
 
 def _answer(action: Callable[[], object], pipe: int) -> NoReturn:

@@ -176,7 +176,7 @@ def test_an_archive_of_a_foreign_zip_version_is_refused(tmp_path: Path) -> None:
         (
             "x.npy",
             array_bytes("{'descr': '<f8', 'fortran_order': False, 'shape': (4611686018427387, 99)}"),
-            "a.npz is damaged: it (announces more than fits into this machine's memory|is not a readable .npz file)",
+            "a.npz (announces more than fits into memory|is damaged: it is not a readable .npz file)",
         ),
     ],
 )
@@ -293,11 +293,24 @@ def test_members_that_are_no_files_are_not_followed(tmp_path: Path, last: bytes)
     refused("cifar10", tmp_path, "cifar-10-binary.tar.gz is damaged: test_batch.bin is not in it")
 
 
-def test_a_file_that_decompresses_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_unpacks_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_idx(tmp_path / "mnist", "", "t10k", compress=True)
-    (tmp_path / "mnist" / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(bytes(100_000)))
+    path = tmp_path / "mnist" / "train-labels-idx1-ubyte.gz"
+    labels = path.read_bytes()
+    path.write_bytes(gzip.compress(bytes(100_000)))
     monkeypatch.setattr(formats, "LARGEST_BYTES", 50_000)
-    refused("mnist", tmp_path, r"train-labels-idx1-ubyte.gz is damaged: it holds more than 50,000 bytes")
+    refused("mnist", tmp_path, r"train-labels-idx1-ubyte.gz is damaged: it unpacks to more than 50,000 bytes")
+    path.write_bytes(labels)
+    monkeypatch.setattr(formats, "LARGEST_BYTES", 4720)  # the larger of the four: a header of 16 and six images
+    assert len(load("mnist", tmp_path).y) == 8
+    pack_cifar(tmp_path / "cifar10", tarfile.REGTYPE)
+    monkeypatch.setattr(formats, "LARGEST_BYTES", 3072)
+    refused("cifar10", tmp_path, r"cifar-10-binary.tar.gz is damaged: it unpacks to more than 3,072 bytes")
+
+
+def test_a_large_file_that_is_not_compressed_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(formats, "LARGEST_BYTES", 10)
+    assert len(load(written("femnist", tmp_path, most=12), tmp_path).y) == 24
 
 
 @pytest.mark.parametrize("name", ["a" * 5000 + "/b", "~nobody-of-this-name/data", "a\0b/c"])

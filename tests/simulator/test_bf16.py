@@ -174,6 +174,7 @@ def test_a_network_that_dies_is_refused_before_a_run_is_created(
         return {}
 
     monkeypatch.setattr(bf16, "_measured", measured)
+    monkeypatch.setattr(bf16, "_known", {})
     monkeypatch.setattr(bf16, "secure", lambda: None)
     sentence = refused("run", "--clients=4", "--set=precision=bf16", f"--store={tmp_path / 'store'}")
     assert sentence == "This network cannot compute in bf16 here: it was killed by SIGILL. Leave `precision` out."
@@ -183,9 +184,11 @@ def test_a_network_that_dies_is_refused_before_a_run_is_created(
 def test_both_formats_are_measured() -> None:
     if bf16.forked_trial() == "died":
         pytest.skip("this processor does not survive bf16")
-    found = bf16.seconds(nn.Sequential(nn.Flatten(), nn.Linear(64, 8)), (64,), 16)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 8))
+    found = bf16.seconds(module, (64,), 16)
     assert set(found) == {"fp32", "bf16"}
     assert all(0 <= value < float("inf") for value in found.values())
+    assert bf16.seconds(module, (64,), 16) is found, "runs with several seeds go by the same measurement"
 
 
 def test_bf16_changes_the_layers_and_nothing_else() -> None:

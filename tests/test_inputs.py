@@ -1,0 +1,255 @@
+"""Whatever is given to the command line, it works or is refused in one sentence; never a traceback, never for ever."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from fuzzing import MODULES, trials
+from helpers import COMMAND, QUICK, command, process, refused
+
+RECORD = ("--method=dp-fedavg-record",)
+CLUSTERS = ("--method=adadp-cfl",)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["run", "--seed=-1", "--set=records=100"], "seed cannot be -1"),
+        (["run", f"--seed={2**63}"], "number beyond 64 bits"),
+        (["run", "--epsilon=1e-300"], "epsilon cannot be 1e-300"),
+        (["run", "--epsilon=1e300", *RECORD], "epsilon cannot be 1e+300"),
+        (["run", "--delta=1e-300"], "delta cannot be 1e-300"),
+        (["run", "--noise-multiplier=1e300"], "noise_multiplier cannot be 1e+300"),
+        (["run", "--set=rate=1e300"], "rate cannot be 1e+300"),
+        (["run", "--set=rate=1e-300"], "rate cannot be 1e-300"),
+        (["run", "--set=clip=1e300"], "clip cannot be 1e+300"),
+        (["run", *CLUSTERS, "--set=dimensions=-1"], "dimensions cannot be -1"),
+        (["run", *CLUSTERS, "--set=vectors=0"], "vectors cannot be 0"),
+        (["run", *CLUSTERS, "--set=angle=nan"], "angle cannot be nan"),
+        (["run", *CLUSTERS, "--set=cluster_share=1"], "cluster_share cannot be 1"),
+        (["run", f"--set=epochs={10**22}"], "epochs' has a number beyond 64 bits"),
+        (["run", f"--set=epochs={10**9}"], "epochs cannot be 1000000000"),
+        (["run", f"--rounds={10**9}"], "rounds cannot be 1000000000"),
+        (["run", f"--clients={10**10}"], "clients cannot be 10000000000"),
+        (["run", f"--clients={10**9}"], "more clients (1000000000) than records"),
+        (["run", f"--workers={10**6}"], "workers cannot be 1000000"),
+        (["run", "--set=clipping=ppo", "--set=clip_low=2", "--set=clip_high=2"], "clip_low is 2 and clip_high is 2"),
+        (["run", *CLUSTERS, "--set=clip_low=20"], "clip_low is 20 and clip_high is 10"),
+        (["run", "--set=metrics_share=0.5"], "metrics_share cannot be 0.5"),
+        (["run", "--method=acdp-pfsd", "--set=alpha=nan"], "alpha cannot be nan"),
+        (["run", "--method=fedglp-adp", "--set=moderate_epsilon=0"], "moderate_epsilon cannot be 0"),
+        (["run", *RECORD, "--set=budgets='1e300:1'"], "every epsilon must lie between"),
+        (["run", *RECORD, "--set=budgets='8:1e300,1:1e300'"], "is not understood"),
+        (["run", "--variant=paper", "--epsilon=0.01"], "cannot print epsilon = 0.01"),
+        (["run", "--model=mlp", f"--set=model.hidden={10**9}"], "this machine has"),
+        (["run", "--model=mlp", f"--set=model.hidden={10**12}"], "widths from 1 to 1,000,000,000"),
+        (["run", "--set=device=meta"], "computes nothing"),
+        (["run", "--data=~nobody-here/x"], "home of a user who is not known"),
+        (["run", f"--data={'y' * 5000}"], "cannot be used: File name too long"),
+        (["run", "--method=syntax:M"], "'syntax' cannot be imported: SyntaxError"),
+        (["run", "--method=leaving:M"], "'leaving' cannot be imported: SystemExit"),
+        (["run", "--method=lacking:M"], "'lacking' cannot be imported: ModuleNotFoundError"),
+        (["run", "--method=raising:M"], "The method 'raising:M' cannot be made: RuntimeError: one two"),
+        (["run", "--method=raising:Net"], "not a method"),
+        (["run", "--method=raising:Untyped"], "types that are not known"),
+        (["run", "--model=raising:Net"], "The model 'raising:Net' cannot be made: RuntimeError: one two"),
+        (["run", "--model=raising:Wants"], "missing a required argument: 'more'"),
+        (["run", "--rounds=many"], "Invalid value for '--rounds'"),
+        (["run", "--nothing"], "No such option: --nothing"),
+        (["nothing"], "No such command 'nothing'"),
+        (["plan", "--parameters=-3"], "Invalid value for '--parameters'"),
+        (["plan", f"--rounds={10**22}"], "number beyond 64 bits"),
+        (["plan", "--noise-multiplier=1e-300"], "noise_multiplier cannot be 1e-300"),
+        (["compare", f"--seeds={10**22}"], "at most 1,000"),
+        (["compare", "--picture=x.nothing"], "'.nothing' is no kind of picture"),
+        (["compare", "--picture=/dev/null/x.png"], "/dev/null/x.png cannot be written"),
+        (["curve", "fit", "."], "is a folder"),
+        (["curve", "fit", "/dev/null/x.json"], "cannot be written"),
+        (["curve", "fit", "x.json", "--clips=nan"], "every number must be above 0 and finite"),
+        (["curve", "fit", "x.json", "--seeds=-1"], "at least one seed"),
+        (["data", "get", "nothing"], "no data set 'nothing'"),
+        (["data", "--data-dir=~nobody-here"], "home of a user who is not known"),
+    ],
+)
+def test_a_wrong_input_is_told_in_one_sentence(
+    arguments: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, text in MODULES.items():
+        (tmp_path / f"{name}.py").write_text(text)
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    if expected == "types that are not known":
+        arguments = [*arguments, "--set=odd=3"]
+    assert expected in refused(*arguments)
+    assert not list(tmp_path.glob(".sordino/runs/*"))
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"rounds = 9" + b"9" * 5000, "not valid TOML"),
+        (b"[set]\nepochs = 0x" + b"f" * 6000, "epochs' has a number beyond 64 bits"),
+        (b"a = " + b"[" * 3000 + b"]" * 3000, "nested too deeply"),
+        (b".".join([b"a"] * 3000) + b" = 1", "nested too deeply"),
+        (b'data = "a\\u0000b"', "'data' has a zero byte"),
+        ("data = 'é'".encode("latin-1"), "not valid TOML"),
+        (b"data = '" + b"y" * 5000 + b"/'", "File name too long"),
+    ],
+)
+def test_a_wrong_file_is_told_in_one_sentence(content: bytes, expected: str, tmp_path: Path) -> None:
+    file = tmp_path / "experiment.toml"
+    file.write_bytes(content)
+    sentence = refused("run", file, "--store", tmp_path / "store")
+    assert expected in sentence
+    assert len(sentence) < 500
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("[" * 99_999, "nested too deeply"),
+        ('{"kind": "power", "coefficients": [1, NaN], "low": 1, "high": 2, "clip_low": 1, "clip_high": 2}', "finite"),
+        ('{"kind": "power", "coefficients": [1, 1], "low": 2, "high": 1, "clip_low": 1, "clip_high": 2}', "lower end"),
+        ('{"kind": "power", "coefficients": [1, 1], "low": 0, "high": 1, "clip_low": 1, "clip_high": 2}', "above 0"),
+    ],
+)
+def test_a_file_that_is_no_curve(content: str, expected: str, tmp_path: Path) -> None:
+    file = tmp_path / "curve.json"
+    file.write_text(content)
+    assert expected in refused("curve", "show", file)
+
+
+def test_what_is_merely_unwise_is_done(tmp_path: Path) -> None:
+    """A budget that goes almost whole to the grouping, a tiny one, and a learning rate at which models diverge."""
+    rest = (*QUICK, "--set=records=160", "--store", tmp_path, "--json")
+    grouped = command("run", *CLUSTERS, "--set=cluster_share=0.9999", "--set=clipping=fixed", *rest).document
+    assert grouped["epsilon"]["server"] <= 8 * (1 + 1e-9)
+    tiny = command("run", *RECORD, "--epsilon=0.001", *rest).document
+    assert 0 < tiny["epsilon"]["server"] <= 0.001
+    wild = command("run", "--method=acdp-pfsd", "--set=rate=1e18", "--set=clip=1e18", *rest)
+    assert wild.code == 0
+
+
+def test_the_accountant_of_the_papers_reaches_large_budgets() -> None:
+    """Its noise for a published epsilon of 1e5: the figure comes back."""
+    from sordino.privacy.accountant import rdp_epsilon, rdp_multiplier
+
+    assert rdp_epsilon(rdp_multiplier(1e5, 10, 1e-5), 10, 1e-5) == pytest.approx(1e5, rel=0.05)
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, 1e30, 3.0])
+def test_an_agent_sees_numbers_whatever_a_model_does(loss: float) -> None:
+    from sordino.parts.agents.ddpg import Ddpg
+    from sordino.parts.agents.ppo import Ppo, observation
+
+    seen = observation(torch.tensor([loss]), torch.tensor(math.nan), 1e6)
+    assert seen.tolist() == [3.0 if loss == 3.0 else 0.0 if loss == -math.inf else 1e6, 0.0]
+    random, calm = torch.Generator().manual_seed(0), torch.tensor([1.0, 0.5])
+    ppo, ddpg = Ppo(replay=2), Ddpg(warm=0)
+    mind, other = ppo.begin(random), ddpg.begin(random)
+    for before, after in itertools.pairwise([calm, seen, calm, seen, seen, calm, calm]):
+        reward = float(before[0] - after[0])
+        mind = ppo.remember(mind, before, 0.5, 0.0, reward, after)
+        other = ddpg.remember(other, before, 0.5, reward, after, random)
+        assert 0 < ppo.act(mind, after, random)[0] < 1
+        action, other = ddpg.act(other, after, random)
+        assert -1 <= action <= 1
+
+
+@pytest.mark.parametrize("variant", ["sound", "paper"])
+def test_a_diverged_model_does_not_stop_the_agent(variant: str, tmp_path: Path) -> None:
+    arguments = ("--method=acdp-pfsd", "--set=rate=1e18", "--set=clip_high=1e18", f"--variant={variant}", *QUICK)
+    assert command("run", *arguments, "--rounds=4", "--store", tmp_path, "--json").code == 0
+
+
+PLAIN_COMMANDS = """
+import contextlib, os, sys
+from sordino.cli import main
+for arguments in sys.argv[1:]:
+    sys.argv = ["sordino", *arguments.split()]
+    with contextlib.suppress(SystemExit):
+        main()
+"""
+
+
+def test_a_terminal_that_knows_only_ascii(tmp_path: Path) -> None:
+    quick = " ".join((*QUICK, f"--store={tmp_path}"))
+    commands = [
+        *("--help", "run --help", "methods", "data", "data show digits --clients=8", "plan", "curve show mnist"),
+        *(f"run --method=fedavg {quick}", f"compare --methods=local,fedavg --seeds=2 {quick}"),
+        *(f"runs --store={tmp_path}", "run é.toml"),
+    ]
+    plain = os.environ | {"LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONPATH": str(Path(__file__).parent.parent)}
+    done = subprocess.run(
+        [sys.executable, "-c", PLAIN_COMMANDS, *commands], env=plain, capture_output=True, timeout=300, check=False
+    )
+    shown, told = done.stdout.decode("ascii"), done.stderr.decode("ascii")
+    assert done.returncode == 0, told
+    assert "Traceback" not in told
+    assert "There is no experiment file ?.toml." in told
+    assert "epsilon <= inf" in told
+    for piece in ("epsilon outsider", "| inf ", "+-", "| -  ", "mean +- spread"):
+        assert piece in shown
+    framed = [line for line in shown.splitlines() if "epsilon outsider" in line or line.startswith("| fedavg-digits")]
+    assert len({len(line) for line in framed}) == 1  # columns stay in line
+
+
+def test_names_that_look_like_markup_are_shown_as_they_are(tmp_path: Path) -> None:
+    outcome = command("compare", "--methods=fedavg[epochs=1]", "--seeds=1", *QUICK, "--store", tmp_path / "[/x]")
+    assert outcome.code == 0
+    assert "fedavg[epochs=1], seed 0: round 2/2" in outcome.err
+    assert "[/x]" in outcome.out.replace("\n", "")
+
+
+def test_what_the_accounting_library_logs_does_not_reach_users() -> None:
+    script = """
+import sys
+if "quiet" in sys.argv: import sordino.privacy.accountant
+from dp_accounting.rdp import rdp_privacy_accountant
+rdp_privacy_accountant.compute_epsilon([2.0], [-1e-3], 1e-5)
+"""
+    assert "Negative Renyi divergence" in process(script).err
+    assert process(script, "quiet").err == ""
+
+
+def test_a_command_without_arguments_shows_its_help() -> None:
+    outcome = process(COMMAND, "curve")
+    assert (outcome.code, outcome.err) == (2, "")
+    assert "Usage:" in outcome.out
+
+
+def test_fuzzed_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the slow parts of accounting and drawing left out: the inputs reach all the rest."""
+    monkeypatch.setattr("sordino.privacy.records._by_distribution", lambda recipe, delta: math.inf)
+    monkeypatch.setattr("sordino.privacy.accountant.OPACUS_ORDERS", (2, 8, 32))
+    monkeypatch.setattr("sordino.parts.clustering.draw", lambda *_: None)
+    survive(0, 200, tmp_path, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3000)
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_many_fuzzed_inputs(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    survive(seed, 500, tmp_path, monkeypatch)
+
+
+def survive(seed: int, count: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Try `count` commands: each must work, or be refused in one sentence."""
+    monkeypatch.chdir(folder)
+    codes = []
+    for arguments in itertools.islice(trials(seed, folder), count):
+        outcome = command(*arguments)
+        told = outcome.err.splitlines()
+        assert outcome.code in (0, 2), (arguments, outcome)
+        if outcome.code == 2:
+            assert len(told) == 1, (arguments, told)
+            assert told[0].startswith("Error: "), (arguments, told)
+        codes.append(outcome.code)
+    assert min(codes.count(0), codes.count(2)) > count / 10  # neither all refused nor all accepted
