@@ -18,8 +18,8 @@ from sordino.errors import UserError
 from sordino.method import Method
 from sordino.parameters import flatten
 from sordino.per_example import Bookkeeper
-from sordino.privacy.compiled import CompiledSum, compiled_sum
 from sordino.privacy.clipping import clipped_sum
+from sordino.privacy.compiled import CompiledSum, compiled_sum
 from sordino.privacy.records import RecordPlan
 from sordino.privacy.release import Gradients
 from sordino.simulator.choice import quickest

@@ -28,8 +28,9 @@ same sum of absolute values: `rounding(k)`. From this follow
   most rounding(n T + 2) sum_i w_i S_i. Each record is charged its own term: rounding(n T + 2) S_i is added to its norm.
   For formed gradients and without positions S is |G|, and the count n + 2.
 
-So the sum as computed is sum_i w_i G_i + E with |E| <= sum_i e_i, and `Book.layer_norms` is never below |G_i| + e_i / w_i:
-with weights of at most threshold / norm, no record brings more than the threshold into the sum, rounding included.
+So the sum as computed is sum_i w_i G_i + E with |E| <= sum_i e_i, and `Book.layer_norms` is never below
+|G_i| + e_i / w_i: with weights of at most threshold / norm, no record brings more than the threshold into the sum,
+rounding included.
 A bias is one more entry of every a_t, equal to one. Numbers too large for the argument (|a| > 2^64, where an output
 gradient could lose its last bits to underflow) have norm infinity; what underflow does below is less than `UNDERFLOW`.
 """
@@ -325,8 +326,8 @@ class Bookkeeper:
                 )
             if page.inputs.shape[0] != records or page.outputs.shape[0] != records:
                 raise UserError(
-                    f"The layer {name!r} does not see one row for each record, so that no record's gradient can be told "
-                    "from the others': keep records in the first dimension."
+                    f"The layer {name!r} does not see one row for each record, so that no record's gradient can be "
+                    "told from the others': keep records in the first dimension."
                 )
 
     def _filled(self, network: Callable[[Tensor], Tensor], batch: Batch, loss: Loss) -> Book:
