@@ -16,6 +16,7 @@ from torch.func import functional_call, grad, vmap
 
 from sordino import models
 from sordino.errors import UserError
+from sordino.models.checks import try_out
 from sordino.models.networks import NETWORKS
 
 SMALL = [name for name in NETWORKS if not name.startswith("resnet")]
@@ -344,6 +345,8 @@ def test_check_of_whole_networks():
     models.check(nn.Sequential(nn.Conv2d(1, 4, 3), nn.InstanceNorm2d(4), nn.GroupNorm(2, 4), nn.LayerNorm(3)))
 
 
+MIXING = ("Centred", "CentredUnseen", "CentredInTraining", "Counted", "Attentive")
+
 OWN = """
     import torch
     from torch import nn
@@ -406,6 +409,70 @@ OWN = """
                 self.mean += 0.1 * (x.detach().mean(0) - self.mean)
             return self.layer(x - self.mean)
 
+    class Centred(Fixed):
+        def forward(self, x):
+            return self.layer(x - x.mean(0))
+
+    class CentredUnseen(Fixed):
+        def forward(self, x):
+            return self.layer(x - x.detach().mean(0))
+
+    class CentredInTraining(Fixed):
+        def forward(self, x):
+            return self.layer(x - x.mean(0) if self.training else x)
+
+    class Counted(Fixed):
+        def forward(self, x):
+            return self.layer(x) / len(x)
+
+    class Attentive(Fixed):
+        def __init__(self):
+            super().__init__()
+            self.attention = nn.MultiheadAttention(6, 2)
+        def forward(self, x):
+            x = x.unsqueeze(1)
+            return self.layer(self.attention(x, x, x)[0].squeeze(1))
+
+    class AttentiveWithin(Fixed):
+        def __init__(self):
+            super().__init__()
+            self.attention = nn.MultiheadAttention(2, 1, batch_first=True, dropout=0.1)
+        def forward(self, x):
+            x = x.view(-1, 3, 2)
+            return self.layer(self.attention(x, x, x)[0].flatten(1))
+
+    class Remembering(Fixed):
+        def __init__(self):
+            super().__init__()
+            self.last = None
+        def forward(self, x):
+            self.last = x.detach()
+            return self.layer(x)
+
+    class Listing(Fixed):
+        def __init__(self):
+            super().__init__()
+            self.means = {"all": []}
+        def forward(self, x):
+            self.means["all"].append(float(x.detach().mean()))
+            return self.layer(x)
+
+    class Moving(Fixed):
+        def forward(self, x):
+            with torch.no_grad():
+                self.layer.bias += x.mean()
+            return self.layer(x)
+
+    class Positions(Fixed):
+        table = None
+        def forward(self, x):
+            if self.table is None:
+                self.table = torch.linspace(0, 1, 6)
+            return nn.functional.dropout(self.layer(x + self.table), training=self.training)
+
+    def weighted(classes):
+        return nn.utils.parametrizations.weight_norm(nn.Linear(6, classes))
+
     class Pair(Fixed):
         def forward(self, x):
             return super().forward(x), x
@@ -434,6 +501,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("ward.nets:Greedy", {"width": 7}, linear(6, 7) + linear(7, 3)),
         ("ward.nets:Fixed", {}, linear(6, 3)),
         ("ward.nets:factory", {}, linear(6, 3)),
+        ("ward.nets:Positions", {}, linear(6, 3)),
     ],
 )
 def test_own_models(name, options, expected):
@@ -475,11 +543,27 @@ def test_own_models(name, options, expected):
         ("ward.nets:normed", {}, "'0' in the network is a BatchNorm1d"),
         ("ward.nets:spectral", {}, "buffer 'parametrizations.weight.0._[uv]' .* changes in training"),
         ("ward.nets:Average", {}, "buffer 'mean' .* changes in training"),
+        ("ward.nets:Remembering", {}, "attribute 'last' .* changes in training"),
+        ("ward.nets:Listing", {}, "attribute 'means' .* changes in training"),
+        ("ward.nets:Moving", {}, "parameter 'layer.bias' .* changes in training"),
+        *((f"ward.nets:{name}", {}, f"'ward.nets:{name}' mixes the records of a batch") for name in MIXING),
     ],
 )
 def test_refusals_of_own_models(name, options, sentence):
     with pytest.raises(UserError, match=sentence):
         models.build(name, (6,), 3, **options)
+
+
+@pytest.mark.usefixtures("own")
+@pytest.mark.parametrize("name", ["AttentiveWithin", "weighted"])
+def test_attention_within_a_record_and_normed_weights_are_fine(name):
+    assert models.build(f"ward.nets:{name}", (6,), 3).training
+
+
+@pytest.mark.parametrize("name", ["lenet", "cnn-emnist", "cnn-mnist-pacdp", "cnn-cifar", "mlp"])
+def test_networks_by_name_would_pass_as_own_ones(name):
+    network = NETWORKS[name]
+    try_out(name, models.build(name, network.shape, network.classes), network.shape, network.classes)
 
 
 @pytest.mark.usefixtures("own")

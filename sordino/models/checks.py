@@ -1,8 +1,10 @@
-"""What a network must be to be trained privately: no memory of its batches, and something to train."""
+"""What a network must be to be trained privately: records apart, no memory of them, and something to train."""
 
 from __future__ import annotations
 
+import collections
 import copy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +16,10 @@ from sordino.errors import UserError
 _INSTEAD = (
     "use GroupNorm: torch.nn.GroupNorm(min(32, channels), channels) norms each example by itself and remembers nothing."
 )
+
+
+_TRIED = 3
+"""How many records a network is tried on."""
 
 
 def check(module: nn.Module) -> None:
@@ -47,33 +53,139 @@ def check(module: nn.Module) -> None:
 
 
 def try_out(name: str, module: nn.Module, shape: tuple[int, ...], classes: int) -> None:
-    """Refuses the user's network `name` if it does not give logits, or changes a buffer in a training pass.
+    """Refuses the user's network `name` if it does not give logits, mixes records, or remembers what it has seen.
 
     Works on a copy and leaves torch's random state as it was.
     """
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with torch.random.fork_rng(devices=[]):
         try:
             tried = copy.deepcopy(module)
-            logits = tried.eval()(torch.zeros(1, *shape))
-            before = {path: buffer.clone() for path, buffer in tried.named_buffers()}
-            # Two random inputs: an average of zeros would stay zero, and pass for constant.
-            tried.train()(torch.randn(2, *shape, generator=torch.Generator().manual_seed(0)))
+            with torch.no_grad():
+                logits = tried.eval()(torch.zeros(1, *shape))
+            _check_logits(name, logits, shape, classes)
+            # Records of random numbers: averages of zeros would stay zero, and pass for constant.
+            x = torch.randn(2 * _TRIED, *shape, generator=torch.Generator().manual_seed(0))
+            changed, mixed = _changed(tried, *x.split(_TRIED)), _mixes(tried, *x.split(_TRIED))
+        except UserError:
+            raise
         except Exception as error:
             raise UserError(
                 f"The model {name!r} fails on an input of shape {shape}: {type(error).__name__}: {error}"
             ) from error
+    if changed is not None:
+        raise UserError(
+            f"The {changed} of the model {name!r} changes in training, and what it learns of the "
+            f"data is covered by no noise; make it constant, or, if it serves a norm, {_INSTEAD}"
+        )
+    if mixed:
+        raise UserError(
+            f"The model {name!r} mixes the records of a batch, so that no record's influence can be bounded: what it "
+            "says of one record changes with the others; keep records in the first dimension, and take means, norms "
+            "and attention over the other dimensions only."
+        )
+
+
+def _check_logits(name: str, logits: object, shape: tuple[int, ...], classes: int) -> None:
     if not isinstance(logits, Tensor) or tuple(logits.shape) != (1, classes):
         got = f"shape {tuple(logits.shape)}" if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
         raise UserError(
             f"The model {name!r} gives {got} for one input of shape {shape}; it must give logits of shape "
             f"(1, {classes}), one per class."
         )
-    for path, buffer in tried.named_buffers():
-        if path not in before or not torch.equal(before[path], buffer):
-            raise UserError(
-                f"The buffer {path!r} of the model {name!r} changes in training, and what it learns of the "
-                f"data is covered by no noise; make it constant, or, if it serves a norm, {_INSTEAD}"
-            )
+
+
+def _changed(module: nn.Module, first: Tensor, second: Tensor) -> str | None:
+    """What of a network a training pass changes: a buffer, a parameter or an attribute; None if nothing.
+
+    After a first pass, so that what is made once, like a table of positions, is allowed.
+    """
+    with torch.no_grad():
+        module.train()(first)
+        before = _state(module)
+        module(second)
+    after = _state(module)
+    return next((key for key in after if key not in before or not _same(before[key], after[key])), None)
+
+
+def _state(module: nn.Module) -> dict[str, Any]:
+    """All that a network holds, copied, by kind and name; its layers' internals left out."""
+    internal = nn.Module().__dict__.keys()
+    state: dict[str, Any] = {f"buffer {path!r}": buffer.clone() for path, buffer in module.named_buffers()}
+    state |= {f"parameter {path!r}": parameter.detach().clone() for path, parameter in module.named_parameters()}
+    for path, part in module.named_modules():
+        for key, value in vars(part).items():
+            if key not in internal:
+                state[f"attribute {f'{path}.{key}'.lstrip('.')!r}"] = _copied(value)
+    return state
+
+
+def _copied(value: Any, depth: int = 4) -> Any:
+    """The numbers and texts in a value, in tensors, containers and plain objects; None for anything else."""
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        return value
+    if isinstance(value, nn.Module | type) or depth == 0:
+        return None
+    if isinstance(value, dict):
+        return {key: _copied(one, depth - 1) for key, one in value.items()}
+    if isinstance(value, list | tuple | set | frozenset | collections.deque):
+        return [_copied(one, depth - 1) for one in value]
+    return _copied(vars(value), depth - 1) if hasattr(value, "__dict__") else None
+
+
+def _same(one: Any, other: Any) -> bool:
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, Tensor):
+        return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(_same, one, other))
+    return bool(one == other) or one is other
+
+
+def _mixes(module: nn.Module, x: Tensor, others: Tensor) -> bool:
+    """Whether what a network says of the first record depends on the others of its batch, or on there being any."""
+    return any(_mixes_in_mode(module.train(training), x, others) for training in (False, True))
+
+
+def _mixes_in_mode(module: nn.Module, x: Tensor, others: Tensor) -> bool:
+    if _slope_of_others(module, x) > 0:
+        return True
+    own = _first_logits(module, x)
+    if not _close(own, _first_logits(module, x)):
+        return False  # it draws random numbers that no seed repeats: slopes must do
+    exchanged = [torch.cat([x[:1], scale * others[1:]]) for scale in (1.0, 100.0)]
+    if any(not _close(own, _first_logits(module, batch)) for batch in exchanged):
+        return True
+    # Dropout draws other numbers for batches of other sizes.
+    random = not _close(own, _first_logits(module, x, seed=1))
+    return not random and not _close(own, _first_logits(module, x[:1]))
+
+
+def _slope_of_others(module: nn.Module, x: Tensor) -> float:
+    """The largest derivative of the first record's logits by the other records: exactly zero if none enters."""
+    x = x.clone().requires_grad_()
+    first = module(x)[0]
+    first = (first * torch.randn(first.shape, generator=torch.Generator().manual_seed(1))).sum()
+    if not first.requires_grad:
+        return 0.0
+    (slope,) = torch.autograd.grad(first, x, allow_unused=True)
+    return 0.0 if slope is None else float(slope[1:].abs().max())
+
+
+def _first_logits(module: nn.Module, x: Tensor, seed: int = 0) -> Tensor:
+    torch.default_generator.manual_seed(seed)
+    with torch.no_grad():
+        logits: Tensor = module(x)
+    return logits[0]
+
+
+def _close(one: Tensor, other: Tensor) -> bool:
+    """Equal but for rounding, which may depend on the size of a batch."""
+    return torch.allclose(one, other, rtol=1e-4, atol=1e-4 * float(one.abs().max()), equal_nan=True)
 
 
 def _place(path: str) -> str:
