@@ -13,6 +13,7 @@ it may hand to the gate come sealed.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -214,8 +215,8 @@ class Method:
     def steps(self) -> dict[str, Releases]:
         """The client's steps by name, each with what it sends under these hyper-parameters."""
         found = {}
-        for name in dir(type(self)):
-            declare = getattr(getattr(type(self), name), "releases", None)
+        for name, step in inspect.getmembers(type(self), inspect.isfunction):
+            declare = getattr(step, "releases", None)
             if declare is not None:
                 found[name] = declare(self)
         return found

@@ -93,13 +93,15 @@ def _deal(experiment: Experiment, method: Method | None) -> tuple[FederatedData,
     return dealt, public
 
 
-def prepare(experiment: Experiment, data: FederatedData | None = None, resumed: bool = False) -> Prepared:
+def prepare(
+    experiment: Experiment, data: FederatedData | None = None, resumed: bool = False, method: Method | None = None
+) -> Prepared:
     """Load the data (unless they are given, already dealt), build the network and derive the noise.
 
-    A run that is `resumed` repeats what was decided when it began.
+    A run that is `resumed` repeats what was decided when it began. `method` is one that has no name yet.
     """
     check_device(experiment.device)
-    method = experiment.build_method()
+    method = experiment.build_method() if method is None else method
     _check_execution(experiment, method)
     if experiment.precision == "bf16" and torch.device(experiment.device).type == "cpu":
         bf16.secure()  # before anything is computed here
@@ -131,7 +133,9 @@ def prepare(experiment: Experiment, data: FederatedData | None = None, resumed: 
         schedule=schedule,
         budget=spending.budget,
         allowance=spending.allowance,
-        identity=identity_of(experiment.decisive(), data.fingerprint, type(method), type(module)),
+        identity=identity_of(
+            experiment.decisive() | {"made": repr(method)}, data.fingerprint, type(method), type(module)
+        ),
         compiled=decision.made,
         notes=spending.notes + coarse.notes + method.notes(schedule, spending.budget),
         disclosed=data.disclosed + method.discloses(),

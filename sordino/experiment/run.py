@@ -36,10 +36,15 @@ from sordino.threads import single_threaded
 def start(prepared: Prepared, store: Store | None = None, watch: Watch | None = None) -> Summary:
     """Make a new run of a prepared experiment and return its summary."""
     prepared = _with_compiled(prepared)  # before anything is written: it may not be possible here
-    experiment = prepared.experiment
-    store = store or Store(experiment.store)
+    store = store or Store(prepared.experiment.store)
     check_lifetime(store, prepared)
-    run = store.create(
+    return carry_on(prepared, store, register(prepared, store), watch)
+
+
+def register(prepared: Prepared, store: Store) -> str:
+    """Write a run of a prepared experiment into a store; its name."""
+    experiment = prepared.experiment
+    return store.create(
         f"{experiment.method.rpartition(':')[2]}-{prepared.data.name}",
         NewRun(
             method=experiment.method,
@@ -50,7 +55,6 @@ def start(prepared: Prepared, store: Store | None = None, watch: Watch | None = 
             rounds=experiment.rounds,
         ),
     )
-    return carry_on(prepared, store, run, watch)
 
 
 def resume(run: str, store: Store, watch: Watch | None = None, workers: int | None = None) -> Summary:

@@ -90,6 +90,9 @@ class RecordLevel(Method):
         counts = np.diff(np.concatenate([[0], ends]))
         return random.permutation(np.repeat([part[0] for part in parts], counts))
 
+    def discloses(self) -> list[str]:
+        return ["How many records a client has shows in its sampling rate and its number of steps."]
+
     def _not_understood(self) -> UserError:
         return UserError(
             f"budgets = {self.budgets!r} is not understood; write epsilons with shares, as in 0.05:0.6,0.1:0.3,1:0.1, "

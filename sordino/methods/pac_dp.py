@@ -91,7 +91,8 @@ class PACDP(RecordLevel):
         return []
 
     def discloses(self) -> list[str]:
-        return ["A client's budget shows in its threshold and its noise: budgets are treated as public."]
+        public = "A client's budget shows in its threshold and its noise: budgets are treated as public."
+        return [*super().discloses(), public]
 
     def published_multiplier(self, epsilon: float, delta: float, rounds: int, records: int) -> float:
         """The smallest z with min over orders 2..64 of T a / (2 z^2) + ln(1/delta) / (a - 1) at most epsilon."""

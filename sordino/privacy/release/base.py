@@ -54,6 +54,10 @@ class Public:
             return value.of(self.clients).double().reshape(len(self.clients), -1)
         return torch.as_tensor(value, dtype=torch.float64).reshape(1, -1)
 
+    def common(self, name: str) -> bool:
+        """Whether a public value is the same for all clients, by where it comes from."""
+        return name not in self.states and not isinstance(self.message[name], Each)
+
 
 @dataclass(frozen=True)
 class Bounded:

@@ -60,7 +60,7 @@ class Update(Release):
         if self.at is None:
             return draw(width).mul_(deviations)
         mask = self._mask(public)
-        if len(mask) > 1:
+        if not public.common(self.at):
             return draw(width).mul_(deviations).mul_(mask.cpu().float())
         places = mask[0].cpu().nonzero().squeeze(1)
         noise = torch.zeros(len(public.clients), width)
@@ -79,7 +79,7 @@ class Update(Release):
         sensitivity = np.sqrt(np.square(bounds).sum(axis=1))
         columns = []
         for view in VIEWS:
-            if self.at is None or len(self._mask(public)) == 1 or view == "server":
+            if self.at is None or public.common(self.at) or view == "server":
                 met = unknown_variance(np.square(deviations), view, cohort, colluders)
             else:
                 met = self._least_met(np.square(deviations), view, public, colluders)

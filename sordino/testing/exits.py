@@ -1,0 +1,152 @@
+"""What must hold of everything that leaves a client."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sordino.data import ClientData
+from sordino.privacy.gate import UndeclaredReleaseError
+from sordino.privacy.release import Public, Release
+from sordino.testing.case import CLIENTS, Case, OneRound, with_steps
+
+SURE = 5.0
+"""How many standard errors a measured noise may be off: once in two million looks by chance."""
+DRAWS = 40_000
+"""About how many numbers the noise of one client's release is measured on."""
+
+
+def what_is_not_declared_does_not_leave(case: Case) -> None:
+    """A step that sends one thing more raises, whatever it is."""
+
+    def leaking(original: Callable[..., Any]) -> Callable[..., Any]:
+        def step(self: Any, message: Any, me: Any, data: Any) -> Any:
+            result = original(self, message, me, data)
+            return dataclasses.replace(result, send={**result.send, "raw": me["model"].mean()})
+
+        return step
+
+    prepared = case.prepared()
+    for name in prepared.method.steps():
+        leaky = with_steps(prepared.method, leaking, name)
+        try:
+            OneRound(dataclasses.replace(prepared, method=leaky), case.folder)
+        except UndeclaredReleaseError:
+            continue
+        raise AssertionError(f"{name} sent something that it does not declare, and nothing happened")
+
+
+def whatever_a_client_computes_is_bounded(case: Case) -> None:
+    """What a client sends, less its noise, is within the sensitivity that is charged."""
+    for asked, name, release in OneRound(case.prepared(), case.folder).releases():
+        if release.unit != "client":
+            continue
+        width = asked.answer.values[name].shape[1]
+        charge = release.charge(case.prepared().allowance, asked.public)
+        for poison in (math.nan, math.inf, -math.inf, 1e38, -1e20):
+            rows = torch.full((len(asked.public.clients), width), poison)
+            rows[1, 0] = 1e6
+            bounded = release.bounded(rows, asked.public)
+            lengths = bounded.rows.double().norm(dim=1).numpy()
+            assert (lengths <= charge.sensitivity * (1 + 1e-12)).all(), f"{name}: {poison} is not bounded"
+            if not math.isfinite(poison):
+                assert bounded.rejected > 0, f"{name}: {poison} is not noticed"
+                assert lengths[0] == 0, f"{name}: {poison} passes"
+
+
+def noise_is_what_is_charged_and_never_reused(case: Case) -> None:
+    """The worst bounded vector over the noise that is drawn has the mu that the ledger presumes."""
+    prepared = case.prepared()
+    once = OneRound(prepared, case.folder)
+    for asked, name, release in once.releases():
+        if release.unit != "client":
+            continue
+        clients, width = len(asked.public.clients), asked.answer.values[name].shape[1]
+        null = {name: torch.full((clients, width), release.centre())}
+        questions = range(1000, 1000 + max(50, DRAWS // width))
+        passed = [once.gate.passes({name: release}, null, number, asked.public).values[name] for number in questions]
+        noise = torch.stack(passed).double()
+        variance = noise.square().mean(dim=0)
+        worst = release.bounded(torch.full((clients, width), 1e30), asked.public).rows.double().square()
+        assert not ((variance == 0) & (worst > 0)).any(), f"{name} leaves without noise somewhere"
+        ratio = torch.where(worst > 0, worst / variance, 0.0).sum(dim=1) * (len(questions) - 2) / len(questions)
+        charge = release.charge(prepared.allowance, asked.public)
+        charged = np.square(charge.sensitivity / charge.noise[:, -1])
+        error = SURE * math.sqrt(2 / (len(questions) * smallest_part(release, asked.public, width)))
+        assert np.allclose(ratio.numpy(), charged, rtol=error), f"{name}: mu^2 {ratio}, but {charged} is charged"
+        drawn = noise[noise != 0]
+        assert len(drawn.unique()) > 0.99 * len(drawn), f"{name}: the same noise came twice"
+
+
+def smallest_part(release: Release, public: Public, width: int) -> int:
+    """How many numbers share one deviation at least."""
+    return min(public.layers) if getattr(release, "layered", False) else width
+
+
+def one_clients_data_do_not_touch_anothers_state(case: Case) -> None:
+    """With other records at one client, all others remember the same after a round."""
+    prepared = case.prepared()
+    first = prepared.data.clients[0]
+    other = ClientData(first.name, first.x.flip(0) * -3, first.y.flip(0), first.x_test, first.y_test)
+    changed = dataclasses.replace(prepared.data, clients=(other, *prepared.data.clients[1:]))
+    states = [
+        OneRound(prepared, case.folder / str(number), data).memory.states(range(CLIENTS))
+        for number, data in enumerate((prepared.data, changed))
+    ]
+    for client in range(1, CLIENTS):
+        for key, rows in states[0].items():
+            assert torch.equal(rows[client], states[1][key][client]), f"{key} of client {client} knows of client 0"
+    assert any(not torch.equal(rows[0], states[1][key][0]) for key, rows in states[0].items()), "nothing was learned"
+
+
+def private_state_is_in_no_message(case: Case) -> None:
+    """What a client keeps to itself is not what it sends, with next to no noise."""
+    once = OneRound(case.prepared(noise_multiplier=1e-6), case.folder)
+    for asked in once.asked:
+        assert set(asked.answer.values) == set(once.clients.steps[asked.question.step])
+        for place, client in enumerate(asked.question.clients):
+            states = once.memory.states([client])
+            kept = {key: rows[0] for key, rows in states.items() if key not in once.clients.public_names}
+            for values in asked.answer.values.values():
+                for name, value in kept.items():
+                    if value.numel() > 1 and value.numel() == values.shape[1]:
+                        same = torch.allclose(values[place], value.flatten(), atol=1e-3)
+                        assert not same, f"{name} of client {client} left it"
+
+
+def what_a_step_changes_in_place_changes_nothing(case: Case) -> None:
+    """A step that overwrites its message and memory moves neither others' messages nor any bound."""
+
+    def vandal(original: Callable[..., Any]) -> Callable[..., Any]:
+        def step(self: Any, message: Any, me: Any, data: Any) -> Any:
+            result = original(self, message, me, data)
+            sent, kept = ({name: _copy(value) for name, value in table.items()} for table in (result.send, result.keep))
+            begun = _copy(result.start)
+            for table in (message, me):
+                for value in table.values():
+                    if isinstance(value, Tensor):
+                        value.mul_(0).add_(1e9)
+                    elif isinstance(value, list):
+                        value.clear()
+                table.clear()
+            return dataclasses.replace(result, send=sent, keep=kept, start=begun)
+
+        return step
+
+    prepared = case.prepared()
+    before = OneRound(prepared, case.folder / "before").asked
+    spoilt = with_steps(prepared.method, vandal, *prepared.method.steps())
+    after = OneRound(dataclasses.replace(prepared, method=spoilt), case.folder / "after").asked
+    for one, other in zip(before, after, strict=True):
+        for name, rows in one.answer.values.items():
+            assert torch.equal(rows, other.answer.values[name]), f"{name} differs once steps overwrite what they got"
+
+
+def _copy(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value

@@ -1,0 +1,162 @@
+"""What must hold of single records, where they are protected."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+from sordino.data import ClientData, FederatedData
+from sordino.learning.records import cross_entropies
+from sordino.privacy.gate import SampledGradients
+from sordino.privacy.gradients import PrivateRecords
+from sordino.privacy.sealed import open_sealed
+from sordino.testing.case import CLIENTS, Case, OneRound
+from sordino.testing.exits import SURE
+
+RECORDS = 24
+"""Of a client whose every record has a feature of its own."""
+CLASSES = 10
+
+
+@dataclass
+class Passage:
+    """One noisy gradient on its way through the gate."""
+
+    question: int
+    client: int
+    step: int
+    chosen: Tensor
+    """The places of the records that entered the batch."""
+    clipped: Tensor
+    """Their clipped sum, before noise."""
+    noise: Tensor
+    charge: tuple[float, float, int]
+    whole: float
+    """The threshold."""
+    singles: list[float]
+    """The norms of what some of these records bring alone."""
+    records: int
+    """How many could have entered."""
+
+
+@contextlib.contextmanager
+def observed_gradients() -> Iterator[list[Passage]]:
+    """Every noisy gradient that passes the gate meanwhile, with what was inside."""
+    seen: list[Passage] = []
+    original = SampledGradients.pass_sum
+
+    def observing(self: SampledGradients, records: int, clipped_sum: Callable[[Tensor], Tensor]) -> Tensor:
+        inside: dict[str, Any] = {}
+
+        def noted(chosen: Tensor) -> Tensor:
+            total = clipped_sum(chosen)
+            inside["chosen"], inside["clipped"] = chosen.clone(), total.clone()
+            inside["singles"] = [
+                float(clipped_sum(chosen[k : k + 1]).double().norm()) for k in range(min(3, len(chosen)))
+            ]
+            return total
+
+        step = self.taken
+        passed = original(self, records, noted)
+        question, client = self._purpose
+        charge = (self.sampling, self.multiplier, self.steps)
+        noise = passed.clone() - inside["clipped"]
+        seen.append(
+            Passage(question, client, step, noise=noise, charge=charge, whole=self.whole, records=records, **inside)
+        )
+        return passed
+
+    with mock.patch.object(SampledGradients, "pass_sum", observing):
+        yield seen
+
+
+def records_are_sampled_clipped_and_noised_as_charged(case: Case) -> None:
+    """At record level: coins, thresholds, noise and number of steps are those of the ledger, and nothing repeats."""
+    if case.method.unit != "record":
+        return
+    seen: list[Passage] = []
+    for seed in (0, 1):
+        with observed_gradients() as passed:
+            once = OneRound(case.prepared(seed=seed), case.folder / str(seed))
+        assert passed, "no noisy gradient passed the gate"
+        _are_charged(passed, once)
+        seen += passed
+    for passage in seen:
+        assert all(norm <= passage.whole * (1 + 1e-9) for norm in passage.singles), "a record is not clipped"
+    ratio = torch.cat([p.noise.double() / (p.charge[1] * p.whole) for p in seen])
+    off = abs(float(ratio.square().mean()) - 1)
+    assert off < SURE * math.sqrt(2 / ratio.numel()), f"the noise's variance is off by {off:.1%}"
+    for first in range(len(seen)):
+        for second in range(first):
+            same = torch.equal(seen[first].noise, seen[second].noise)
+            assert not same, "two gradients carry the same noise"
+    expected = sum(p.charge[0] * p.records for p in seen)
+    spread = math.sqrt(sum(p.charge[0] * (1 - p.charge[0]) * p.records for p in seen))
+    entered = sum(len(p.chosen) for p in seen)
+    assert abs(entered - expected) <= SURE * spread + 1e-9, f"{entered} records entered, {expected:.0f} are expected"
+    batches = [tuple(p.chosen.tolist()) for p in seen if p.charge[0] < 1]
+    assert len(set(batches)) > 0.9 * len(batches), "batches repeat"
+
+
+def _are_charged(seen: list[Passage], once: OneRound) -> None:
+    """Each client's gradients of a question are as many as the ledger's row says, with its rate and noise."""
+    charged = {}
+    for row in once.ledger.rows:
+        if once.clients.steps[row.step][row.release].made_of_gradients:
+            for client, (rate, z, count) in zip(row.clients().tolist(), row.histories(), strict=True):
+                charged[row.question, client] = (rate, z, int(count))
+    taken: dict[tuple[int, int], int] = {}
+    for passage in seen:
+        key = (passage.question, passage.client)
+        assert passage.charge == charged.get(key), "a gradient passed with other noise than was charged"
+        taken[key] = taken.get(key, 0) + 1
+    assert all(count <= charged[key][2] for key, count in taken.items()), "more gradients passed than were charged"
+
+
+def one_hot() -> FederatedData:
+    """Clients whose every record has a feature of its own: what happens to a column happened to that record."""
+    y = torch.arange(RECORDS) % CLASSES
+    clients = tuple(
+        ClientData(f"client-{number}", torch.eye(RECORDS), y.roll(number), torch.eye(RECORDS), y.roll(number))
+        for number in range(CLIENTS)
+    )
+    return FederatedData("one-hot", clients, CLASSES, (RECORDS,), fingerprint="one-hot")
+
+
+def records_set_aside_are_judged_and_not_trained_on(case: Case) -> None:
+    """At record level: a record is either trained on or judged, and as many are judged as the plan says."""
+    if case.method.unit != "record":
+        return
+    data = one_hot()
+    prepared = case.prepared(data)
+    judged: list[tuple[int, set[int]]] = []
+    original = PrivateRecords.judged
+    with observed_gradients() as seen:
+
+        def noting(self: PrivateRecords, flat: Tensor) -> Any:
+            sealed = original(self, flat)
+            x, y = data.train.part(seen[-1].client)
+            losses = cross_entropies(prepared.learner.logits(flat, x), y).detach()
+            found = {int((losses - loss).abs().argmin()) for loss in open_sealed(sealed[0])}
+            judged.append((seen[-1].client, found))
+            return sealed
+
+        with mock.patch.object(PrivateRecords, "judged", noting):
+            OneRound(prepared, case.folder)
+    plan = prepared.allowance.of_records
+    trained: dict[int, set[int]] = {}
+    for passage in seen:
+        columns = passage.clipped[: CLASSES * RECORDS].reshape(CLASSES, RECORDS)
+        trained.setdefault(passage.client, set()).update(columns.any(dim=0).nonzero().flatten().tolist())
+    for client, records in trained.items():
+        assert len(records) == RECORDS - plan.validation[client], f"client {client} trained on {len(records)} records"
+    for client, records in judged:
+        assert not records & trained[client], f"client {client} is judged on records that it trained on"
+        assert len(records) == plan.validation[client], f"client {client} is judged on {len(records)} records"

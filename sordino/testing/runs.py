@@ -1,0 +1,70 @@
+"""What must hold of whole runs: however they are executed, and wherever they are stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from typing import Any
+from unittest import mock
+
+import torch
+from safetensors.torch import load_file
+
+from sordino.experiment.run import carry_on, register
+from sordino.experiment.store import Store
+from sordino.server import RoundReport
+from sordino.testing.case import Case
+
+
+def stacked_and_one_by_one_agree(case: Case) -> None:
+    """Both ways to run steps give the same models, up to rounding."""
+    if case.method.unit == "record":
+        return  # record-level methods train clients one by one
+    alone = case.prepared(engine="one-by-one")
+    stacked = dataclasses.replace(case.prepared(engine="stacked"), identity=alone.identity)  # the same noise
+    _, models = case.finished(alone, case.folder / "one")
+    _, others = case.finished(stacked, case.folder / "stacked")
+    assert models.keys() == others.keys()
+    for key in models:
+        assert torch.allclose(models[key], others[key], atol=1e-4), f"{key}: stacked clients differ from single ones"
+
+
+def the_number_of_workers_changes_no_bit(case: Case) -> None:
+    """One process and two give the same results."""
+    ways = ["one-by-one"] if case.method.unit == "record" else ["one-by-one", "stacked"]
+    for engine in ways:
+        one, models = case.finished(case.prepared(engine=engine, workers=1), case.folder / f"{engine}-1")
+        two, others = case.finished(case.prepared(engine=engine, workers=2), case.folder / f"{engine}-2")
+        assert one == two, f"{engine}: the summary depends on the number of processes"
+        for key in models:
+            assert torch.equal(models[key], others[key]), f"{engine}: {key} depends on the number of processes"
+
+
+class StopHere(Exception):  # noqa: N818
+    """A run is stopped on purpose."""
+
+
+def a_stopped_run_ends_as_if_it_had_not_been(case: Case) -> None:
+    """Stopped in the middle and resumed, a run has the same summary, models and ledger."""
+
+    def stop(report: RoundReport) -> None:
+        if report.round == 2:
+            raise StopHere
+
+    for engine in ["one-by-one"] if case.method.unit == "record" else ["one-by-one", "stacked"]:
+        keys: dict[str, Any] = {"engine": engine, "participation": 0.5, "rounds": 5}
+        whole, models = case.finished(case.prepared(**keys), case.folder / f"whole-{engine}")
+        stopped = Store(case.folder / f"stopped-{engine}")
+        prepared = case.prepared(**keys)
+        run = register(prepared, stopped)
+        with mock.patch("sordino.server.SAVE_SECONDS", 0.0), contextlib.suppress(StopHere):
+            carry_on(prepared, stopped, run, stop)
+            raise AssertionError("the run was not stopped")
+        assert stopped.get(run).rounds_done == 2
+        resumed = carry_on(case.prepared(**keys), stopped, run)
+        assert {k: v for k, v in resumed.items() if k not in ("run", "seconds")} == whole, "the summary differs"
+        again = load_file(stopped.path(run) / "models.safetensors")
+        for key in models:
+            assert torch.equal(models[key], again[key]), f"{key} differs once a run has been stopped"
+        undisturbed = Store(case.folder / f"whole-{engine}")
+        assert stopped.ledger(run) == undisturbed.ledger(undisturbed.all()[0].run), "the ledger differs"
