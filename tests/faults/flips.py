@@ -1,0 +1,201 @@
+"""Damage to every file of a store: it is told in a sentence, or it changes nothing."""
+
+from __future__ import annotations
+
+import functools
+import json
+import random
+import shutil
+import signal
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from faults.cases import cases, checkpoints_every, copied, ending, reference, runs
+from faults.processes import Copy, Outcome, command, die_at, options, sordino
+from faults.trials import Check, Part, kept
+
+SILENT = "damage to a store does not change results silently"
+TOLD = "damage to a store is told in a sentence, without a traceback"
+LISTED = "a damaged store does not look like an empty one"
+CASES = ("quantile clipping", "half of the clients", "layer-wise clipping", "local, sound, stacked", "own method")
+HEAD = 512
+"""Bytes at the beginning of a file, where formats keep what they are."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A store that nothing has damaged yet."""
+
+    case: str
+    store: Path
+    run: dict[str, Any]
+    """Its run, as `sordino runs` lists it."""
+
+
+@functools.cache
+def stopped(case: str, seed: int = 0) -> Whole:
+    """A run that was killed half-way, after checkpoints, with all that a killed process leaves behind."""
+    draw, known = random.Random(f"{case} {seed}"), reference(case)
+    while True:
+        store = Path(tempfile.mkdtemp(prefix="stopped-")) / "store"
+        call = die_at(int(draw.uniform(0.4, 0.9) * known.calls), signal.SIGKILL, whole=True)
+
+        def first(call: Callable[[], None] = call) -> None:
+            checkpoints_every(0)
+            call()
+
+        keys = cases()[case] | ({"seed": seed} if seed else {})
+        with Copy(sordino("run", *options(keys), "--json", "--store", store, first=first)) as copy:
+            ended = copy.outcome()
+        if not store.exists():
+            continue
+        kept_store = copied(store, store.with_name("copy"))  # looking at a store tidies it up
+        listed = runs(store)
+        if ended.code == -signal.SIGKILL and listed and listed[0]["rounds_done"] > 0 and listed[0]["state"] != "done":
+            return Whole(case, kept_store, listed[0])
+
+
+@functools.cache
+def finished(case: str) -> Whole:
+    """A run that has come to its end."""
+    known = reference(case)
+    return Whole(case, known.store, runs(known.store)[0])
+
+
+def trial(draw: random.Random, number: int, folder: Path) -> Iterator[Check]:
+    """Damage one file of a store in one way, then take up the run and read its models."""
+    case = CASES[number % len(CASES)]
+    whole = stopped(case) if number // len(CASES) % 3 else finished(case)
+    store = copied(whole.store, folder / "store")
+    target = draw.choice(sorted(path for path in store.rglob("*") if path.is_file()))
+    damage = draw.choice(DAMAGES)
+    what = f"{case}, {whole.run['state']}, {target.name}: {damage(draw, target, store, case)}"
+    listed = command("runs", "--json", "--store", store)
+    resumed = command("resume", whole.run["run"], "--json", "--store", store)
+    read = command_models(store, whole.run["run"]) if resumed.code == 0 else resumed
+    for done, name in ((listed, "runs"), (resumed, "resume"), (read, "load_models")):
+        yield kept(TOLD, done.refused or (done.code == 0 and not done.traceback), f"{what}; {name}: {done}")
+    if listed.code == 0:
+        known = [(row["run"], row["method"], row["rounds"]) for row in listed.document]
+        yield kept(LISTED, known == [tuple(whole.run[k] for k in ("run", "method", "rounds"))], f"{what}; {known}")
+    yield kept(SILENT, (odd := _changed(whole, store, resumed, read)) is None, f"{what}; {odd}")
+
+
+def _changed(whole: Whole, store: Path, resumed: Outcome, read: Outcome) -> str | None:
+    """How the results differ without anybody being told; None where they do not."""
+    if resumed.code != 0:
+        return None
+    expected = reference(whole.case).trace
+    if whole.run["state"] == "done":  # what was computed long ago is only looked at
+        summary = {key: value for key, value in resumed.document.items() if key not in ("run", "seconds")}
+        odd = None if summary == expected["summary"] else "another summary than undisturbed"
+    else:
+        odd = ending(store, whole.run["run"], resumed, expected)
+    if odd is None and read.code == 0 and read.document != _models(whole.case):
+        return "load_models gives other models than undisturbed"
+    return odd
+
+
+@functools.cache
+def _models(case: str) -> Any:
+    known = reference(case)
+    return command_models(known.store, known.name).document
+
+
+def command_models(store: Path, run: str) -> Outcome:
+    """What comes of `sordino.api.load_models`: fingerprints of all networks."""
+
+    def action() -> int:
+        import hashlib
+
+        import sordino.api
+        from sordino.errors import UserError
+
+        try:
+            models = sordino.api.load_models(run, store)
+        except UserError as error:
+            import sys
+
+            print(f"Error: {error}", file=sys.stderr)
+            return 2
+
+        def prints(network: Any) -> str:
+            weights = [value.detach().contiguous().numpy().tobytes() for value in network.state_dict().values()]
+            return hashlib.sha256(b"".join(weights)).hexdigest()
+
+        found = [[prints(network) for network in models.shared], {n: prints(m) for n, m in models.personal.items()}]
+        print(json.dumps(found))
+        return 0
+
+    with Copy(action) as copy:
+        return copy.outcome()
+
+
+def _place(draw: random.Random, size: int) -> int:
+    """A place in a file: the beginning and the end are hit as often as all the rest."""
+    return draw.choice(
+        (draw.randrange(size), draw.randrange(min(size, HEAD)), size - 1 - draw.randrange(min(size, HEAD)))
+    )
+
+
+def flip(draw: random.Random, target: Path, store: Path, case: str) -> str:
+    """One bit."""
+    content = bytearray(target.read_bytes())
+    if not content:
+        return append(draw, target, store, case)
+    place, bit = _place(draw, len(content)), draw.randrange(8)
+    content[place] ^= 1 << bit
+    target.write_bytes(content)
+    return f"bit {bit} of byte {place} of {len(content)} flipped"
+
+
+def blank(draw: random.Random, target: Path, store: Path, case: str) -> str:
+    """A block of zeros, as a file system leaves after a crash."""
+    content = bytearray(target.read_bytes())
+    if not content:
+        return append(draw, target, store, case)
+    begin = _place(draw, len(content))
+    end = min(len(content), begin + draw.choice((1, 16, 512, 4096)))
+    content[begin:end] = bytes(end - begin)
+    target.write_bytes(content)
+    return f"bytes {begin} to {end} of {len(content)} zeroed"
+
+
+def truncate(draw: random.Random, target: Path, store: Path, case: str) -> str:
+    """The end is missing."""
+    content = target.read_bytes()
+    if not content:
+        return append(draw, target, store, case)
+    length = draw.choice((0, _place(draw, len(content))))
+    target.write_bytes(content[:length])
+    return f"cut from {len(content)} to {length} bytes"
+
+
+def append(draw: random.Random, target: Path, store: Path, case: str) -> str:
+    """Something follows that does not belong there."""
+    more = draw.randbytes(draw.choice((1, 8, 4096)))
+    with target.open("ab") as file:
+        file.write(more)
+    return f"{len(more)} bytes appended"
+
+
+def swap(draw: random.Random, target: Path, store: Path, case: str) -> str:
+    """Another file of this store has its place, or the same file of another run."""
+    others = [path for path in store.rglob("*") if path.is_file() and path != target]
+    foreign = [path for path in stopped(case, seed=1).store.rglob(target.name) if path.is_file()]
+    other = draw.choice(foreign or others) if draw.random() < 0.5 else draw.choice(others)
+    shutil.copyfile(other, target)
+    return f"replaced by {other.name} {'of another run' if other in foreign else 'of the same store'}"
+
+
+def remove(draw: random.Random, target: Path, store: Path, case: str) -> str:
+    """It is gone."""
+    target.unlink()
+    return "removed"
+
+
+DAMAGES = (flip, flip, flip, flip, blank, truncate, append, swap, remove)
+FLIPS = Part("flips", (SILENT, TOLD, LISTED), 500, trial)
