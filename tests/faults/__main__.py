@@ -13,6 +13,7 @@ import argparse
 import json
 import math
 import os
+import resource
 import shutil
 import sys
 import tempfile
@@ -75,7 +76,7 @@ def _part(part: Part, chosen: argparse.Namespace, scratch: Path) -> bool:
         print(f"{part.name}: left out. {obstacle}", flush=True)
         return False
     numbers = range(math.ceil(part.trials * chosen.scale)) if chosen.trial is None else [chosen.trial]
-    begin = time.monotonic()
+    begin, before = time.monotonic(), _computed()
     trials: Counter[str] = Counter()
     failures: dict[str, list[tuple[int, str]]] = {promise: [] for promise in part.promises}
     for number, check in _made(part, numbers, chosen, scratch):
@@ -86,8 +87,16 @@ def _part(part: Part, chosen: argparse.Namespace, scratch: Path) -> bool:
         print(f"{promise:<60} {trials[promise]:>7} {len(found):>8}")
     for promise, found in failures.items():
         _tell(part, chosen.seed, promise, found)
-    print(f"  ({part.name}: {time.monotonic() - begin:.0f} seconds)", flush=True)
+    print(
+        f"  ({part.name}: {time.monotonic() - begin:.0f} seconds, {_computed() - before:.0f} of computing)", flush=True
+    )
     return any(failures.values())
+
+
+def _computed() -> float:
+    """Seconds of a processor's time that ended processes have used."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _tell(part: Part, seed: int, promise: str, found: list[tuple[int, str]]) -> None:

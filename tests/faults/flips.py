@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import json
 import random
 import shutil
 import signal
-import tempfile
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from faults.cases import cases, checkpoints_every, copied, ending, reference, runs
+from faults.cases import cases, checkpoints_every, copied, ending, once, reference, runs
 from faults.processes import Copy, Outcome, command, die_at, options, sordino
 from faults.trials import Check, Part, kept
 
@@ -21,6 +22,7 @@ SILENT = "damage to a store does not change results silently"
 TOLD = "damage to a store is told in a sentence, without a traceback"
 LISTED = "a damaged store does not look like an empty one"
 CASES = ("quantile clipping", "half of the clients", "layer-wise clipping", "local, sound, stacked", "own method")
+ATTEMPTS = 20
 HEAD = 512
 """Bytes at the beginning of a file, where formats keep what they are."""
 
@@ -30,7 +32,8 @@ class Whole:
     """A store that nothing has damaged yet."""
 
     case: str
-    store: Path
+    stores: list[Path]
+    """As it was left and, where that differs, after a look at it, which moves what was written last into the database."""
     run: dict[str, Any]
     """Its run, as `sordino runs` lists it."""
 
@@ -38,38 +41,46 @@ class Whole:
 @functools.cache
 def stopped(case: str, seed: int = 0) -> Whole:
     """A run that was killed half-way, after checkpoints, with all that a killed process leaves behind."""
+    return once(f"stopped {case} {seed}", lambda folder: _stopped(case, seed, folder))
+
+
+def _stopped(case: str, seed: int, folder: Path) -> Whole:
     draw, known = random.Random(f"{case} {seed}"), reference(case)
-    while True:
-        store = Path(tempfile.mkdtemp(prefix="stopped-")) / "store"
-        call = die_at(int(draw.uniform(0.4, 0.9) * known.calls), signal.SIGKILL, whole=True)
-
-        def first(call: Callable[[], None] = call) -> None:
-            checkpoints_every(0)
-            call()
-
+    for attempt in range(ATTEMPTS):
+        store = folder / str(attempt) / "store"
         keys = cases()[case] | ({"seed": seed} if seed else {})
+        first = _dying(int(draw.uniform(0.4, 0.9) * known.calls))
         with Copy(sordino("run", *options(keys), "--json", "--store", store, first=first)) as copy:
             ended = copy.outcome()
-        if not store.exists():
+        if ended.code != -signal.SIGKILL or not store.exists():
             continue
-        kept_store = copied(store, store.with_name("copy"))  # looking at a store tidies it up
+        left = copied(store, store.with_name("left"))
         listed = runs(store)
-        if ended.code == -signal.SIGKILL and listed and listed[0]["rounds_done"] > 0 and listed[0]["state"] != "done":
-            return Whole(case, kept_store, listed[0])
+        if listed and listed[0]["rounds_done"] > 0 and listed[0]["state"] != "done":
+            return Whole(case, [left, store], listed[0])
+    raise RuntimeError(f"The experiment {case!r} could not be stopped half-way in {ATTEMPTS} attempts.")
+
+
+def _dying(call: int) -> Callable[[], None]:
+    def first() -> None:
+        checkpoints_every(0)
+        die_at(call, signal.SIGKILL, whole=True)()
+
+    return first
 
 
 @functools.cache
 def finished(case: str) -> Whole:
     """A run that has come to its end."""
     known = reference(case)
-    return Whole(case, known.store, runs(known.store)[0])
+    return Whole(case, [known.store], runs(known.store)[0])
 
 
 def trial(draw: random.Random, number: int, folder: Path) -> Iterator[Check]:
     """Damage one file of a store in one way, then take up the run and read its models."""
     case = CASES[number % len(CASES)]
     whole = stopped(case) if number // len(CASES) % 3 else finished(case)
-    store = copied(whole.store, folder / "store")
+    store = copied(draw.choice(whole.stores), folder / "store")
     target = draw.choice(sorted(path for path in store.rglob("*") if path.is_file()))
     damage = draw.choice(DAMAGES)
     what = f"{case}, {whole.run['state']}, {target.name}: {damage(draw, target, store, case)}"
@@ -109,16 +120,12 @@ def command_models(store: Path, run: str) -> Outcome:
     """What comes of `sordino.api.load_models`: fingerprints of all networks."""
 
     def action() -> int:
-        import hashlib
-
         import sordino.api
         from sordino.errors import UserError
 
         try:
             models = sordino.api.load_models(run, store)
         except UserError as error:
-            import sys
-
             print(f"Error: {error}", file=sys.stderr)
             return 2
 
@@ -185,7 +192,7 @@ def append(draw: random.Random, target: Path, store: Path, case: str) -> str:
 def swap(draw: random.Random, target: Path, store: Path, case: str) -> str:
     """Another file of this store has its place, or the same file of another run."""
     others = [path for path in store.rglob("*") if path.is_file() and path != target]
-    foreign = [path for path in stopped(case, seed=1).store.rglob(target.name) if path.is_file()]
+    foreign = [path for path in stopped(case, seed=1).stores[0].rglob(target.name) if path.is_file()]
     other = draw.choice(foreign or others) if draw.random() < 0.5 else draw.choice(others)
     shutil.copyfile(other, target)
     return f"replaced by {other.name} {'of another run' if other in foreign else 'of the same store'}"

@@ -110,7 +110,8 @@ def trial(draw: random.Random, number: int, folder: Path) -> Iterator[Check]:
     limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))  # noqa: E731
     first: Callable[[], object] = limit if kind is not plain else lambda: sys.stdout.reconfigure(encoding="ascii")  # type: ignore[union-attr]
     ended = command(*arguments, *store, first=first, limit=LIMIT)
-    shown = " ".join(str(argument) for argument in arguments)
+    given = [path.read_bytes().decode(errors="replace") for path in folder.glob("*.toml")]
+    shown = " ".join(str(argument) for argument in (*arguments, *(f"with {text!r}" for text in given)))
     yield kept(QUIET, not ended.traceback, f"sordino {shown}: {ended}")
     yield kept(ENDS, ended.code != HUNG and int(ended.code) >= 0, f"sordino {shown}: {ended}")
     if not ended.traceback and ended.code != HUNG:
@@ -289,7 +290,7 @@ def arrays(draw: random.Random) -> bytes:
 def columns(draw: random.Random) -> bytes:
     """A Parquet file."""
     import pyarrow as pa
-    import pyarrow.parquet as parquet
+    from pyarrow import parquet
 
     size = draw.choice((0, 1, 12))
     choices: list[list[Any]] = [

@@ -65,7 +65,7 @@ class Copy:
 
     def __init__(self, action: Callable[[], object]) -> None:
         """`action` may return the exit code."""
-        self._out, self._err = (tempfile.TemporaryFile("w+", errors="replace") for _ in range(2))
+        self._out, self._err = (tempfile.TemporaryFile("w+", errors="replace") for _ in range(2))  # noqa: SIM115
         sys.stdout.flush()
         sys.stderr.flush()
         self.started = time.monotonic()
@@ -241,12 +241,14 @@ VISITS = [
 
 
 WATCHED = frozenset(
-    "open write pwrite pwritev fsync fdatasync rename replace unlink remove truncate ftruncate mkdir flock "
-    "serialize_file close".split()
+    [
+        *("open", "write", "pwrite", "pwritev", "fsync", "fdatasync", "rename", "replace", "unlink", "remove"),
+        *("truncate", "ftruncate", "mkdir", "flock", "serialize_file", "close"),
+    ]
 )
 """Functions of the operating system and of libraries that change files, by which moments are counted: from the first
 look into a database on, because what a process opens before is its own code."""
-LOCKING = frozenset("__enter__ __exit__ acquire release".split())
+LOCKING = frozenset(["__enter__", "__exit__", "acquire", "release"])
 
 
 def count_into(note: Path) -> Callable[[], None]:
