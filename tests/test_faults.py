@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).resolve().parent
-SCALES = {"kills": 0.1, "flips": 0.06, "fuzz": 0.03, "deaths": 0.1, "disks": 0.1, "instructions": 0.1}
+SCALES = {"kills": 0.05, "flips": 0.05, "fuzz": 0.02, "deaths": 0.07, "disks": 0.07, "instructions": 0.1}
 """The share of each part that makes about a minute of all of them on two cores."""
 
 

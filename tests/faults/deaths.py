@@ -17,7 +17,7 @@ ENDS = "a run whose worker died does not hang"
 ALONE = "a run whose worker died leaves no process behind"
 SAME = "a run whose worker died is resumed to the same end"
 SIGNALS = (signal.SIGKILL, signal.SIGSEGV, signal.SIGTERM)
-LIMIT = 60.0
+LIMIT = 120.0
 
 
 def trial(draw: random.Random, number: int, folder: Path) -> Iterator[Check]:
@@ -67,4 +67,4 @@ def _killed_from_inside(call: int, case: str, store: Path, how: signal.Signals) 
     return Copy(sordino(*_command(store, case), first=first))
 
 
-DEATHS = Part("deaths", (SENTENCE, ENDS, ALONE, SAME), 60, trial)
+DEATHS = Part("deaths", (SENTENCE, ENDS, ALONE, SAME), 45, trial)

@@ -28,7 +28,7 @@ SHARED_SAME = "a run without shared memory is resumed to the same end"
 CASES = ("quantile clipping", "half of the clients", "layer-wise clipping", "a third of the clients", "own method")
 NEW_MOUNTS, NEW_USER = 0x00020000, 0x10000000
 SHARED_MEMORY = Path("/dev/shm")
-LIMIT = 60.0
+LIMIT = 120.0
 
 
 @functools.cache
@@ -99,4 +99,4 @@ def _leave_the_mounts_of_others() -> None:
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
 
 
-DISKS = Part("disks", (SENTENCE, SAME, SHARED, SHARED_SAME), 60, trial, obstacle)
+DISKS = Part("disks", (SENTENCE, SAME, SHARED, SHARED_SAME), 45, trial, obstacle)

@@ -33,7 +33,7 @@ class Whole:
 
     case: str
     stores: list[Path]
-    """As it was left and, where that differs, after a look at it, which moves what was written last into the database."""
+    """As it was left and, where that differs, after a look at it, which brings the latest rows into the database."""
     run: dict[str, Any]
     """Its run, as `sordino runs` lists it."""
 

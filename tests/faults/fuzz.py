@@ -20,7 +20,7 @@ from faults.trials import Check, Part, kept
 QUIET = "no input gives a traceback"
 SENTENCE = "input is taken, or refused in one sentence"
 ENDS = "no input hangs or kills the process"
-LIMIT = 60.0
+LIMIT = 120.0
 MEMORY = 16 << 30
 """Bytes that a trial may address: an absurd size must not take the machine with it."""
 

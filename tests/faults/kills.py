@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from faults.cases import Reference, cases, checkpoints_every, ending, files, reference, runs
-from faults.processes import Copy, Outcome, die_at, options, sordino
+from faults.processes import Copy, Outcome, die_at, options, sordino, state
 from faults.trials import Check, Part, kept
 
 RESUMED = "a killed run can be resumed"
@@ -23,20 +23,24 @@ CLEAN = "a finished run leaves no scraps"
 ORPHAN = "a worker that outlives its run changes nothing"
 PATIENCE = 15.0
 """Seconds for which a run may be held by what a kill has left behind."""
+ORPHANS = 6
+"""One trial of so many is about a worker that outlives its run."""
+REMEMBERING = ("local", "feddpa", "fedglp-adp")
+"""Methods whose clients go on with what they remember, so that a foreign write shows."""
 
 Kill = Callable[[random.Random, Reference, Callable[..., Copy], Path], Copy]
 
 
 def trial(draw: random.Random, number: int, folder: Path) -> Iterator[Check]:
     """Kill one run once or several times in a row, and look at what becomes of it."""
+    if number % ORPHANS == ORPHANS - 1:
+        yield from _orphaned(draw, folder)
+        return
     names = list(cases())
     case = names[number % len(names)]
     known = reference(case)
     store = folder / "store"
     pause = draw.choice((0.0, 0.0, 0.05, 0.2))
-    if cases()[case]["workers"] > 1 and draw.random() < 0.4:
-        yield from _orphaned(draw, case, known, store)
-        return
     kills = 0
     for _ in range(draw.choice((1, 2, 3, 4, 6))):
         copy = draw.choice(WAYS)(draw, known, _starter(store, case, pause), store)
@@ -78,31 +82,49 @@ def _finished(case: str, known: Reference, store: Path, kills: int) -> Iterator[
     yield kept(CLEAN, not scraps, f"{case}: {', '.join(sorted(scraps))} lie in the run's folder")
 
 
-def _orphaned(draw: random.Random, case: str, known: Reference, store: Path) -> Iterator[Check]:
-    """Stop a worker, kill its run, resume, and let the worker go on while the resumed run works."""
-    with Copy(sordino(*_run(store, case), first=lambda: checkpoints_every(0))) as copy:
-        if not has_workers(copy):
-            return
-        sleep(copy, draw.uniform(0, 0.8) * known.seconds)
-        workers = copy.others()
-        if not workers:
-            return
-        worker = draw.choice(workers)
-        send(worker, signal.SIGSTOP)
-        sleep(copy, draw.choice((0.0, 0.05)) * draw.random())
+def _orphaned(draw: random.Random, folder: Path) -> Iterator[Check]:
+    """Stop a worker at one of its calls, kill its run, resume, and let the worker go on while the resumed run works."""
+    case = draw.choice(
+        [name for name, keys in cases().items() if keys["workers"] > 1 and keys["method"] in REMEMBERING]
+    )
+    known, store = reference(case), folder / "store"
+    call, changes = draw.randint(1, 60), draw.randint(1, 25)
+    with _again(store, case, 0.0, die_at(call, signal.SIGSTOP, worker=True)) as copy:
+        worker = _stopped_worker(copy)
         copy.kill(signal.SIGKILL)
-        if copy.outcome().code == 0:
+        if worker is None or copy.outcome().code == 0:
             return
-        with _again(store, case, draw.choice((0.0, 1e9))) as resumed:
-            sleep(resumed, draw.random() * known.seconds)
+        with _again(store, case, 0.0) as resumed:
+            _await_changes(resumed, store, changes)
             send(worker, signal.SIGCONT)
             ended = resumed.outcome()
-        yield kept(RESUMED, ended.code == 0, f"{case}, with a stopped worker: {ended}")
+        what = f"{case}, a worker stopped at its call {call} until change {changes} of the run's folder"
+        yield kept(RESUMED, ended.code == 0, f"{what}: {ended}")
         if ended.code == 0:
             odd = ending(store, ended.document["run"], ended, known.trace)
-            yield kept(ORPHAN, odd is None, f"{case}: {odd}")
+            yield kept(ORPHAN, odd is None, f"{what}: {odd}")
         left = copy.left()
-        yield kept(ALONE, not left, f"{case}: {len(left)} processes are still there")
+        yield kept(ALONE, not left, f"{what}: {len(left)} processes are still there")
+
+
+def _stopped_worker(copy: Copy) -> int | None:
+    """Wait until a worker has stopped; None where the command ends before."""
+    while copy.alive():
+        for worker in copy.others():
+            if state(worker) == "T":
+                return worker
+        time.sleep(0.005)
+    return None
+
+
+def _await_changes(copy: Copy, store: Path, changes: int) -> None:
+    """Wait until files have come or gone so often in a run's folder, or the command has ended."""
+    before = _listing(store)
+    while changes and copy.alive():
+        now = _listing(store)
+        changes -= now != before
+        before = now
+        time.sleep(0.0002)
 
 
 def _starter(store: Path, case: str, pause: float) -> Callable[..., Copy]:
@@ -151,12 +173,7 @@ def _at_a_file(how: signal.Signals, whole: bool) -> Kill:
     def kill(draw: random.Random, known: Reference, start: Callable[..., Copy], store: Path) -> Copy:
         changes, later = draw.randint(1, 20), draw.choice((0.0, 0.002, 0.01)) * draw.random()
         copy = start()
-        before = _listing(store)
-        while changes and copy.alive():
-            now = _listing(store)
-            changes -= now != before
-            before = now
-            time.sleep(0.0002)
+        _await_changes(copy, store, changes)
         sleep(copy, later)
         copy.kill(how, whole)
         return copy
@@ -209,4 +226,4 @@ def send(process: int, how: signal.Signals) -> None:
         os.kill(process, how)
 
 
-KILLS = Part("kills", (RESUMED, SAME, ALONE, SENTENCE, CLEAN, ORPHAN), 130, trial)
+KILLS = Part("kills", (RESUMED, SAME, ALONE, SENTENCE, CLEAN, ORPHAN), 140, trial)

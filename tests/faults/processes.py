@@ -23,7 +23,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-LIMIT = 120.0
+LIMIT = 300.0
 """Seconds after which a command counts as hanging. Each takes about one; machines may be busy."""
 HUNG = "hung"
 EARLY = 143
@@ -173,11 +173,21 @@ def processes() -> dict[int, tuple[int, int]]:
     found = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
-            with contextlib.suppress(OSError):
-                state, parent, _, session, *_ = Path("/proc", entry, "stat").read_text().rpartition(")")[2].split()
-                if state not in "ZX":
-                    found[int(entry)] = int(parent), int(session)
+            how, parent, _, session, *_ = [*_status(int(entry)), "X", "0", "0", "0"]
+            if how not in "ZX":
+                found[int(entry)] = int(parent), int(session)
     return found
+
+
+def state(process: int) -> str:
+    """What a process is doing, as the kernel's letter: T when it is stopped, X when there is none."""
+    return [*_status(process), "X"][0]
+
+
+def _status(process: int) -> list[str]:
+    with contextlib.suppress(OSError):
+        return Path("/proc", str(process), "stat").read_text().rpartition(")")[2].split()
+    return []
 
 
 def sordino(*arguments: object, first: Callable[[], object] = lambda: None) -> Callable[[], None]:
