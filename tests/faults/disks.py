@@ -29,6 +29,8 @@ CASES = ("quantile clipping", "half of the clients", "layer-wise clipping", "a t
 NEW_MOUNTS, NEW_USER = 0x00020000, 0x10000000
 SHARED_MEMORY = Path("/dev/shm")
 LIMIT = 120.0
+WORKING = 8
+"""How many times the room that a finished run takes is enough for one that works."""
 
 
 @functools.cache
@@ -49,8 +51,8 @@ def trial(draw: random.Random, number: int, folder: Path) -> Iterator[Check]:
     place = SHARED_MEMORY if shared else folder / "small"
     place.mkdir(exist_ok=True)
     store = folder / "store" if shared else place / "store"
-    needed = 100 if shared else sum(path.stat().st_size for path in known.store.rglob("*")) // 1024
-    size = 4 * draw.randint(1, max(2, int(1.3 * needed) // 4))
+    left = sum(path.stat().st_size for path in known.store.rglob("*")) // 1024
+    size = 4 * draw.randint(1, 8 if shared else WORKING * left // 4)
 
     def action() -> int:
         _mount(place, size)
