@@ -86,18 +86,20 @@ def trial(draw: random.Random, number: int, folder: Path) -> Iterator[Check]:
     what = f"{case}, {whole.run['state']}, {target.name}: {damage(draw, target, store, case)}"
     listed = command("runs", "--json", "--store", store)
     resumed = command("resume", whole.run["run"], "--json", "--store", store)
-    read = command_models(store, whole.run["run"]) if resumed.code == 0 else resumed
-    for done, name in ((listed, "runs"), (resumed, "resume"), (read, "load_models")):
-        yield kept(TOLD, done.refused or (done.code == 0 and not done.traceback), f"{what}; {name}: {done}")
+    done = {"runs": listed, "resume": resumed}
+    if resumed.code == 0:
+        done["load_models"] = command_models(store, whole.run["run"])
+    for name, ended in done.items():
+        yield kept(TOLD, ended.refused or (ended.code == 0 and not ended.traceback), f"{what}; {name}: {ended}")
     if listed.code == 0:
         known = [(row["run"], row["method"], row["rounds"]) for row in listed.document]
         yield kept(LISTED, known == [tuple(whole.run[k] for k in ("run", "method", "rounds"))], f"{what}; {known}")
-    yield kept(SILENT, (odd := _changed(whole, store, resumed, read)) is None, f"{what}; {odd}")
+    yield kept(SILENT, (odd := _changed(whole, store, resumed, done.get("load_models"))) is None, f"{what}; {odd}")
 
 
-def _changed(whole: Whole, store: Path, resumed: Outcome, read: Outcome) -> str | None:
+def _changed(whole: Whole, store: Path, resumed: Outcome, read: Outcome | None) -> str | None:
     """How the results differ without anybody being told; None where they do not."""
-    if resumed.code != 0:
+    if resumed.code != 0 or read is None:
         return None
     expected = reference(whole.case).trace
     if whole.run["state"] == "done":  # what was computed long ago is only looked at

@@ -56,8 +56,9 @@ class Outcome:
         return any(sign in self.out + self.err for sign in ("Traceback (most recent call last)", "Exception ignored"))
 
     def __str__(self) -> str:
-        last = self.err.strip().splitlines()[-1:] or self.out.strip().splitlines()[-1:] or ["nothing was printed"]
-        return f"exit {self.code}: {last[0][:300]}"
+        lines = self.err.strip().splitlines() or self.out.strip().splitlines() or ["nothing was printed"]
+        before = f", {len(lines)} lines that end with" if len(lines) > 1 else ""
+        return f"exit {self.code}{before}: {lines[-1][:300]}"
 
 
 class Copy:
