@@ -2,6 +2,7 @@
 # make test         install, then lint, type-check and test
 # make test-slow    the statistical and learning checks that take longer
 # make mutants      break the privacy code in many ways and see that the tests notice
+# make faults       kill runs, damage stores, fuzz input, fill disks and see that no promise breaks, a quarter of an hour
 # make bench        speed against bare PyTorch loops and what was aimed at, about a quarter of an hour
 # make bench-scale  how time and memory grow with clients, rounds and parameters
 # make bench-peers  the same against Flower, pfl and Opacus, each in an environment of its own under .bench/
@@ -11,7 +12,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-slow mutants bench bench-scale bench-peers format clean
+.PHONY: demo test test-slow mutants faults bench bench-scale bench-peers format clean
 
 demo: $(INSTALLED)
 	$(BIN)/sordino compare experiments/demo.toml --methods local,dp-fedavg,feddpa --seeds 2 --store .sordino/demo
@@ -27,6 +28,9 @@ test-slow: $(INSTALLED)
 
 mutants: $(INSTALLED)
 	$(BIN)/python tests/mutants.py
+
+faults: $(INSTALLED)
+	PYTHONPATH=tests $(BIN)/python -m faults
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/bench.py
