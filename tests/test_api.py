@@ -12,7 +12,7 @@ import sordino
 from sordino.experiment.config import Experiment
 from sordino.errors import UserError
 from sordino.experiment.prepare import deal
-from sordino.simulator.federation import RoundReport
+from sordino.server import RoundReport
 
 
 def test_run_is_the_command_run(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch, *arguments: object) -> Experiment:
         seen.append(experiment)
         raise SystemExit(0)
 
-    monkeypatch.setattr("sordino.experiment.prepare", stop)
+    monkeypatch.setattr("sordino.experiment.prepare.prepare", stop)
     assert command("run", *arguments).code == 0
     return seen[0]
 
@@ -376,7 +376,7 @@ def test_an_interrupted_command_says_how_to_go_on(monkeypatch: pytest.MonkeyPatc
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sordino.experiment.start", interrupt)
+    monkeypatch.setattr("sordino.experiment.run.start", interrupt)
     outcome = command("run", *QUICK, "--store", tmp_path, "--json")
     assert outcome.code == 130
     assert "sordino resume RUN" in outcome.err

@@ -13,7 +13,7 @@ from sordino.experiment.compare import _verdict, compare
 from sordino.experiment.config import Experiment
 from sordino.errors import UserError
 from sordino.experiment.prepare import prepare
-from sordino.simulator.federation import RoundReport
+from sordino.server import RoundReport
 from sordino.experiment.store import Store
 
 

@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 import torch
 from helpers import command
-from test_resume import die_at, killed, trace
+from killing import die_at, killed, trace
 
 from sordino.api import load_models, run
 from sordino.errors import UserError
-from sordino.simulator import federation
-from sordino.simulator.federation import RoundReport
+from sordino import server
+from sordino.server import RoundReport
 from sordino.experiment.store import Store
 
 KEYS: dict[str, Any] = {
@@ -41,8 +41,8 @@ def stop(report: RoundReport) -> None:
 def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A store of each kind, each with one run."""
     folder = tmp_path_factory.mktemp("stores")
-    before, threads = federation.CHECKPOINT_SECONDS, torch.get_num_threads()
-    federation.CHECKPOINT_SECONDS = 0
+    before, threads = server.SAVE_SECONDS, torch.get_num_threads()
+    server.SAVE_SECONDS = 0
     torch.set_num_threads(1)  # a copied process has no others
 
     def victim() -> None:
@@ -53,7 +53,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     run(store=folder / "finished", **KEYS)
     with pytest.raises(Stopped):
         run(store=folder / "stopped", watch=stop, **KEYS)
-    federation.CHECKPOINT_SECONDS = before
+    server.SAVE_SECONDS = before
     torch.set_num_threads(threads)
     assert (folder / "killed" / "sordino.db-journal").stat().st_size > 0
     return {kind: folder / kind for kind in ("stopped", "killed", "finished")}

@@ -17,14 +17,16 @@ import numpy as np
 import pytest
 import torch
 from helpers import command, refused, start_process
+from killing import die_at, killed, trace, wait_until
 
-from sordino import experiment, files
+from sordino import server
 from sordino.api import load_models, resume, run
 from sordino.errors import UserError
+from sordino.experiment import checkpoint, files, journal
+from sordino.experiment import run as running
 from sordino.method import Federation
 from sordino.methods.fedavg import FedAvg
-from sordino.simulator import checkpoint, federation
-from sordino.simulator.federation import RoundReport, Simulator
+from sordino.server import RoundReport
 from sordino.simulator.memory import Memory
 from sordino.experiment.store import Store
 
@@ -36,28 +38,6 @@ CASES: dict[str, dict[str, Any]] = {
     "local": {"method": "local", "set": {"epochs": 1, "batch": 64}},
 }
 ENGINES = ("stacked", "one-by-one")
-
-
-def trace(store: Path, name: str) -> dict[str, Any]:
-    """Everything that a run leaves behind, without its name and how long it took."""
-    database = sqlite3.connect(store / "sordino.db")
-    database.row_factory = sqlite3.Row
-
-    def table(which: str, *without: str) -> list[dict[str, Any]]:
-        rows = database.execute(f"select * from {which} where run = ? order by rowid", (name,))
-        return [{key: row[key] for key in row.keys() if key not in ("run", *without)} for row in rows]  # noqa: SIM118
-
-    (summary,) = database.execute("select summary from runs where run = ?", (name,)).fetchone()
-    models = (store / "runs" / name / "models.safetensors").read_bytes()
-    found = {
-        "summary": {key: value for key, value in json.loads(summary).items() if key not in ("run", "seconds")},
-        "models": models,
-        "rounds": table("rounds", "seconds"),
-        "clients": table("clients"),
-        "ledger": table("ledger"),
-    }
-    database.close()
-    return found
 
 
 @functools.cache
@@ -83,35 +63,7 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture
 def checkpoints_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(federation, "CHECKPOINT_SECONDS", 0)
-
-
-def killed(action: Callable[[], object]) -> bool:
-    """Do `action` in a copy of this process; whether it was killed on the way."""
-    child = os.fork()
-    if child == 0:
-        try:
-            action()
-        finally:
-            os._exit(0)
-    _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status) == -signal.SIGKILL
-
-
-def die_at(owner: Any, name: str, call: int, when: str) -> None:
-    """From now on, the given call of a function kills this process, before or after it has done its work."""
-    original, calls = getattr(owner, name), iter(range(1, 10**6))
-
-    def dying(*arguments: Any, **keywords: Any) -> Any:
-        last = next(calls) == call
-        if last and when == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
-        result = original(*arguments, **keywords)
-        if last:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
-
-    setattr(owner, name, dying)
+    monkeypatch.setattr(server, "SAVE_SECONDS", 0)
 
 
 MOMENTS: dict[str, tuple[Any, str, int, str]] = {
@@ -128,7 +80,7 @@ MOMENTS: dict[str, tuple[Any, str, int, str]] = {
     "after the transaction": (Store, "advance", 3, "after"),
     "when old files are removed": (checkpoint, "remove_leftovers", 1 + 3, "after"),
     "when the models are half there": (checkpoint, "replace_file", ROUNDS, "before"),
-    "when the models are written": (Simulator, "_save_models", 1, "after"),
+    "when the models are written": (running, "_save_models", 1, "after"),
     "before the last transaction": (Store, "advance", ROUNDS, "before"),
     "after the last transaction": (Store, "advance", ROUNDS, "after"),
 }
@@ -184,7 +136,7 @@ def test_rounds_since_the_last_checkpoint_are_replayed(case: str, engine: str, q
     """Checkpoints after rounds 1 and 4, killed late in round 3 and, after resuming, late in round 6."""
 
     def watch(report: RoundReport) -> None:
-        federation.CHECKPOINT_SECONDS = 0 if report.round + 1 in (1, 4) else 1e9
+        server.SAVE_SECONDS = 0 if report.round + 1 in (1, 4) else 1e9
 
     def victim(last: int, work: Callable[[Callable[[RoundReport], None]], object]) -> None:
         def watch_and_die(report: RoundReport) -> None:
@@ -225,19 +177,11 @@ def test_an_exception_leaves_a_run_that_can_be_resumed(stop: int, quiet: Path, t
 
 
 KILLABLE = """
-from sordino.simulator import federation
-federation.CHECKPOINT_SECONDS = 0
+from sordino import server
+server.SAVE_SECONDS = 0
 from sordino.cli import main
 main()
 """
-
-
-def wait_until(true: Callable[[], bool], what: str) -> None:
-    for _ in range(6000):
-        if true():
-            return
-        time.sleep(0.005)
-    raise AssertionError(f"It never happened: {what}.")
 
 
 def test_a_process_killed_from_outside(tmp_path: Path) -> None:
@@ -306,7 +250,7 @@ class Peculiar(FedAvg):
         for number in fed.rounds(server):
             got = fed.ask(fed.sample(), self.local, {"global": server.model})
             position = float("".join(map(str, server.names["a.b"])))  # 21, if the order is kept
-            server.model = server.twice = server.model + position / 30 * got["update"].mean(dim=0)
+            server.model = server.twice = server.model + position / 30 * got.mean("update")
             server.names["a.b"][2].append(np.float32(number) / np.float32(3))
             server.later = np.asarray(server.names["a.b"][2])
             server.model = server.model * (1 - float(server.later.sum()) / 100)

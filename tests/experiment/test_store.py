@@ -16,7 +16,7 @@ from sordino.errors import UserError
 from sordino.experiment.files import KeptFile
 from sordino.experiment import checkpoint
 from sordino.simulator.memory import Memory
-from sordino.experiment.store import NO_ROWS, Progress, Store, _chain
+from sordino.experiment.store import NO_ROWS, NewRun, Progress, Store, _chain
 
 RUN = ("run", "--method=dp-fedavg", *QUICK, "--json")
 
@@ -25,20 +25,27 @@ def no_space(*_: Any, **__: Any) -> None:
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+def about(**changes: Any) -> NewRun:
+    """A run of local training, before it begins."""
+    known = {"method": "local", "configuration": {}, "identity": "identity", "people": "people", "unit": "client"}
+    return NewRun(**(known | {"rounds": 1} | changes))
+
+
 def test_runs_are_numbered_and_found(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    first = store.create("local-digits", "local", {"rounds": 3}, "hash", 3)
-    second = store.create("local-digits", "local", {"rounds": 3}, "hash", 3)
+    first, second = (store.create("local-digits", about(configuration={"rounds": 3}, rounds=3)) for _ in range(2))
     assert (first, second) == ("local-digits-1", "local-digits-2")
     assert [row.run for row in store.all()] == [second, first]
     row = store.get(first)
-    assert (row.configuration, row.experiment, row.state, row.rounds_done) == ({"rounds": 3}, "hash", "stopped", 0)
+    assert (row.method, row.configuration, row.rounds) == ("local", {"rounds": 3}, 3)
+    assert (row.identity, row.people, row.unit) == ("identity", "people", "client")
+    assert (row.state, row.rounds_done) == ("stopped", 0)
     assert store.path(first).is_dir()
 
 
 def test_a_held_run_is_running_and_cannot_be_held_twice(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    run = store.create("a", "local", {}, "hash", 1)
+    run = store.create("a", about())
     with store.lock(run):
         assert Store(tmp_path).get(run).state == "running"
         with pytest.raises(UserError, match="already running"), Store(tmp_path).lock(run):
@@ -48,7 +55,7 @@ def test_a_held_run_is_running_and_cannot_be_held_twice(tmp_path: Path) -> None:
 
 def test_looking_at_a_run_does_not_keep_it_from_starting(tmp_path: Path) -> None:
     """Who asks for the state of a run holds its lock for an instant; `sordino runs` must not disturb."""
-    run = Store(tmp_path).create("a", "local", {}, "hash", 1)
+    run = Store(tmp_path).create("a", about())
     looking = Event()
 
     def look() -> None:
@@ -94,7 +101,7 @@ def changed(store: Path, statement: str) -> None:
 
 
 ALTERATIONS = {
-    "a row of the ledger": "update ledger set deviation = 2 * deviation where position = 1",
+    "a row of the ledger": "update ledger set noise = sensitivity where position = 1",
     "a type within the ledger": "update ledger set owners = 'text' where position = 1",
     "the first row of the ledger is gone": "delete from ledger where position = 0",
     "the last row of the ledger is gone": "delete from ledger where position = 1",
@@ -127,7 +134,7 @@ def test_what_the_database_says_cannot_be_altered(alteration: str, tmp_path: Pat
 def test_the_ledger_has_a_chain_of_its_own(tmp_path: Path) -> None:
     """Whoever makes the store's digests fit again still has the ledger's links against them."""
     name = command(*RUN, "--store", tmp_path).document["run"]
-    changed(tmp_path, "update ledger set deviation = 2 * deviation where position = 1")
+    changed(tmp_path, "update ledger set noise = sensitivity where position = 1")
     store = Store(tmp_path)
     chain = _chain(NO_ROWS, store._select("ledger"))
     store._database.execute("update runs set ledger_chain = ?", (chain,))
@@ -160,7 +167,7 @@ def test_a_store_that_lost_its_database_does_not_look_empty(
 def test_what_is_committed_stands_in_the_database_file(tmp_path: Path) -> None:
     """SQLite drops a write-ahead log whose first bytes are damaged without a word: there is none."""
     store = Store(tmp_path)
-    run = store.create("a", "local", {}, "hash", 1)
+    run = store.create("a", about())
     store.advance(run, 1, KeptFile("c", ""), 0.0, Progress([], [], []))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["runs", "sordino.db"]
     (tmp_path / "copy").mkdir()
@@ -183,7 +190,7 @@ def test_tables_of_another_shape(tmp_path: Path) -> None:
 def test_a_folder_that_a_killed_creation_left_out(tmp_path: Path) -> None:
     """A run's row comes before its folder: without one it is a run that has not begun."""
     store = Store(tmp_path)
-    run = store.create("a", "local", {}, "hash", 1)
+    run = store.create("a", about())
     store.path(run).rmdir()
     assert store.get(run).state == "stopped"
     with store.lock(run):
@@ -219,7 +226,7 @@ def test_several_writers_to_one_store_at_once(tmp_path: Path) -> None:
 
 def _write_often(folder: Path) -> None:
     store = Store(folder)
-    run = store.create("a", "local", {}, "hash", 10)
+    run = store.create("a", about(rounds=10))
     for done in range(1, 11):
         store.advance(run, done, KeptFile("c", ""), 0.0, Progress([], [(done, 0, 0.5, None, None)], []))
         assert len(store.clients(run)) == done

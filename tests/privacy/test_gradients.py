@@ -8,18 +8,23 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import chi2
-from torch import nn
+from torch import Tensor, nn
 
 from sordino.errors import UserError
 from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Bookkeeper
+from sordino.learning.records import Learner
 from sordino.privacy.accountant import epsilon_of
+from sordino.privacy.allowance import Allowance
 from sordino.privacy.clipping import clipping_factors
-from sordino.privacy.gate import Gate, Noise, symmetric
+from sordino.privacy.gate import Gate, SampledGradients
 from sordino.privacy.gradients import PrivateRecords, validation_records
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.noise import Seeded
 from sordino.privacy.records import (
+    RecordNeeds,
+    RecordPlan,
+    Sampled,
     affordable,
     plan_records,
     quick_record_epsilon,
@@ -29,8 +34,9 @@ from sordino.privacy.records import (
     replace_one,
     sampling_rates,
 )
-from sordino.privacy.release import Average, Gradients, Matrix, Public
-from sordino.learning.records import Learner
+from sordino.privacy.release import Average, Follows, Gradients, Matrix, Public
+from sordino.privacy.release.bounding import symmetric
+from sordino.privacy.sealed import Sealed
 
 
 # privacy review, section 2: delta = 1e-5, Poisson, add/remove. PAC-DP on MNIST: rate 128/1200, 1,172 steps; AdaDP-CFL:
@@ -94,24 +100,37 @@ def test_rates_are_rounded_up_where_sizes_are_many() -> None:
 
 def test_a_plan_meets_every_budget() -> None:
     budgets = np.array([1.0, 4.0])
-    plan = plan_records([200, 200], budgets, 1e-5, batch=20, epochs=1, turns=5, matrix_share=0.2, metrics=2)
+    plan = plan_records([200, 200], budgets, 1e-5, batch=20, epochs=1, turns=5, needs=RecordNeeds(0.2, 2, 0.2))
+    assert plan.validation.tolist() == [40, 40]
+    assert plan.sampling.tolist() == [20 / 160, 20 / 160], "records that are set aside are not trained on"
     for client in range(2):
         rate, multiplier, steps = plan.charge(client)
         whole = ((1.0, float(plan.matrix_multipliers[client]), 1), (rate, multiplier, 5 * steps))
         assert 0.97 * budgets[client] < record_epsilon(whole, 1e-5) <= budgets[client]
-        metrics = ((1.0, float(plan.metric_multipliers[client]), 10),)
+        metrics = ((1.0, float(plan.mean_multipliers[client]), 10),)
         assert record_epsilon(metrics, 1e-5) == pytest.approx(budgets[client])
 
 
-def records(clip: float | list[float] = 0.5, charge: tuple = (0.5, 2.0, 3), count: int = 40, seed: int = 0):
+def private(
+    x: Tensor,
+    y: Tensor,
+    keeper: Bookkeeper,
+    charge: Sampled,
+    clip: float | list[float] = 0.5,
+    purpose: tuple[int, int] = (0, 7),
+    source: Seeded = Seeded(0, "identity"),  # noqa: B008 (a frozen value)
+) -> PrivateRecords:
+    """Records of which none is set aside; `purpose` is the question's number and the client."""
+    exit = SampledGradients(source, purpose, charge, torch.as_tensor(clip))
+    return PrivateRecords(x, y, torch.zeros(len(y), dtype=torch.bool), keeper, exit)
+
+
+def records(charge: Sampled = (0.5, 2.0, 3)) -> tuple[PrivateRecords, Tensor, Learner, Tensor, Tensor]:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3))
-    x, y = torch.randn(count, 6) * 3, torch.randint(0, 3, (count,))
-    clips = torch.tensor([clip] if isinstance(clip, float) else clip)
+    x, y = torch.randn(40, 6) * 3, torch.randint(0, 3, (40,))
     keeper = Bookkeeper(Learner(module))
-    none = torch.zeros(count, dtype=torch.bool)
-    data = PrivateRecords(x, y, none, keeper, charge, clips, Seeded(seed, "identity"), ("local", 0, 7))
-    return data, flatten(module), keeper.learner, x, y
+    return private(x, y, keeper, charge), flatten(module), keeper.learner, x, y
 
 
 def test_without_noise_it_is_the_sum_of_clipped_gradients() -> None:
@@ -143,17 +162,14 @@ def test_a_record_that_is_not_finite_counts_nothing(bad: float) -> None:
     """Zero times NaN is not zero: such a record must not spoil the others' sum."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3))
-    x, y, none = torch.randn(5, 6), torch.randint(0, 3, (5,)), torch.zeros(5, dtype=torch.bool)
+    x, y = torch.randn(5, 6), torch.randint(0, 3, (5,))
     with_it = torch.cat([x[:2], torch.full((1, 6), bad), x[3:]])
     without = torch.arange(5) != 2
-    keeper, flat, clip = Bookkeeper(Learner(module)), flatten(module), torch.tensor([0.5])
+    keeper, flat = Bookkeeper(Learner(module)), flatten(module)
 
     def whole(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         """The noiseless sum over all records."""
-        data = PrivateRecords(
-            x, y, none[: len(y)], keeper, (1.0, 1e-12, 1), clip, Seeded(0, "identity"), ("local", 0, 0)
-        )
-        return data.gradient(flat) * len(y)
+        return private(x, y, keeper, (1.0, 1e-12, 1)).gradient(flat) * len(y)
 
     assert torch.allclose(whole(with_it, y), whole(x[without], y[without]), atol=1e-6)
 
@@ -165,15 +181,13 @@ def test_the_noise_has_the_stated_deviation_and_is_never_reused() -> None:
     flat = flatten(module)
     flat[:] = 0
     flat[-2] = 100.0  # sure and right, so the bias has no gradient; zero inputs give none either
-    keeper, none = Bookkeeper(Learner(module)), torch.zeros(10, dtype=torch.bool)
+    keeper = Bookkeeper(Learner(module))
     drawn = []
-    for round in range(2):
+    for question in range(2):
         for client in range(2):
-            purpose = ("local", round, client)
-            data = PrivateRecords(
-                x, y, none, keeper, (0.3, 2.0, 2), torch.tensor([0.7]), Seeded(0, "identity"), purpose
-            )
+            data = private(x, y, keeper, (0.3, 2.0, 2), 0.7, (question, client))
             drawn += [data.gradient(flat) for _ in range(2)]
+            assert data.deviation == pytest.approx(2.0 * 0.7 / (0.3 * 10))
     deviation = 2.0 * 0.7 / (0.3 * 10)
     low, high = chi2.ppf([5e-7, 1 - 5e-7], len(flat))
     for one in drawn:
@@ -185,18 +199,8 @@ def test_batches_are_poisson_sampled_and_may_be_empty() -> None:
     """Each record enters a batch with the rate, independently: counted from noiseless gradients of one-hot records."""
     count, rate, steps = 60, 0.05, 400
     module = nn.Sequential(nn.Flatten(), nn.Linear(count, 2, bias=False))
-    keeper, none = Bookkeeper(Learner(module)), torch.zeros(count, dtype=torch.bool)
-    charge, purpose = (rate, 1e-12, steps), ("local", 0, 0)
-    data = PrivateRecords(
-        torch.eye(count),
-        torch.zeros(count, dtype=torch.int64),
-        none,
-        keeper,
-        charge,
-        torch.tensor([9.0]),
-        Seeded(3, "identity"),
-        purpose,
-    )
+    keeper, y = Bookkeeper(Learner(module)), torch.zeros(count, dtype=torch.int64)
+    data = private(torch.eye(count), y, keeper, (rate, 1e-12, steps), 9.0, source=Seeded(3, "identity"))
     flat = torch.zeros(2 * count)
     entered = torch.stack([(data.gradient(flat)[:count].abs() > 1e-6).float() for _ in range(steps)])
     sizes = entered.sum(dim=1)
@@ -233,31 +237,42 @@ def test_validation_records_are_fixed_and_disjoint() -> None:
     assert validation_records(2, 0.2, Seeded(0), 0).sum() == 1
 
 
-def record_plan(**changes: object):
-    return plan_records([100], np.array([2.0]), 1e-5, batch=10, epochs=1, turns=2, matrix_share=0.3, metrics=1)
+def record_plan() -> RecordPlan:
+    needs = RecordNeeds(matrix_share=0.3, means=1, held_out=0.2)
+    return plan_records([100], np.array([2.0]), 1e-5, batch=10, epochs=1, turns=2, needs=needs)
 
 
 def test_the_ledger_composes_what_records_go_through() -> None:
-    plan, ledger, public = record_plan(), Ledger(1), Public({"clip": 1.0}, layers=[5])
-    noise = Noise(1.0, "server", 1)
-    ledger.charge({"moments": Matrix(0.3)}, [0], "describe", 0, public, noise, plan)
+    allowance, ledger, public = Allowance(records=record_plan()), Ledger(1, "record"), Public({"clip": 1.0}, layers=[5])
+    ledger.charge({"moments": Matrix(0.3)}, 0, 0, "describe", allowance, public)
+    trained = {"update": Gradients("clip"), "norm": Follows("update"), "loss": Average(0.0, 4.0)}
     for round in range(2):
-        ledger.charge({"update": Gradients("clip"), "loss": Average(0, 4, 1)}, [0], "local", round, public, noise, plan)
+        ledger.charge(trained, 1 + round, round, "local", allowance, public)
     assert ledger.epsilon(1e-5)["server"] == ledger.epsilon(1e-5)["outsider"] <= 2.0 + 1e-9
     assert ledger.epsilon(1e-5)["server"] > 1.95
     assert ledger.record_epsilons(1e-5, replace=True)[0] > 2 * ledger.record_epsilons(1e-5)[0]
     assert 0.5 < ledger.attack_accuracy()["server"] < 0.8
-    assert Ledger(1, ledger.rows).head == ledger.head
+    assert Ledger(1, "record", ledger.rows).head == ledger.head
+
+
+def test_what_follows_from_the_same_gradients_costs_nothing_more() -> None:
+    public, allowance = Public({"clip": 1.0}, layers=[5]), Allowance(records=record_plan())
+    once, twice = Ledger(1, "record"), Ledger(1, "record")
+    once.charge({"update": Gradients("clip")}, 0, 0, "local", allowance, public)
+    twice.charge({"update": Gradients("clip"), "control": Follows("update")}, 0, 0, "local", allowance, public)
+    assert once.record_epsilons(1e-5).tolist() == twice.record_epsilons(1e-5).tolist()
+    assert once.record_epsilons(1e-5)[0] > 0
 
 
 def test_second_moments_leave_bounded_and_symmetric() -> None:
     plan = record_plan()
-    gate = Gate(Noise(1.0, "server", 1), Seeded(0, "identity"), plan)
-    rows = torch.randn(1, 30, 8) * 5
-    out = gate.passes({"moments": Matrix(0.3)}, {"moments": rows}, [0], "describe", 0, Public({}))
+    gate = Gate(Allowance(records=plan), Seeded(0, "identity"))
+    rows = torch.randn(30, 8) * 5
+    moments = {"moments": Sealed(rows, "training", "projected records")}
+    out = gate.passes({"moments": Matrix(0.3)}, moments, 0, Public({}))
     matrix = out.values["moments"].reshape(8, 8)
     assert torch.allclose(matrix, matrix.t())
-    bounded = Matrix(0.3).bounded(rows[0], Public({})).rows.reshape(8, 8)
+    bounded = Matrix(0.3).bounded(rows, Public({})).rows.reshape(8, 8)
     assert float(bounded.diagonal().sum()) <= 30.0 + 1e-4, "every record has norm at most one"
     residual = (matrix - bounded)[torch.triu_indices(8, 8).unbind()]
     low, high = chi2.ppf([5e-7, 1 - 5e-7], len(residual))
@@ -267,17 +282,15 @@ def test_second_moments_leave_bounded_and_symmetric() -> None:
 
 def test_means_over_validation_records_leave_noised() -> None:
     plan = record_plan()
-    release = Average(0.0, 4.0, 1.0)
+    release = Average(0.0, 4.0)
     rows = torch.tensor([[1.0, 9.0, -3.0, math.nan]])  # held to 1, 4, 0 and the middle: mean 7/4
     assert float(release.bounded(rows, Public({})).rows) + release.centre() == pytest.approx(7 / 4)
-    gate = Gate(Noise(1.0, "server", 1), Seeded(0, "identity"), plan)
-    many = torch.full((1, 50), 2.0)
+    gate = Gate(Allowance(records=plan), Seeded(0, "identity"))
+    many = {"loss": Sealed(torch.full((20,), 2.0), "validation", "losses")}
     drawn = torch.cat(
-        [
-            gate.passes({"loss": release}, {"loss": many}, [0], "local", t, Public({})).values["loss"]
-            for t in range(3000)
-        ]
+        [gate.passes({"loss": release}, many, question, Public({})).values["loss"] for question in range(3000)]
     )
-    deviation = plan.metric_multipliers[0] * 2.0 / 50
+    assert plan.validation.tolist() == [20]
+    deviation = plan.mean_multipliers[0] * 2.0 / 20
     low, high = chi2.ppf([5e-7, 1 - 5e-7], 3000)
     assert low < float((drawn / deviation).square().sum()) < high

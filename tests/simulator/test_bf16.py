@@ -18,7 +18,7 @@ from sordino.experiment.prepare import Prepared, prepare
 from sordino.experiment.run import resume, start
 from sordino.learning.parameters import flatten
 from sordino.simulator import bf16
-from sordino.experiment.store import Store
+from sordino.experiment.store import NewRun, Store
 from sordino.learning.records import Batch, Learner, Precision, cross_entropy
 from sordino.simulator.trials import CAN_FORK
 
@@ -154,11 +154,10 @@ def test_a_stored_run_is_resumed_as_resumed(tmp_path: Path, monkeypatch: pytest.
     store = Store(tmp_path)
     run = start(prepared(store=tmp_path), store)["run"]
     assert store.get(run).configuration["precision"] == "fp32"
-    monkeypatch.setattr("sordino.experiment.carry_on", lambda prepared, *_: {"precision": prepared.learner.precision})
+    monkeypatch.setattr("sordino.experiment.run.carry_on", lambda prepared, *_: {"precision": prepared.learner.precision})
     takes(1.0, 2.0, monkeypatch)
-    stopped = store.create(
-        "fedavg-digits", "fedavg", prepared(store=tmp_path).experiment.model_dump(mode="json"), "x", 1
-    )
+    configuration = prepared(store=tmp_path).experiment.model_dump(mode="json")
+    stopped = store.create("fedavg-digits", NewRun("fedavg", configuration, "identity", "people", "client", 1))
     takes(2.0, 1.0, monkeypatch)
     assert resume(stopped, store) == {"precision": "bf16"}
 

@@ -7,22 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 import pytest
 import torch
 from helpers import command
-from hypothesis import given
-from hypothesis import strategies as st
-from test_resume import die_at, killed, trace
+from killing import die_at, killed, trace
 from torch import Tensor
 
 from sordino.api import load_models, run
 from sordino.method import Federation
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.privacy.ledger import Ledger
-from sordino.privacy.noise import Seeded
-from sordino.simulator import federation
-from sordino.simulator.federation import Simulator, Turns
+from sordino import server
+from sordino.experiment import run as running
+from sordino.server import Server
 from sordino.experiment.store import Store
 
 
@@ -33,43 +30,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-@given(
-    limits=st.lists(st.integers(0, 8), min_size=1, max_size=12),
-    part=st.floats(0.01, 1),
-    rounds=st.integers(1, 30),
-    seed=st.integers(0, 5),
-)
-def test_turns_go_to_those_who_have_some_left(limits: list[int], part: float, rounds: int, seed: int) -> None:
-    clients = len(limits)
-    cohort = max(1, round(clients * part))
-    turns, counts = Turns(clients, cohort, Seeded(seed), np.array(limits)), np.zeros(clients, dtype=int)
-    last = turns.last(rounds)
-    for number in range(rounds):
-        left, who = np.flatnonzero(counts < limits).tolist(), turns.of(number)
-        assert set(who) <= set(left)
-        assert len(who) == len(set(who)) == min(cohort, len(left))
-        assert bool(who) == (number <= last and bool(left))
-        counts[who] += 1
-    assert set(turns.stopped()) <= set(np.flatnonzero(counts == limits).tolist())
-
-
-@given(clients=st.integers(1, 12), part=st.floats(0.01, 1), rounds=st.integers(1, 30))
-def test_limits_that_nobody_reaches_change_nothing(clients: int, part: float, rounds: int) -> None:
-    cohort = max(1, round(clients * part))
-    planned = -(-rounds * cohort // clients)
-    free, limited = (Turns(clients, cohort, Seeded(1), limits) for limits in (None, np.full(clients, planned)))
-    assert [free.of(number) for number in range(rounds)] == [limited.of(number) for number in range(rounds)]
-    assert free.stopped() == limited.stopped() == {}
-    assert free.last(rounds) == limited.last(rounds) == rounds - 1
-
-
-def test_who_stopped_and_when() -> None:
-    turns = Turns(3, 1, Seeded(0), np.array([0, 1, 9]))
-    order = [turns.of(number)[0] for number in range(6)]
-    assert order.count(1) == 1
-    assert turns.stopped() == {0: 0, 1: order.index(1) + 1}
 
 
 RECORDS: dict[str, Any] = {
@@ -109,14 +69,14 @@ EARLY: dict[str, Any] = RECORDS | {"set": SETTINGS | {"budgets": "0.1,0.1,1.8,1.
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_run_that_ended_early_can_be_resumed(when: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(federation, "CHECKPOINT_SECONDS", 0)
+    monkeypatch.setattr(server, "SAVE_SECONDS", 0)
     whole = run(store=tmp_path / "whole", evaluate_every=5, **EARLY)
     assert 0 < whole["rounds_done"] < 12
     assert f"The run ended after {whole['rounds_done']} of 12 rounds: everybody's budget was used up." in whole["notes"]
     assert whole["accuracy"]["start"] is not None  # the last round that took place was evaluated
 
     def victim() -> None:
-        die_at(Simulator, "_save_models", 1, when)
+        die_at(running, "_save_models", 1, when)
         run(store=tmp_path / "killed", evaluate_every=5, **EARLY)
 
     assert killed(victim)
@@ -136,7 +96,7 @@ class Leaving(DPFedAvg):
     """How it leaves."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
-        server = fed.state(model=model, threshold=self.threshold.begin(fed))
+        server = fed.state(model=model, threshold=self.threshold.begin(fed, self.clip))
         rounds = iter(fed.rounds(server))
         for number in rounds:
             if self.leave == "idle" and number == 3:
@@ -182,17 +142,17 @@ def test_a_method_that_leaves_its_loop_loses_nothing(leave: str, tmp_path: Path)
     rounds, stored = curve(tmp_path, result["run"]), Store(tmp_path).ledger(result["run"])
     assert [row["round"] for row in rounds] == list(range(DONE[leave]))
     assert all(row["personal"] is not None for row in rounds)
-    assert Ledger(6, stored).epsilon(result["delta"]) == pytest.approx(result["epsilon"])
+    assert Ledger(6, rows=stored).epsilon(result["delta"]) == pytest.approx(result["epsilon"])
     assert len(stored) == DONE[leave] + (leave == "late")
     assert (result["rounds_done"], Store(tmp_path).get(result["run"]).rounds_done) == (DONE[leave], DONE[leave])
     assert f"The run ended after {DONE[leave]} of 8 rounds: the method ended it." in result["notes"]
 
 
 MOMENTS: dict[str, tuple[Any, str, int, str]] = {
-    "before the round is closed": (Simulator, "_close", 4, "before"),
-    "after the round is closed": (Simulator, "_close", 4, "after"),
-    "before the models": (Simulator, "_save_models", 1, "before"),
-    "after the models": (Simulator, "_save_models", 1, "after"),
+    "before the round is closed": (Server, "_close", 4, "before"),
+    "after the round is closed": (Server, "_close", 4, "after"),
+    "before the models": (running, "_save_models", 1, "before"),
+    "after the models": (running, "_save_models", 1, "after"),
     "before the last transaction": (Store, "advance", 4, "before"),
     "after the last transaction": (Store, "advance", 4, "after"),
 }
@@ -203,7 +163,7 @@ MOMENTS: dict[str, tuple[Any, str, int, str]] = {
 def test_such_a_method_killed_at_any_moment(
     leave: str, moment: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(federation, "CHECKPOINT_SECONDS", 0)
+    monkeypatch.setattr(server, "SAVE_SECONDS", 0)
     whole = own(leave, tmp_path / "whole")
 
     def victim() -> None:

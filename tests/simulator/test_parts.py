@@ -1,4 +1,4 @@
-"""Turns, memory, checkpoints and the division of work."""
+"""Memory, checkpoints and the division of work."""
 
 from __future__ import annotations
 
@@ -7,35 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sordino.data.dataset import Split
 from sordino.errors import UserError
-from sordino.privacy.noise import Seeded
 from sordino.experiment import checkpoint
-from sordino.simulator.federation import Turns
 from sordino.simulator.memory import Memory, unused
-
-
-@given(clients=st.integers(1, 40), part=st.floats(0.01, 1), rounds=st.integers(1, 60), seed=st.integers(0, 5))
-def test_turns_are_equal(clients: int, part: float, rounds: int, seed: int) -> None:
-    cohort = max(1, round(clients * part))
-    turns = Turns(clients, cohort, Seeded(seed))
-    counts = np.zeros(clients, dtype=int)
-    for number in range(rounds):
-        who = turns.of(number)
-        assert len(set(who)) == cohort
-        counts[who] += 1
-    assert counts.max() <= -(-rounds * cohort // clients)
-    assert counts.max() - counts.min() <= 2
-
-
-def test_turns_can_be_taken_up_anywhere() -> None:
-    first, later = Turns(20, 7, Seeded(1)), Turns(20, 7, Seeded(1))
-    schedule = [first.of(number) for number in range(30)]
-    assert later.of(29) == schedule[29]
-    assert [Turns(20, 7, Seeded(2)).of(number) for number in range(30)] != schedule
 
 
 def memory(path: Path) -> Memory:
@@ -138,10 +114,10 @@ def test_memory_wants_exactly_what_it_was_laid_out_for(tmp_path: Path) -> None:
 def test_checkpoints_come_back(tmp_path: Path) -> None:
     server = {"model": torch.arange(3.0), "clip": 0.5, "agent": {"second": torch.ones(2), "first": {"steps": 4}}}
     slots, participations = np.array([1, 0], np.uint8), np.array([2, 3], np.int32)
-    saved = checkpoint.Checkpoint(7, server, "memory-3.bin", slots, participations, np.array([4_000_000_000, 1], "<u4"))
+    saved = checkpoint.Checkpoint(7, 9, server, "memory-3.bin", slots, participations, np.array([4_000_000_000, 1], "<u4"))
     kept = checkpoint.save(saved, tmp_path / "round.safetensors")
     found = checkpoint.load(kept, tmp_path)
-    assert (found.round, found.memory) == (7, "memory-3.bin")
+    assert (found.round, found.questions, found.memory) == (7, 9, "memory-3.bin")
     assert list(found.server["agent"]) == ["second", "first"]
     assert torch.equal(found.server["agent"]["second"], torch.ones(2))
     assert found.slots.tolist() == [1, 0]
@@ -151,7 +127,7 @@ def test_checkpoints_come_back(tmp_path: Path) -> None:
 
 def test_a_checkpoint_with_one_other_bit_is_refused(tmp_path: Path) -> None:
     empty = np.zeros(0, np.uint8)
-    kept = checkpoint.save(checkpoint.Checkpoint(1, {"a": 1}, "", empty, empty, empty), tmp_path / "c.safetensors")
+    kept = checkpoint.save(checkpoint.Checkpoint(1, 1, {"a": 1}, "", empty, empty, empty), tmp_path / "c.safetensors")
     whole = (tmp_path / kept.name).read_bytes()
     for place in range(len(whole)):
         (tmp_path / kept.name).write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])

@@ -17,12 +17,13 @@ from typing import Any
 import pytest
 import torch
 from helpers import QUICK_KEYS, command, refused
-from test_resume import trace, wait_until
+from killing import trace, wait_until
 
 from sordino.api import run
 from sordino.cli import main
 from sordino.errors import UserError, WorkerError
-from sordino.simulator import federation, slabs, workers
+from sordino import server
+from sordino.simulator import slabs, workers
 from sordino.simulator.engine import Engine
 from sordino.simulator.workers import Workers
 from sordino.experiment.store import Store
@@ -118,7 +119,7 @@ MOMENTS: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
 def test_a_killed_worker_gives_a_sentence_and_a_run_that_can_be_resumed(
     moment: str, undisturbed: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(federation, "CHECKPOINT_SECONDS", 0)
+    monkeypatch.setattr(server, "SAVE_SECONDS", 0)
     owner, name, dying = MOMENTS[moment]
     with monkeypatch.context() as patch:
         patch.setattr(owner, name, dying(getattr(owner, name)))
@@ -144,7 +145,7 @@ def _killed_at_random(seed: int, undisturbed: dict[str, Any], tmp_path: Path) ->
         return work(engine, question)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(federation, "CHECKPOINT_SECONDS", 0)
+        patch.setattr(server, "SAVE_SECONDS", 0)
         patch.setattr(Engine, "work", killing)
         outcome = command("run", *OPTIONS, "--workers=3", "--set=engine=one-by-one", "--store", tmp_path, "--json")
     (row,) = Store(tmp_path).all()
@@ -300,7 +301,7 @@ class StartedRun:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             os.dup2(os.open(self._told, os.O_WRONLY | os.O_CREAT), 2)
             sys.stderr = os.fdopen(2, "w")
-            federation.CHECKPOINT_SECONDS = 0
+            server.SAVE_SECONDS = 0
             sys.argv = ["sordino", *LONG, str(self.store.folder)]
             main()
         except SystemExit as end:
