@@ -11,11 +11,13 @@ import numpy as np
 
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment, check_seeds, setting
+from sordino.experiment.lifetime import OverRuns, over_runs, sentence
 from sordino.experiment.prepare import prepare
 from sordino.experiment.run import resume, start
 from sordino.experiment.store import Store
 from sordino.experiment.summary import Summary
-from sordino.privacy.views import VIEWS
+from sordino.privacy.release import Unit
+from sordino.privacy.views import VIEWS, View
 from sordino.server import Watch
 
 FIGURES = ("personal", "personal_worst", "start", "global")
@@ -29,6 +31,13 @@ class Comparison:
     """One for each method, in the order asked for."""
     verdict: list[str]
     """What the rows say, in sentences."""
+    over_runs: list[OverRuns]
+    """What all runs of the store on the same people have come to, for each unit that was protected."""
+
+    def together(self, view: View) -> list[str]:
+        """The same in sentences, for one observer."""
+        found = [sentence(total, view) for total in self.over_runs]
+        return [one for one in found if one is not None]
 
 
 def compare(
@@ -58,8 +67,19 @@ def compare(
             seeded = chosen.model_copy(update={"seed": seed})
             results[name].append(_result(seeded, store, watch(name, seed) if watch else None))
     rows = [_row(name, found, store) for name, found in results.items()]
+    spent = [over_runs(store, _people(rows, store), unit, delta) for unit, delta in _protected(rows)]
     store.close()
-    return Comparison(rows, _verdict(rows, experiment.protect_from))
+    return Comparison(rows, _verdicts(rows, experiment.protect_from), spent)
+
+
+def _people(rows: list[dict[str, Any]], store: Store) -> str:
+    return store.get(rows[0]["runs"][0]).people
+
+
+def _protected(rows: list[dict[str, Any]]) -> list[tuple[Unit, float]]:
+    """The units that private rows protect, each with its delta."""
+    private = [row for row in rows if any(value != 0 for value in row["epsilon"].values())]
+    return list({row["unit"]: row["delta"] for row in private}.items())
 
 
 def _needs_public(experiment: Experiment) -> bool:
@@ -121,10 +141,22 @@ def _highest(values: Sequence[float | None]) -> float | None:
     return max(known) if len(known) == len(values) else None
 
 
-def _verdict(rows: list[dict[str, Any]], protect_from: str) -> list[str]:
-    """Which method is best, by how much, whether that is more than chance, and at which epsilon."""
+def _verdicts(rows: list[dict[str, Any]], protect_from: str) -> list[str]:
+    """Which method is best among those that protect the same unit."""
     private = [row for row in rows if row["epsilon"][protect_from]]
     free = [row for row in rows if row["epsilon"][protect_from] == 0]
+    units = list(dict.fromkeys(row["unit"] for row in private))
+    if len(units) < 2:
+        return _verdict(private, free, protect_from)
+    sentences = ["Client-level and record-level methods are not ranked together: their epsilons protect other things."]
+    for unit in units:
+        chosen = _verdict([row for row in private if row["unit"] == unit], free, protect_from)
+        sentences += [f"Protecting one {unit}: {one}" for one in chosen]
+    return sentences
+
+
+def _verdict(private: list[dict[str, Any]], free: list[dict[str, Any]], protect_from: str) -> list[str]:
+    """Which method is best, by how much, whether that is more than chance, and at which epsilon."""
     sentences = []
     if private:
         figures = [row["epsilon"][protect_from] for row in private]

@@ -64,7 +64,7 @@ def run_report(summary: Mapping[str, Any], store: str) -> RenderableType:
         views_table(summary["epsilon"], summary["attack_accuracy"]),
         *(Text(sentence) for sentence in _meaning(summary)),
     ]
-    parts += [Text(f"Not covered: {reason}.", style="red") for reason in summary["not_covered"]]
+    parts += [Text(f"Not covered: {reason.rstrip('.')}.", style="red") for reason in summary["not_covered"]]
     parts += [Text(f"Note: {note}", style="yellow") for note in summary["notes"]]
     parts.append(
         Text(

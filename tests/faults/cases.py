@@ -175,11 +175,11 @@ def ending(store: Path, name: str, ended: Outcome, expected: dict[str, Any]) -> 
 
 def checkpoints_every(seconds: float) -> None:
     """Let runs of this process save themselves so often."""
-    from sordino.simulator import federation
+    from sordino import server
 
-    if not hasattr(federation, "CHECKPOINT_SECONDS"):
+    if not hasattr(server, "SAVE_SECONDS"):
         raise AttributeError("The product no longer says how often it saves runs: bring the harness up to date.")
-    federation.CHECKPOINT_SECONDS = seconds
+    server.SAVE_SECONDS = seconds
 
 
 def runs(store: Path) -> list[dict[str, Any]]:
