@@ -47,13 +47,18 @@ def killed(action: Callable[[], object]) -> bool:
 
 
 def die_at(owner: Any, name: str, call: int, when: str) -> None:
-    """From now on, the given call of a function kills this process, before or after it has done its work."""
+    """From now on, the given call of a function kills this process, before or after it has done its work.
+
+    `halfway` it has done it with half of its last argument.
+    """
     original, calls = getattr(owner, name), iter(range(1, 10**6))
 
     def dying(*arguments: Any, **keywords: Any) -> Any:
         last = next(calls) == call
         if last and when == "before":
             os.kill(os.getpid(), signal.SIGKILL)
+        if last and when == "halfway":
+            arguments = (*arguments[:-1], arguments[-1][: len(arguments[-1]) // 2])
         result = original(*arguments, **keywords)
         if last:
             os.kill(os.getpid(), signal.SIGKILL)

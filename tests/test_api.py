@@ -9,8 +9,8 @@ import torch
 from helpers import QUICK, QUICK_KEYS, command
 
 import sordino
-from sordino.experiment.config import Experiment
 from sordino.errors import UserError
+from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import deal
 from sordino.server import RoundReport
 

@@ -13,7 +13,7 @@ from sordino.experiment.files import KeptFile
 from sordino.experiment.journal import Journal
 from sordino.experiment.state import check_keepable
 from sordino.experiment.store import Progress, Store, saving
-from sordino.privacy.ledger import BLANK, Ledger, Row
+from sordino.privacy.ledger import Ledger, Row
 from sordino.privacy.release import Unit
 from sordino.server import Restored, RoundReport
 from sordino.simulator.memory import Memory
@@ -46,7 +46,7 @@ class RunBooks:
         else:
             checkpoints.remove_leftovers(self._folder, memory.path.name, *self._journals())
         self.ledger = Ledger(clients, unit, rows)
-        self._journal = Journal(self._folder, len(rows), self.ledger.head if rows else BLANK)
+        self._journal = Journal(self._folder, len(rows), self.ledger.head)
 
     def charge(self, rows: Sequence[Row]) -> None:
         if not rows:
@@ -84,6 +84,8 @@ class RunBooks:
         With the models the clients' memory is needed no longer.
         """
         memory = self._memory
+        if models is not None:
+            self._journal.check_settled()
         with saving(self._store.folder):
             memory.commit()
             checkpoint = checkpoints.Checkpoint(
@@ -96,10 +98,9 @@ class RunBooks:
                 checksums=memory.checksums,
             )
             saved = checkpoints.save(checkpoint, self._folder / f"round-{now.rounds:06d}.safetensors")
+            self._journal = self._journal.following(len(self.ledger.rows))
             self._store.advance(self._run, now.rounds, saved, self.seconds, self._pending, summary, models)
             self._pending = Progress([], [], [])
-            self._journal.close()
-            self._journal = Journal(self._folder, len(self.ledger.rows), self.ledger.head)
             kept = memory.path.name if models is None else models.name
             checkpoints.remove_leftovers(self._folder, saved.name, kept, self._journal.path.name)
 

@@ -87,7 +87,7 @@ def make_method(method: str, variant: str, table: Mapping[str, Any]) -> Method:
         owner = found.owner or method
         fields = field_names(find(owner))
         if found.field not in fields:
-            raise unknown(f"hyper-parameter of {owner}", found.field, fields)
+            raise _unknown(found, owner, fields)
         place = by_owner.setdefault(owner, {})
         if found.setting is None:
             place[found.field] = value
@@ -100,6 +100,14 @@ def make_method(method: str, variant: str, table: Mapping[str, Any]) -> Method:
         if not is_dotted(method):
             raise
         raise failed(f"The method {method!r} cannot be made", error) from error
+
+
+def _unknown(found: Address, owner: str, fields: typing.Collection[str]) -> UserError:
+    """The error for a hyper-parameter that a method does not have; its name may be a misspelt part of a longer key."""
+    if found.setting is None or found.owner:
+        return unknown(f"hyper-parameter of {owner}", found.field, fields)
+    places = ("method", "model", *names(), *fields)
+    return unknown("setting", f"{found.field}.{found.setting}", [f"{place}.{found.setting}" for place in places])
 
 
 def _converted(kind: type[Method], chosen: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from helpers import QUICK, QUICK_KEYS, command
 
+from sordino.errors import UserError
 from sordino.experiment.compare import _verdict, compare
 from sordino.experiment.config import Experiment
-from sordino.errors import UserError
 from sordino.experiment.prepare import prepare
-from sordino.server import RoundReport
 from sordino.experiment.store import Store
+from sordino.server import RoundReport
 
 
 def experiment(store: Path, **keys: Any) -> Experiment:

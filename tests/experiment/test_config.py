@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sordino.experiment.config import Experiment, dotted, setting
 from sordino.errors import UserError
+from sordino.experiment.config import Experiment, dotted, setting
 from sordino.methods.feddpa import FedDPA
 
 

@@ -16,11 +16,11 @@ import torch
 from helpers import command
 from killing import die_at, killed, trace
 
+from sordino import server
 from sordino.api import load_models, run
 from sordino.errors import UserError
-from sordino import server
-from sordino.server import RoundReport
 from sordino.experiment.store import Store
+from sordino.server import RoundReport
 
 KEYS: dict[str, Any] = {
     **{"method": "dp-fedavg", "model": "logistic", "clients": 4, "rounds": 3, "partition": "iid", "workers": 1},

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import signal
-import sqlite3
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,11 +21,11 @@ from sordino.api import load_models, resume, run
 from sordino.errors import UserError
 from sordino.experiment import checkpoint, files, journal
 from sordino.experiment import run as running
+from sordino.experiment.store import Store
 from sordino.method import Federation
 from sordino.methods.fedavg import FedAvg
 from sordino.server import RoundReport
 from sordino.simulator.memory import Memory
-from sordino.experiment.store import Store
 
 ROUNDS = 6
 KEYS: dict[str, Any] = {"clients": 8, "rounds": ROUNDS, "partition": "dirichlet:1", "workers": 1}
@@ -67,16 +64,24 @@ def checkpoints_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 MOMENTS: dict[str, tuple[Any, str, int, str]] = {
+    "before anything was charged": (journal.Journal, "write", 1, "before"),
+    "when the first charge is half there": (os, "write", 1, "halfway"),
+    "before anything was asked": (journal.Journal, "write", 1, "after"),
     "before anything was saved": (Memory, "write", 2, "before"),
     "while clients write": (Memory, "write", 2 * 2 + 1, "after"),
     "before the memory is on disk": (Memory, "commit", 3, "before"),
     "before the checkpoint": (Memory, "commit", 3, "after"),
+    "before a charge": (journal.Journal, "write", 4, "before"),
+    "when the second row of a charge is half there": (os, "write", 2 * 3 + 2, "halfway"),
+    "after a charge": (journal.Journal, "write", 4, "after"),
     "when the checkpoint is half there": (checkpoint, "replace_file", 3, "before"),
     "before the folder is on disk": (files, "sync_folder", 3, "before"),
     "before the transaction": (checkpoint, "replace_file", 3, "after"),
     "within the transaction": (Store, "_insert", 3 * 3, "before"),
     "before the run's row is sealed": (Store, "_seal", 1 + 3, "before"),
     "at the end of the transaction": (Store, "_seal", 1 + 3, "after"),
+    "before the next journal": (journal.Journal, "following", 3, "before"),
+    "after the next journal": (journal.Journal, "following", 3, "after"),
     "after the transaction": (Store, "advance", 3, "after"),
     "when old files are removed": (checkpoint, "remove_leftovers", 1 + 3, "after"),
     "when the models are half there": (checkpoint, "replace_file", ROUNDS, "before"),
@@ -110,6 +115,7 @@ RESUMED: dict[str, tuple[Any, str, int, str]] = {
     "before anything was read": (Memory, "take_over", 1, "before"),
     "while the memory is copied": (Memory, "_put", 3, "before"),
     "when the memory was copied": (Memory, "take_over", 1, "after"),
+    "when it charges again what it had charged": (journal.Journal, "write", 1, "after"),
     "before the first checkpoint of its own": (Memory, "commit", 1, "before"),
     "before the transaction that points to its own files": (Store, "advance", 1, "before"),
     "before the old files are removed": (Store, "advance", 1, "after"),
@@ -336,8 +342,8 @@ def test_a_resumed_run_has_a_memory_file_of_its_own_and_leaves_none(quiet: Path,
 
         resume(name, tmp_path, watch=watch)
     files = {"lock", "memory-2.bin"}
-    assert found[0] == files | {"memory-1.bin", "round-000003.safetensors"}
-    assert found[1] == files | {"round-000004.safetensors"}
+    assert found[0] == files | {"memory-1.bin", "round-000003.safetensors", "ledger-000000003.journal"}
+    assert found[1] == files | {"round-000004.safetensors", "ledger-000000004.journal"}
     assert trace(tmp_path, name) == uninterrupted(quiet, "feddpa", "stacked")
 
 
@@ -346,15 +352,15 @@ def test_two_resumes_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     """While one prepares, the other does all the work: the first finds the run finished."""
     name = stopped(tmp_path)
     whole: list[dict[str, Any]] = []
-    prepare = experiment.prepare
+    prepare = running.prepare
 
-    def slow(chosen: Any) -> Any:
-        prepared = prepare(chosen)
-        monkeypatch.setattr(experiment, "prepare", prepare)
+    def slow(chosen: Any, resumed: bool) -> Any:
+        prepared = prepare(chosen, resumed=resumed)
+        monkeypatch.setattr(running, "prepare", prepare)
         whole.append(resume(name, tmp_path))
         return prepared
 
-    monkeypatch.setattr(experiment, "prepare", slow)
+    monkeypatch.setattr(running, "prepare", slow)
     assert [resume(name, tmp_path)] == whole
 
 
@@ -388,7 +394,9 @@ def test_a_run_on_changed_data_is_refused(tmp_path: Path) -> None:
     name = Store(tmp_path / "s").all()[0].run
     with (folder / "0.csv").open("a") as file:
         file.write("1,1,1\n")
-    assert "another experiment or other data" in refused("resume", name, "--store", tmp_path / "s", "--json")
+    assert "was started with another experiment, other data" in refused(
+        "resume", name, "--store", tmp_path / "s", "--json"
+    )
 
 
 def test_an_unknown_run_is_refused(tmp_path: Path) -> None:

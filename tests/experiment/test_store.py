@@ -13,10 +13,10 @@ import pytest
 from helpers import COMMAND, QUICK, command, process, refused
 
 from sordino.errors import UserError
-from sordino.experiment.files import KeptFile
 from sordino.experiment import checkpoint
-from sordino.simulator.memory import Memory
+from sordino.experiment.files import KeptFile
 from sordino.experiment.store import NO_ROWS, NewRun, Progress, Store, _chain
+from sordino.simulator.memory import Memory
 
 RUN = ("run", "--method=dp-fedavg", *QUICK, "--json")
 

@@ -12,14 +12,14 @@ import torch
 from helpers import COMMAND, process, refused
 from torch import nn
 
-from sordino.experiment.config import Experiment
 from sordino.errors import UserError
+from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, prepare
 from sordino.experiment.run import resume, start
-from sordino.learning.parameters import flatten
-from sordino.simulator import bf16
 from sordino.experiment.store import NewRun, Store
+from sordino.learning.parameters import flatten
 from sordino.learning.records import Batch, Learner, Precision, cross_entropy
+from sordino.simulator import bf16
 from sordino.simulator.trials import CAN_FORK
 
 forking = pytest.mark.skipif(not CAN_FORK, reason="processes cannot be forked here")
@@ -154,7 +154,9 @@ def test_a_stored_run_is_resumed_as_resumed(tmp_path: Path, monkeypatch: pytest.
     store = Store(tmp_path)
     run = start(prepared(store=tmp_path), store)["run"]
     assert store.get(run).configuration["precision"] == "fp32"
-    monkeypatch.setattr("sordino.experiment.run.carry_on", lambda prepared, *_: {"precision": prepared.learner.precision})
+    monkeypatch.setattr(
+        "sordino.experiment.run.carry_on", lambda prepared, *_: {"precision": prepared.learner.precision}
+    )
     takes(1.0, 2.0, monkeypatch)
     configuration = prepared(store=tmp_path).experiment.model_dump(mode="json")
     stopped = store.create("fedavg-digits", NewRun("fedavg", configuration, "identity", "people", "client", 1))

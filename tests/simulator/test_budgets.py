@@ -13,14 +13,14 @@ from helpers import command
 from killing import die_at, killed, trace
 from torch import Tensor
 
+from sordino import server
 from sordino.api import load_models, run
+from sordino.experiment import run as running
+from sordino.experiment.store import Store
 from sordino.method import Federation
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.privacy.ledger import Ledger
-from sordino import server
-from sordino.experiment import run as running
 from sordino.server import Server
-from sordino.experiment.store import Store
 
 
 @pytest.fixture(autouse=True)

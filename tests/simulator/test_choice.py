@@ -13,11 +13,11 @@ import pytest
 from helpers import command
 from torch import nn
 
-from sordino.experiment.config import Experiment
 from sordino.errors import UserError
+from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, prepare
-from sordino.simulator import choice, effort
 from sordino.learning.records import Learner
+from sordino.simulator import choice, effort
 
 
 def prepared(**keys: Any) -> Prepared:

@@ -19,14 +19,14 @@ import torch
 from helpers import QUICK_KEYS, command, refused
 from killing import trace, wait_until
 
+from sordino import server
 from sordino.api import run
 from sordino.cli import main
 from sordino.errors import UserError, WorkerError
-from sordino import server
+from sordino.experiment.store import Store
 from sordino.simulator import slabs, workers
 from sordino.simulator.engine import Engine
 from sordino.simulator.workers import Workers
-from sordino.experiment.store import Store
 
 KEYS: dict[str, Any] = QUICK_KEYS | {"method": "dp-fedavg", "engine": "one-by-one", "rounds": 4}
 OPTIONS = ("--method=dp-fedavg", "--clients=8", "--rounds=4", "--partition=iid", "--set=epochs=1", "--set=batch=64")
