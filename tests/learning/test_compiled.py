@@ -17,13 +17,14 @@ from torch import Tensor, nn
 
 from sordino import models
 from sordino.errors import UserError
+from sordino.learning.compiled import CompiledSum, compiled_sum, traced
 from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Bookkeeper
+from sordino.learning.records import Batch, Learner, cross_entropy
 from sordino.privacy.clipping import clipped_sum
-from sordino.learning.compiled import CompiledSum, compiled_sum, traced
+from sordino.privacy.gate import SampledGradients
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.noise import Seeded
-from sordino.learning.records import Batch, Learner, cross_entropy
 from sordino.simulator.trials import CAN_FORK
 
 NETWORKS = {
@@ -134,10 +135,7 @@ def check_steps(case: Case, made: CompiledSum) -> None:
                 case.y[:count],
                 none,
                 case.keeper,
-                (rate, 1.0, 3),
-                case.clip,
-                Seeded(0, "identity"),
-                ("local", 0, 0),
+                SampledGradients(Seeded(0, "identity"), (0, 0), (rate, 1.0, 3), case.clip),
                 compiled=made if which else None,
             )
             for which in (False, True)

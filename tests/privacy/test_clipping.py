@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from sordino import models
+from sordino.learning.compiled import CompiledSum, compiled_sum, traced
 from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Book, Bookkeeper, Page, rounding
-from sordino.privacy.clipping import clipped_sum, clipping_factors
-from sordino.learning.compiled import CompiledSum, compiled_sum, traced
 from sordino.learning.records import Batch, Learner, cross_entropy
+from sordino.privacy.clipping import clipped_sum, clipping_factors
 
 
 @pytest.fixture(autouse=True)

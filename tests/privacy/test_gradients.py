@@ -260,7 +260,7 @@ def test_what_follows_from_the_same_gradients_costs_nothing_more() -> None:
     once, twice = Ledger(1, "record"), Ledger(1, "record")
     once.charge({"update": Gradients("clip")}, 0, 0, "local", allowance, public)
     twice.charge({"update": Gradients("clip"), "control": Follows("update")}, 0, 0, "local", allowance, public)
-    assert once.record_epsilons(1e-5).tolist() == twice.record_epsilons(1e-5).tolist()
+    assert once.record_epsilons(1e-5) == twice.record_epsilons(1e-5)
     assert once.record_epsilons(1e-5)[0] > 0
 
 
