@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 
@@ -31,4 +32,10 @@ def test_the_own_method_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ]
     for result in results:
         assert result["epsilon"]["outsider"] == pytest.approx(8)
-    assert results[0]["accuracy"]["personal"] == pytest.approx(results[1]["accuracy"]["personal"], abs=0.02)
+
+
+def test_the_own_method_passes_the_battery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "check_method(HeadStart)" in BLOCKS[2]
+    (tmp_path / "my_checked_method.py").write_text(BLOCKS[1] + BLOCKS[2])
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("my_checked_method")
