@@ -147,6 +147,7 @@ class Server:
             if time.monotonic() - self._saved > SAVE_SECONDS and self._next_round <= self._last_round:
                 self._books.save(self.now())
                 self._saved = time.monotonic()
+        self._turns.of(self.schedule.rounds - 1)  # rounds in which nobody has a turn tell whose budget is used up
 
     def end(self) -> State:
         """The server's state once the script has come to its end."""

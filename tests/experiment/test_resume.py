@@ -394,9 +394,8 @@ def test_a_run_on_changed_data_is_refused(tmp_path: Path) -> None:
     name = Store(tmp_path / "s").all()[0].run
     with (folder / "0.csv").open("a") as file:
         file.write("1,1,1\n")
-    assert "was started with another experiment, other data" in refused(
-        "resume", name, "--store", tmp_path / "s", "--json"
-    )
+    sentence = refused("resume", name, "--store", tmp_path / "s", "--json")
+    assert "was started with another experiment, other data" in sentence
 
 
 def test_an_unknown_run_is_refused(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from helpers import COMMAND, process, refused
 from torch import nn
 
 from sordino.errors import UserError
+from sordino.experiment import run as running
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, prepare
 from sordino.experiment.run import resume, start
@@ -154,9 +155,7 @@ def test_a_stored_run_is_resumed_as_resumed(tmp_path: Path, monkeypatch: pytest.
     store = Store(tmp_path)
     run = start(prepared(store=tmp_path), store)["run"]
     assert store.get(run).configuration["precision"] == "fp32"
-    monkeypatch.setattr(
-        "sordino.experiment.run.carry_on", lambda prepared, *_: {"precision": prepared.learner.precision}
-    )
+    monkeypatch.setattr(running, "carry_on", lambda prepared, *_: {"precision": prepared.learner.precision})
     takes(1.0, 2.0, monkeypatch)
     configuration = prepared(store=tmp_path).experiment.model_dump(mode="json")
     stopped = store.create("fedavg-digits", NewRun("fedavg", configuration, "identity", "people", "client", 1))

@@ -114,9 +114,8 @@ def test_memory_wants_exactly_what_it_was_laid_out_for(tmp_path: Path) -> None:
 def test_checkpoints_come_back(tmp_path: Path) -> None:
     server = {"model": torch.arange(3.0), "clip": 0.5, "agent": {"second": torch.ones(2), "first": {"steps": 4}}}
     slots, participations = np.array([1, 0], np.uint8), np.array([2, 3], np.int32)
-    saved = checkpoint.Checkpoint(
-        7, 9, server, "memory-3.bin", slots, participations, np.array([4_000_000_000, 1], "<u4")
-    )
+    checksums = np.array([4_000_000_000, 1], "<u4")
+    saved = checkpoint.Checkpoint(7, 9, server, "memory-3.bin", slots, participations, checksums)
     kept = checkpoint.save(saved, tmp_path / "round.safetensors")
     found = checkpoint.load(kept, tmp_path)
     assert (found.round, found.questions, found.memory) == (7, 9, "memory-3.bin")
