@@ -1,9 +1,11 @@
 """Break the privacy code on purpose, one line at a time, and see that the tests notice.
 
-    python tests/mutants.py
+    python tests/mutants.py [WORD...]
 
-Each mutant is a text replacement in a copy of the package. A mutant that no test kills is a hole in the suite:
-the script then ends with exit code 1.
+Each mutant is a text replacement in a copy of the package. The tests that should notice run first, then all of the
+privacy tests, then the methods' and the contract battery. A mutant that no test kills is a hole in the suite: the
+script then ends with exit code 1. With words, only mutants are tried whose name or file has one of them. Two are tried
+at once.
 """
 
 from __future__ import annotations
@@ -13,149 +15,365 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-STAGES = (("tests/privacy",), ("tests/methods", "tests/test_contract.py"))
-"""The quick tests first: most mutants do not survive them."""
-
-MUTANTS = [
-    ("half the noise", "privacy/gate.py", "rows.shape[1], public).float())", "rows.shape[1], public).float() / 2)"),
-    ("half the noise, charged alike", "privacy/gate.py", "self.multiplier / math", "0.5 * self.multiplier / math"),
-    (
-        "noise shared out once more",
-        "privacy/gate.py",
-        "self.minimum_cohort - self.colluders)",
-        "self.minimum_cohort**2)",
-    ),
-    ("no clipping", "privacy/release.py", "threshold / norms * (1 - 2**-22)", "torch.ones_like(norms)"),
-    ("no clipping of short rows' neighbours", "privacy/release.py", "> threshold).any():", "> threshold).all():"),
-    ("clipping to twice the threshold", "privacy/release.py", "threshold / norms *", "2 * threshold / norms *"),
-    ("clipping that rounds above", "privacy/release.py", "(1 - 2**-22)", "(1 + 2**-20)"),
-    (
-        "NaN passes",
-        "privacy/release.py",
-        "finite = torch.isfinite(norms).all(dim=1)",
-        "finite = torch.ones(len(norms), dtype=torch.bool)",
-    ),
-    ("numbers are not held", "privacy/release.py", ".clamp(self.low, self.high)", ".clamp(-1e9, 1e9)"),
-    ("one draw for all clients", "privacy/noise.py", "purpose, clients)", "purpose, [0] * len(clients))"),
-    ("one draw for all rounds", "privacy/gate.py", "(step, name, round), clients", "(step, name, 0), clients"),
-    ("one draw for all releases", "privacy/gate.py", "(step, name, round), clients", '(step, "", round), clients'),
-    ("one draw for all seeds", "privacy/noise.py", "(self.seed, self.identity, *purpose)", "(self.identity, *purpose)"),
-    ("one draw for all runs", "privacy/noise.py", "(self.seed, self.identity, *purpose)", "(self.seed, *purpose)"),
-    (
-        "one draw for all purposes",
-        "privacy/noise.py",
-        "(self.seed, self.identity, *purpose)",
-        "(self.seed, self.identity)",
-    ),
-    (
-        "the purpose's last part is left out",
-        "privacy/noise.py",
-        "(self.seed, self.identity, *purpose)",
-        "(self.seed, self.identity, *purpose[:-1])",
-    ),
-    (
-        "the ground depends on the experiment",
-        "privacy/noise.py",
-        "8, (self.seed,",
-        "8, (self.seed, self.identity or 0,",
-    ),
-    ("one ground for all seeds", "privacy/noise.py", "8, (self.seed, *purpose)", "8, purpose"),
-    ("noise without an identity", "privacy/noise.py", "if self.identity is None:", "if False:"),
-    ("coins from the noise's key", "privacy/noise.py", 'b"coins"', 'b"noise"'),
-    (
-        "one coin for all clients",
-        "privacy/noise.py",
-        "purpose[:-1], purpose[-1:])\n        return torch.from",
-        "purpose[:-1], [0])\n        return torch.from",
-    ),
-    ("texts that run into each other", "privacy/noise.py", 'b"%d:%s" % (len(text), text)', 'b"%s/" % text'),
-    ("numbers that run into each other", "privacy/noise.py", 'b"i%d;"', 'b"i%d"'),
-    ("keys of 16 bits", "privacy/noise.py", "ended.digest())", "ended.digest()[:2].ljust(size, b'0'))"),
-    ("keys of 32 bits", "privacy/noise.py", "ended.digest())", "ended.digest()[:4].ljust(size, b'0'))"),
-    ("generators heed 32 bits", "privacy/noise.py", "np.frombuffer(key,", "np.frombuffer(key[:4].ljust(24),"),
-    ("generators heed 128 bits", "privacy/noise.py", "np.frombuffer(key,", "np.frombuffer(key[:16].ljust(24),"),
-    ("tails cut at 5 deviations", "privacy/noise.py", "    return radius\n", "    return np.minimum(radius, 5)\n"),
-    ("tails cut at 7 deviations", "privacy/noise.py", "return math.sqrt(", "return 7.0 - 0 * math.sqrt("),
-    ("tails of 32 bits", "privacy/noise.py", "+ more + 1)", "+ 2**127)"),
-    ("tails of 64 bits", "privacy/noise.py", "MORE_BITS = 128", "MORE_BITS = 32"),
-    ("one tail for all places", "privacy/noise.py", "keys[row], start + place)", "keys[row], 0)"),
-    ("one tail for all blocks", "privacy/noise.py", "keys[row], start + place)", "keys[row], place)"),
-    ("one tail for all rows", "privacy/noise.py", "more_bits(keys[row],", "more_bits(keys[0],"),
-    ("no small numbers", "privacy/noise.py", "np.float32(2**-32)", "np.float32(2**-32.1)"),
-    ("half the angles", "privacy/noise.py", "math.pi / 2**31", "math.pi / 2**32"),
-    (
-        "one block for all of a row",
-        "privacy/noise.py",
-        "row[: stop - start] = words_of_row",
-        "row[: stop - start] = stream(keys[0])",
-    ),
-    ("coins of 16 bits", "privacy/noise.py", ">> np.uint64(11)) * 2.0**-53", ">> np.uint64(48)) * 2.0**-16"),
-    ("coins that fall too often", "privacy/noise.py", "2.0**-53 < rate", "2.0**-53 < 1.05 * rate"),
-    ("layers' noise is halved", "privacy/release.py", "by_layer.repeat_interleave", "(by_layer / 2).repeat_interleave"),
-    ("nothing is charged", "privacy/ledger.py", "+= row.cost(view)", "+= 0.0"),
-    (
-        "only the first release is charged",
-        "privacy/ledger.py",
-        "in releases.items():",
-        "in list(releases.items())[:1]:",
-    ),
-    ("the server is taken for an outsider", "privacy/ledger.py", 'if view == "server":', 'if view == "nobody":'),
-    ("a peer's own noise is forgotten", "privacy/ledger.py", '1 if view == "peer" else 0', "0"),
-    ("published masks are free", "privacy/ledger.py", '"server" if self.exposed else view', "view"),
-    ("a bare release is free", "privacy/ledger.py", "return math.inf", "return 0.0"),
-    ("the mean client instead of the worst", "privacy/ledger.py", "[view].max(initial=0.0)", "[view].mean()"),
-    ("undeclared values leave", "privacy/gate.py", "if undeclared:", "if False:"),
-    ("epsilon too small by a tenth", "privacy/accountant.py", "return float(root)", "return 0.9 * float(root)"),
-    ("shares are ignored", "privacy/gate.py", "math.sqrt(release.share)", "1.0"),
-    ("records: half the noise", "privacy/gradients.py", "self.multiplier * whole)", "0.5 * self.multiplier * whole)"),
-    ("records: no clipping", "privacy/clipping.py", ".clamp(max=1)", ".clamp(min=1, max=1)"),
-    ("records: clipping too little by 1e-4", "privacy/clipping.py", "(1 - 2**-23)", "(1 + 1e-4)"),
-    (
-        "records: the largest threshold for all layers",
-        "privacy/clipping.py",
-        "clip.double() *",
-        "clip.double().max() *",
-    ),
-    ("records: rounding of the sum is left out", "per_example.py", ", self.inputs) * apart", ", self.inputs) * 0"),
-    ("records: rounding is taken for a tenth", "per_example.py", ".eps / 2)", ".eps / 20)"),
-    ("records: output gradients in float32", "per_example.py", "self._slopes().double()", "self._slopes()"),
-    ("records: activations in float32", "per_example.py", "(part.double() for part in", "(part for part in"),
-    ("records: norms in float32", "per_example.py", "dim=1, dtype=torch.float64)", "dim=1).double()"),
-    ("records: the bias is left out", "per_example.py", "products + 1 if", "products if"),
-    ("records: one draw for all steps", "privacy/gradients.py", "(*self.__purpose, self.taken)", "self.__purpose"),
-    (
-        "records: batches are not sampled",
-        "privacy/gradients.py",
-        "coins(len(self.__y), self.rate,",
-        "coins(len(self.__y), 1.0,",
-    ),
-    ("records: NaN spoils the sum", "privacy/gradients.py", "chosen[known]", "chosen"),
-    ("records: steps are not counted", "privacy/gradients.py", "if self.taken >= self.steps:", "if False:"),
-    ("records: one step is charged", "privacy/records.py", "int(self.steps[client])", "1"),
-    ("records: a matrix without noise", "privacy/gate.py", "symmetric(draws[0]).unsqueeze(0) *", "0 *"),
-    ("a smaller cohort is used", "simulator/federation.py", "summed and len(who) < noise.minimum_cohort", "False"),
-    ("the ledger is not asked", "simulator/federation.py", "self.ledger.charge(", "(lambda *_: None)("),
-]
+LATER = ("tests/privacy", "tests/methods tests/test_contract.py tests/test_own_methods.py tests/test_devices.py")
+"""What runs where the tests that should notice do not."""
 
 
-def killed(name: str, file: str, before: str, after: str) -> bool:
+@dataclass(frozen=True)
+class Mutant:
+    """One replacement, and the tests that should notice it."""
+
+    name: str
+    file: str
+    before: str
+    after: str
+    tests: str
+
+
+# File of the package: the tests that should notice, then each mutant's name, a text and what replaces its first place.
+BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
+    "privacy/noise.py": (
+        "tests/privacy/test_noise.py",
+        [
+            ("one draw for all clients", "purpose, clients)", "purpose, [0] * len(clients))"),
+            ("one draw for all seeds", "(self.seed, self.identity, *purpose)", "(self.identity, *purpose)"),
+            ("one draw for all runs", "(self.seed, self.identity, *purpose)", "(self.seed, *purpose)"),
+            ("one draw for all purposes", "(self.seed, self.identity, *purpose)", "(self.seed, self.identity)"),
+            (
+                "the purpose's last part is left out",
+                "(self.seed, self.identity, *purpose)",
+                "(self.seed, self.identity, *purpose[:-1])",
+            ),
+            ("the ground depends on the experiment", "8, (self.seed,", "8, (self.seed, self.identity or 0,"),
+            ("one ground for all seeds", "8, (self.seed, *purpose)", "8, purpose"),
+            ("noise without an identity", "if self.identity is None:", "if False:"),
+            ("coins from the noise's key", 'b"coins"', 'b"noise"'),
+            (
+                "one coin for all clients",
+                "purpose[:-1], purpose[-1:])\n        return torch.from",
+                "purpose[:-1], [0])\n        return torch.from",
+            ),
+            ("texts that run into each other", 'b"%d:%s" % (len(text), text)', 'b"%s/" % text'),
+            ("numbers that run into each other", 'b"i%d;"', 'b"i%d"'),
+            ("keys of 16 bits", "ended.digest())", "ended.digest()[:2].ljust(size, b'0'))"),
+            ("keys of 32 bits", "ended.digest())", "ended.digest()[:4].ljust(size, b'0'))"),
+            ("generators heed 32 bits", "np.frombuffer(key,", "np.frombuffer(key[:4].ljust(24),"),
+            ("generators heed 128 bits", "np.frombuffer(key,", "np.frombuffer(key[:16].ljust(24),"),
+            ("tails cut at 5 deviations", "    return radius\n", "    return np.minimum(radius, 5)\n"),
+            ("tails cut at 7 deviations", "return math.sqrt(", "return 7.0 - 0 * math.sqrt("),
+            ("tails of 32 bits", "+ more + 1)", "+ 2**127)"),
+            ("tails of 64 bits", "MORE_BITS = 128", "MORE_BITS = 32"),
+            ("one tail for all places", "keys[row], start + place)", "keys[row], 0)"),
+            ("one tail for all blocks", "keys[row], start + place)", "keys[row], place)"),
+            ("one tail for all rows", "more_bits(keys[row],", "more_bits(keys[0],"),
+            ("no small numbers", "np.float32(2**-32)", "np.float32(2**-32.1)"),
+            ("half the angles", "math.pi / 2**31", "math.pi / 2**32"),
+            (
+                "one block for all of a row",
+                "row[: stop - start] = words_of_row",
+                "row[: stop - start] = stream(keys[0])",
+            ),
+            ("coins of 16 bits", ">> np.uint64(11)) * 2.0**-53", ">> np.uint64(48)) * 2.0**-16"),
+            ("coins that fall too often", "2.0**-53 < rate", "2.0**-53 < 1.05 * rate"),
+        ],
+    ),
+    "learning/per_record.py": (
+        "tests/privacy/test_clipping.py",
+        [
+            ("rounding of the sum is left out", ", self.inputs) * apart", ", self.inputs) * 0"),
+            ("rounding is taken for a tenth", ".eps / 2)", ".eps / 20)"),
+            ("output gradients in float32", "self._slopes().double()", "self._slopes()"),
+            ("activations in float32", "(part.double() for part in", "(part for part in"),
+            ("norms in float32", "dim=1, dtype=torch.float64)", "dim=1).double()"),
+            ("the bias is left out", "products + 1 if", "products if"),
+        ],
+    ),
+    "privacy/clipping.py": (
+        "tests/privacy/test_clipping.py",
+        [
+            ("no clipping", ".clamp(max=1)", ".clamp(min=1, max=1)"),
+            ("clipping too little by 1e-4", "(1 - 2**-23)", "(1 + 1e-4)"),
+            ("the largest threshold for all layers", "clip.double() *", "clip.double().max() *"),
+        ],
+    ),
+    "privacy/allowance.py": (
+        "tests/privacy/test_gate.py",
+        [
+            ("half the noise, charged alike", "self.multiplier / math", "0.5 * self.multiplier / math"),
+            ("noise shared out once more", "self.minimum_cohort - self.colluders)", "self.minimum_cohort**2)"),
+            ("shares are ignored", "math.sqrt(share)", "1.0"),
+        ],
+    ),
+    "privacy/release/bounding.py": (
+        "tests/privacy/test_gate.py",
+        [
+            ("no clipping", "threshold / norms * (1 - 2**-22)", "torch.ones_like(norms)"),
+            ("no clipping of short rows' neighbours", "> threshold).any():", "> threshold).all():"),
+            ("clipping to twice the threshold", "threshold / norms *", "2 * threshold / norms *"),
+            ("clipping that rounds above", "(1 - 2**-22)", "(1 + 2**-20)"),
+            ("numbers are not held", ".clamp(low, high)", ".clamp(-1e9, 1e9)"),
+            ("numbers are not centred", "kept - middle", "kept"),
+        ],
+    ),
+    "privacy/release/of_clients.py": (
+        "tests/privacy/test_gate.py tests/privacy/test_ledger.py",
+        [
+            ("half the noise", "return draw(width).mul_(deviations)", "return draw(width).mul_(deviations / 2)"),
+            (
+                "NaN passes",
+                "finite = torch.isfinite(norms).all(dim=1)",
+                "finite = torch.ones(len(norms), dtype=torch.bool)",
+            ),
+            (
+                "noise for the largest threshold's layer only",
+                "return by_part.repeat_interleave",
+                "by_part = by_part * (by_part == by_part.max())\n        return by_part.repeat_interleave",
+            ),
+            ("layers' noise is halved", "return by_part.repeat_interleave", "return (by_part / 2).repeat_interleave"),
+            (
+                "every owner pays like the first",
+                "cost = (np.square(bounds) / met).sum(axis=1)",
+                "cost = (np.square(bounds) / met).sum(axis=1)[:1]",
+            ),
+            ("rare coordinates carry all noise", "public.common(self.at) or view", "True or view"),
+            ("several numbers are charged as one", "math.sqrt(self.entries) * (self.high", "1.0 * (self.high"),
+            ("nothing is left out", "rows * self._mask(public).to(rows)", "rows"),
+            (
+                "any threshold will do",
+                "if not bool((torch.isfinite(thresholds) & (thresholds > 0)).all()):",
+                "if False:",
+            ),
+        ],
+    ),
+    "privacy/release/base.py": (
+        "tests/privacy/test_gate.py tests/privacy/test_sealed.py",
+        [
+            ("messages of any width", "if wanted is not None and rows.shape[1] != wanted:", "if False:"),
+            ("sealed values leave under any release", "if not isinstance(value, Tensor):", "if False:"),
+            ("bare NaN passes", "torch.where(finite.unsqueeze(1), rows, torch.zeros_like(rows)), int", "rows, int"),
+        ],
+    ),
+    "privacy/release/of_records.py": (
+        "tests/privacy/test_sealed.py tests/privacy/test_gradients.py",
+        [
+            ("a matrix without noise", "symmetric(draw(width)[0]).unsqueeze(0) *", "0 *"),
+            (
+                "a mean without noise",
+                "return draw(width).mul_(float(plan.mean",
+                "return draw(width).mul_(0 * float(plan.mean",
+            ),
+            (
+                "means over made-up values",
+                "not isinstance(value, Sealed) or value.pool != pool",
+                "isinstance(value, Sealed) and value.pool != pool",
+            ),
+            ("values of another pool", "or value.pool != pool", ""),
+            ("means are not held", "single = held(rows, self.low, self.high)", "single = held(rows, -1e9, 1e9)"),
+            (
+                "records of a matrix are not shortened",
+                "kept = shortened(kept, lengths(kept)",
+                "kept = kept if True else shortened(kept, lengths(kept)",
+            ),
+        ],
+    ),
+    "privacy/release/others.py": (
+        "tests/privacy/test_ledger.py tests/test_contract.py",
+        [
+            ("a bare release is free", "np.zeros((1, len(VIEWS))), reason", "np.ones((1, len(VIEWS))) * 1e9, reason"),
+            ("published masks are free", "return self.of", "return ()"),
+        ],
+    ),
+    "privacy/release/declaring.py": (
+        "tests/privacy tests/methods",
+        [
+            ("noise for another unit is taken", "if release.unit not in (None, unit):", "if False:"),
+            ("shares beyond a round's budget", "if whole > 1 + 1e-9:", "if False:"),
+            ("followers of nothing", "if missing:", "if False:"),
+            ("two takers of the same gradients", "if len(gradients) > 1:", "if False:"),
+        ],
+    ),
+    "privacy/sealed.py": (
+        "tests/privacy/test_sealed.py",
+        [
+            ("sealed values can be multiplied", "__mul__ = __rmul__", "__nothing__ = __nothing_else__"),
+            ("sealed values show themselves", 'f"<sealed {self.kind}', 'f"{self.__value} <sealed {self.kind}'),
+        ],
+    ),
+    "privacy/views.py": (
+        "tests/privacy/test_ledger.py",
+        [
+            ("the server is taken for an outsider", 'if view == "server":', 'if view == "nobody":'),
+            ("a peer's own noise is forgotten", '1 if view == "peer" else 0', "0"),
+            ("the smallest shares are known", "-np.sort(-variances, axis=0)", "np.sort(variances, axis=0)"),
+        ],
+    ),
+    "privacy/gate.py": (
+        "tests/privacy/test_gate.py tests/privacy/test_gradients.py tests/test_contract.py",
+        [
+            ("one draw for all questions", "(question, name), public.clients", "(0, name), public.clients"),
+            ("one draw for all releases", "(question, name), public.clients", '(question, ""), public.clients'),
+            ("undeclared values leave", "if undeclared:", "if False:"),
+            (
+                "records: half the noise",
+                "alpha=self.multiplier * self.whole",
+                "alpha=0.5 * self.multiplier * self.whole",
+            ),
+            (
+                "records: noise for the largest threshold only",
+                "self.whole = float(torch.linalg.vector_norm(self.clip))",
+                "self.whole = float(self.clip.max())",
+            ),
+            ("records: one draw for all steps", "purpose = (*self._purpose, self.taken)", "purpose = self._purpose"),
+            (
+                "records: one draw for all clients",
+                "purpose = (*self._purpose, self.taken)",
+                "purpose = (self._purpose[0], self.taken)",
+            ),
+            (
+                "records: one draw for all rounds",
+                "purpose = (*self._purpose, self.taken)",
+                "purpose = (self._purpose[1], self.taken)",
+            ),
+            ("records: noise of the first round for all", '"gradient", *purpose', '"gradient", 0, *purpose[1:]'),
+            ("records: the same coins for all rounds", "self.sampling, *purpose)", "self.sampling, 0, *purpose[1:])"),
+            (
+                "records: the same coins for all clients",
+                "self.sampling, *purpose)",
+                "self.sampling, purpose[0], 0, purpose[2])",
+            ),
+            ("records: batches are not sampled", "coins(records, self.sampling,", "coins(records, 1.0,"),
+            ("records: steps are not counted", "if self.taken >= self.steps:", "if False:"),
+        ],
+    ),
+    "privacy/gradients.py": (
+        "tests/privacy/test_gradients.py tests/test_contract.py",
+        [
+            ("records: NaN spoils the sum", "chosen[known]", "chosen"),
+            (
+                "records: validation records are trained on",
+                "self.__x, self.__y = x[~validation], y[~validation]",
+                "self.__x, self.__y = x, y",
+            ),
+            (
+                "records: metrics on training records",
+                "self.__judge = (x[validation], y[validation])",
+                "self.__judge = (x[~validation], y[~validation])",
+            ),
+            ("records: raw values are handed out", "self.__bare = (x, y) if bare else None", "self.__bare = (x, y)"),
+        ],
+    ),
+    "privacy/records.py": (
+        "tests/privacy/test_gradients.py tests/test_contract.py",
+        [
+            ("records: one step is charged", "int(self.steps[client])", "1"),
+            ("records: replaced ones cost no more", "multiplier / 2, count", "multiplier, count"),
+        ],
+    ),
+    "privacy/ledger.py": (
+        "tests/privacy/test_ledger.py",
+        [
+            ("nothing is charged", "self.spent[:, clients] += costs", "self.spent[:, clients] += 0.0"),
+            (
+                "only the first release is charged",
+                "for name, release in releases.items()",
+                "for name, release in list(releases.items())[:1]",
+            ),
+            (
+                "the mean client instead of the worst",
+                "[VIEWS.index(view)].max(initial=0.0)",
+                "[VIEWS.index(view)].mean()",
+            ),
+            (
+                "reading single messages is free",
+                "charge = Charge(np.ones(1), 1 / np.sqrt(unpaid.T))",
+                "charge = Charge(np.zeros(1), 1 + 0 * unpaid.T)",
+            ),
+            ("what a client paid is not added to its records'", "mu = 2 * math.sqrt(float(spent[client]))", "mu = 0.0"),
+            ("a record moves its client's share by its bound only", "mu = 2 * math.sqrt", "mu = math.sqrt"),
+            (
+                "noise for records protects clients",
+                "math.inf if self._histories else math.sqrt(float(row",
+                "math.sqrt(float(row",
+            ),
+            ("rows are not chained", "return hashlib.sha256(previous +", "return hashlib.sha256("),
+        ],
+    ),
+    "privacy/accountant.py": (
+        "tests/privacy/test_accountant.py",
+        [
+            ("epsilon too small by a tenth", "return float(root)", "return 0.9 * float(root)"),
+        ],
+    ),
+    "privacy/plan.py": (
+        "tests/privacy/test_plan.py tests/privacy tests/data",
+        [
+            ("a vacuous delta passes", "if delta >= 1 / units:", "if False:"),
+        ],
+    ),
+    "message.py": (
+        "tests/test_contract.py",
+        [
+            (
+                "clients share what they are told",
+                "return value.detach().to(device, copy=True)",
+                "return value.detach().to(device)",
+            ),
+            (
+                "everybody gets everybody's row",
+                "return self.values[torch.as_tensor(list(clients), dtype=torch.int64)]",
+                "return self.values[:1].expand(len(clients), *self.values.shape[1:])",
+            ),
+        ],
+    ),
+    "client.py": (
+        "tests/test_contract.py",
+        [
+            (
+                "bounds follow what a step does to its memory",
+                "{name: me[name].clone() for name in self.public_names}",
+                "{name: me[name] for name in self.public_names}",
+            ),
+        ],
+    ),
+    "server.py": (
+        "tests/test_contract.py tests/test_own_methods.py",
+        [
+            ("a smaller cohort is used", "len(clients) < noise.minimum_cohort", "False"),
+            ("the ledger is not asked", "self._books.charge(rows)", "pass"),
+            ("a client may be asked twice", "if len(set(clients)) < len(clients):", "if False:"),
+            ("single messages are read for nothing", "self._books.ledger.expose(names", "(lambda *_, **__: [])(names"),
+            ("a mean of masks exposes nothing", "if not self._releases[release].summed:", "if False:"),
+            ("clients are asked beyond their budget", "if (times >= most).any():", "if False:"),
+            ("one number for all questions", "self._questions += 1", "self._questions += 0"),
+        ],
+    ),
+    "data/selection.py": (
+        "tests/data",
+        [
+            ("owners' records are public", "if held_out and dataset.owner is not None:", "if False:"),
+        ],
+    ),
+}
+MUTANTS = [Mutant(*one[:1], file, *one[1:], tests) for file, (tests, ones) in BY_FILE.items() for one in ones]
+
+
+def killed(mutant: Mutant) -> bool:
     """Whether the tests fail on a copy of the project with one replacement."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "project"
-        shutil.copytree(
-            ROOT, copy, ignore=shutil.ignore_patterns(".venv", ".git", ".sordino", "*.egg-info", ".*_cache")
-        )
-        target = copy / "sordino" / file
-        text = target.read_text()
-        if before not in text:
-            sys.exit(f"{name}: {file} no longer holds {before!r}; bring the mutant up to date.")
-        target.write_text(text.replace(before, after, 1))
-        environment = os.environ | {"PYTHONPATH": str(copy)}
-        for tests in STAGES:
-            command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-n", "2", *tests]
+        ignored = shutil.ignore_patterns(".venv", ".git", ".sordino", ".bench", "*.egg-info", ".*_cache", "__pycache__")
+        shutil.copytree(ROOT, copy, ignore=ignored)
+        target = copy / "sordino" / mutant.file
+        target.write_text(target.read_text().replace(mutant.before, mutant.after, 1))
+        environment = os.environ | {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
+        for tests in (mutant.tests, *LATER):
+            command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests.split()]
             if subprocess.run(command, cwd=copy, env=environment, capture_output=True, check=False).returncode == 1:
                 return True
     return False
@@ -163,13 +381,19 @@ def killed(name: str, file: str, before: str, after: str) -> bool:
 
 def main() -> None:
     """Try each mutant and tell which survived."""
-    survivors = []
-    for mutant in MUTANTS:
-        caught = killed(*mutant)
-        print(f"{'caught  ' if caught else 'SURVIVED'}  {mutant[0]}", flush=True)
-        if not caught:
-            survivors.append(mutant[0])
-    print(f"{len(MUTANTS) - len(survivors)} of {len(MUTANTS)} mutants caught")
+    words = sys.argv[1:]
+    chosen = [one for one in MUTANTS if not words or any(word in one.name or word in one.file for word in words)]
+    for one in chosen:
+        if one.before not in (ROOT / "sordino" / one.file).read_text():
+            sys.exit(f"{one.name}: {one.file} no longer holds {one.before!r}; bring the mutant up to date.")
+    begin, survivors = time.monotonic(), []
+    with ThreadPoolExecutor(2) as pool:
+        for one, caught in zip(chosen, pool.map(killed, chosen), strict=True):
+            print(f"{'caught  ' if caught else 'SURVIVED'}  {one.file}: {one.name}", flush=True)
+            if not caught:
+                survivors.append(one.name)
+    minutes = (time.monotonic() - begin) / 60
+    print(f"{len(chosen) - len(survivors)} of {len(chosen)} mutants caught in {minutes:.0f} minutes")
     sys.exit(1 if survivors else 0)
 
 

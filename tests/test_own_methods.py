@@ -1,0 +1,393 @@
+"""What an own method could do wrong by accident: each either is refused or pays the true price."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+
+from sordino.errors import UserError
+from sordino.message import Each
+from sordino.method import Method, Result
+from sordino.methods.bases import RecordLevel
+from sordino.privacy.accountant import epsilon_of
+from sordino.privacy.release import Average, Derived, Follows, Gradients, Number, ReleaseError, Update, sends
+from sordino.privacy.sealed import SealedError
+from sordino.testing.case import CLIENTS, ROUNDS, Case, OneRound
+
+Z, DELTA = 2.0, 1e-5
+
+
+def epsilons(method: Method, folder: Path, **keys: Any) -> dict[str, float]:
+    """What a run of three rounds prints, with six clients and a noise multiplier of 2 for the outsider."""
+    case = Case(method, folder)
+    summary, _ = case.finished(case.prepared(noise_multiplier=Z, delta=DELTA, **keys), folder)
+    found: dict[str, float] = summary["epsilon"]
+    return found
+
+
+def epsilon(mu2: float) -> float:
+    return epsilon_of(math.sqrt(mu2), DELTA)
+
+
+@dataclass(frozen=True)
+class Plain(Method):
+    """One clipped update of each client, and what a subclass adds to it."""
+
+    title: ClassVar[str] = "an own method"
+    paper: ClassVar[str] = "none"
+    clip: float = 0.5
+
+    def run(self, fed: Any, model: Any) -> None:
+        server = fed.state(model=model)
+        for _ in fed.rounds(server):
+            self.round(fed, server)
+
+    def round(self, fed: Any, server: Any) -> None:
+        got = fed.ask(fed.sample(), self.local, {"global": server.model})
+        server.model = server.model + got.mean("update")
+
+    @sends(lambda self: {"update": Update(clip=self.clip)})
+    def local(self, message: Any, me: Any, data: Any) -> Result:
+        model = self.descent(data).epoch(message["global"])
+        return Result(send={"update": model - message["global"]}, keep={"model": model}, start=message["global"])
+
+
+def test_the_plain_method_costs_what_was_planned(tmp_path: Path) -> None:
+    found = epsilons(Plain(), tmp_path)
+    assert found["outsider"] == pytest.approx(epsilon(ROUNDS / Z**2))
+    assert found["server"] == pytest.approx(epsilon(ROUNDS * CLIENTS / Z**2))
+
+
+class Twice(Plain):
+    """Asks the same step twice in a round."""
+
+    def round(self, fed: Any, server: Any) -> None:
+        for _ in range(2):
+            super().round(fed, server)
+
+
+def test_the_same_step_asked_twice_draws_and_pays_twice(tmp_path: Path) -> None:
+    assert epsilons(Twice(), tmp_path / "run")["outsider"] == pytest.approx(epsilon(2 * ROUNDS / Z**2))
+    case = Case(Twice(rate=1e-12), tmp_path)  # nothing is learned: what comes back is noise alone
+    first, second = (asked.answer.values["update"] for asked in OneRound(case.prepared(), tmp_path).asked)
+    matrix = torch.corrcoef(torch.stack([first.flatten(), second.flatten()]).double())
+    assert abs(float(matrix[0, 1])) < 0.1  # 3,900 pairs: beyond six standard deviations
+
+
+class Many(Plain):
+    """Sends ten numbers where one is declared."""
+
+    @sends(lambda self: {"update": Update(clip=self.clip, share=0.5), "metrics": Number(0.0, 1.0, share=0.5)})
+    def local(self, message: Any, me: Any, data: Any) -> Result:
+        model = message["global"]
+        return Result(send={"update": 0 * model, "metrics": model[:10]}, keep={"model": model})
+
+
+def test_more_numbers_than_declared_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ReleaseError, match="1 entries, but the step sent 10"):
+        epsilons(Many(), tmp_path)
+
+
+class Repeating(Plain):
+    """Names a client twice."""
+
+    def round(self, fed: Any, server: Any) -> None:
+        fed.ask([0, 0, 1, 2, 3, 4], self.local, {"global": server.model})
+
+
+class Nobody(Plain):
+    """Asks nobody."""
+
+    def round(self, fed: Any, server: Any) -> None:
+        fed.ask([], self.local, {"global": server.model})
+
+
+class Unknown(Plain):
+    """Asks a client that there is not."""
+
+    def round(self, fed: Any, server: Any) -> None:
+        fed.ask(range(1, 7), self.local, {"global": server.model})
+
+
+class Undeclared(Plain):
+    """Asks a function that declares nothing."""
+
+    def round(self, fed: Any, server: Any) -> None:
+        fed.ask(fed.sample(), self.secret, {})
+
+    def secret(self, message: Any, me: Any, data: Any) -> Result:
+        return Result(send={"raw": data.x.mean()})
+
+
+class Early(Plain):
+    """Asks before its loop."""
+
+    def run(self, fed: Any, model: Any) -> None:
+        fed.ask(fed.everyone(), self.local, {"global": model})
+
+
+@pytest.mark.parametrize(
+    ("method", "sentence"),
+    [
+        (Repeating(), "twice in one question"),
+        (Nobody(), "asked nobody"),
+        (Unknown(), "they are 0 to 5"),
+        (Undeclared(), "no step of the method"),
+        (Early(), "within its loop over fed.rounds"),
+    ],
+)
+def test_a_senseless_question_is_refused(method: Method, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=sentence):
+        epsilons(method, tmp_path)
+
+
+class Unequal(Plain):
+    """One client has ten times the threshold of the others."""
+
+    def round(self, fed: Any, server: Any) -> None:
+        clips = torch.full((CLIENTS,), 0.1)
+        clips[0] = 1.0
+        fed.ask(fed.sample(), self.local, {"global": server.model, "clip": Each(clips)})
+
+    @sends(lambda self: {"update": Update(clip="clip")})
+    def local(self, message: Any, me: Any, data: Any) -> Result:
+        return Result(send={"update": 0 * message["global"]}, keep={"model": message["global"]})
+
+
+def test_a_larger_threshold_than_the_others_pays_more(tmp_path: Path) -> None:
+    """The sum's noise has the variance z^2 (1 + 5 x 0.01) / 6, so the first client's mu^2 is 6 / (1.05 z^2) a round."""
+    found = epsilons(Unequal(), tmp_path)
+    assert found["outsider"] == pytest.approx(epsilon(ROUNDS * CLIENTS / 1.05 / Z**2))
+
+
+class MedianOfRows(Plain):
+    """Publishes a function of single messages."""
+
+    def round(self, fed: Any, server: Any) -> None:
+        got = fed.ask(fed.sample(), self.local, {"global": server.model})
+        server.model = server.model + got.rows("update").median(dim=0).values
+
+
+def test_whoever_publishes_single_messages_pays_the_servers_price(tmp_path: Path) -> None:
+    found = epsilons(MedianOfRows(), tmp_path)
+    for view in ("outsider", "peer", "server"):
+        assert found[view] == pytest.approx(epsilon(ROUNDS * CLIENTS / Z**2))
+
+
+class Telling(Plain):
+    """Sends what it learned from its own messages, in a step of its own."""
+
+    def round(self, fed: Any, server: Any) -> None:
+        super().round(fed, server)
+        self.read(fed.ask(fed.sample(), self.tell, {}))
+
+    def read(self, got: Any) -> None:
+        got.mean("state")
+
+    @sends(lambda self: {"state": Derived("state", of=("update",))})
+    def tell(self, message: Any, me: Any, data: Any) -> Result:
+        return Result()
+
+    def public_memory(self, model: Any, layout: Any) -> dict[str, Any]:
+        return {"state": torch.zeros_like(model)}
+
+    def learn(self, public: Any, message: Any, sent: Any, layout: Any) -> dict[str, Any]:
+        return {"state": torch.sign(sent["update"])}
+
+
+class Silent(Telling):
+    """The same, but the server does not look at it."""
+
+    def read(self, got: Any) -> None:
+        return
+
+
+@pytest.mark.parametrize(("method", "shares"), [(Telling(), 1), (Silent(), CLIENTS)])
+def test_what_follows_from_single_messages_is_paid_for_once_it_is_read(
+    method: Method, shares: int, tmp_path: Path
+) -> None:
+    assert epsilons(method, tmp_path)["outsider"] == pytest.approx(epsilon(ROUNDS * CLIENTS / shares / Z**2))
+
+
+class Altering(Plain):
+    """Changes its client's records in place."""
+
+    def local(self, message: Any, me: Any, data: Any) -> Result:
+        data.x.mul_(2)
+        return super().local(message, me, data)
+
+    local.releases = Plain.local.releases  # type: ignore[attr-defined]
+
+
+def test_records_cannot_be_changed_in_place(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="changed its client's records in place"):
+        epsilons(Altering(), tmp_path, engine="one-by-one")
+
+
+@dataclass(frozen=True)
+class Records(RecordLevel):
+    """Trains on noisy gradients, and sends what a subclass adds to it."""
+
+    title: ClassVar[str] = "an own record-level method"
+    paper: ClassVar[str] = "none"
+
+    def run(self, fed: Any, model: Any) -> None:
+        server = fed.state(model=model)
+        for _ in fed.rounds(server):
+            server.model = server.model + fed.ask(fed.sample(), self.local, {"global": server.model}).mean("update")
+
+    @sends(lambda self: {"update": Gradients(clip=self.clip)})
+    def local(self, message: Any, me: Any, data: Any) -> Result:
+        return self.result(message, self.trained(message["global"], data), data)
+
+    def result(self, message: Any, model: Any, data: Any) -> Result:
+        return Result(send={"update": model - message["global"]}, keep={"model": model}, start=message["global"])
+
+
+class RawLosses(Records):
+    """Hides single losses in its update."""
+
+    def result(self, message: Any, model: Any, data: Any) -> Result:
+        losses, _ = data.judged(model)
+        return Result(send={"update": losses}, keep={"model": model})
+
+
+class Computing(Records):
+    """Adds a raw mean to its update."""
+
+    def result(self, message: Any, model: Any, data: Any) -> Result:
+        losses, _ = data.judged(model)
+        return Result(send={"update": model - message["global"] + losses.mean()}, keep={"model": model})
+
+
+class Projecting(Records):
+    """Sends projected records as if they were noisy gradients."""
+
+    def result(self, message: Any, model: Any, data: Any) -> Result:
+        return Result(send={"update": data.projected(torch.eye(64, 2))}, keep={"model": model})
+
+
+class Callback(Records):
+    """Looks at raw logits through the loss."""
+
+    def result(self, message: Any, model: Any, data: Any) -> Result:
+        return Result(send={"update": data.gradient(model, lambda logits, batch: logits)}, keep={"model": model})
+
+
+class Greedy(Records):
+    """Takes one gradient more than was charged."""
+
+    def result(self, message: Any, model: Any, data: Any) -> Result:
+        return Result(send={"update": data.gradient(model)}, keep={"model": model})
+
+
+class Looking(Records):
+    """Asks for the records themselves."""
+
+    def result(self, message: Any, model: Any, data: Any) -> Result:
+        return Result(send={"update": data.raw()[0].mean()}, keep={"model": model})
+
+
+class Stretching(Records):
+    """Averages over a row that it has stretched, so that the mean would get less noise."""
+
+    @sends(lambda self: {"update": Gradients(clip=self.clip), "loss": Average(0.0, 1.0)})
+    def local(self, message: Any, me: Any, data: Any) -> Result:
+        model = self.trained(message["global"], data)
+        return Result(send={"update": model, "loss": torch.ones(10_000)}, keep={"model": model})
+
+
+@pytest.mark.parametrize(
+    ("method", "error", "sentence"),
+    [
+        (RawLosses(), ReleaseError, "raw records"),
+        (Computing(), SealedError, "raw data"),
+        (Projecting(), ReleaseError, "raw records"),
+        (Callback(), TypeError, "positional argument"),
+        (Greedy(), UserError, "more noisy gradients"),
+        (Looking(), UserError, "without a bare release"),
+        (Stretching(), ReleaseError, "sealed values of validation records"),
+    ],
+)
+def test_raw_values_do_not_leave_at_record_level(
+    method: Method, error: type[Exception], sentence: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=sentence):
+        epsilons(method, tmp_path)
+
+
+class Mixed(Records):
+    """Client-level noise beside record-level noise."""
+
+    @sends(lambda self: {"update": Gradients(clip=self.clip), "more": Update(clip=1.0)})
+    def local(self, message: Any, me: Any, data: Any) -> Result:
+        raise AssertionError("it is refused before it runs")
+
+
+class Doubled(Records):
+    """Two releases that each take the gradients which are charged once."""
+
+    @sends(lambda self: {"update": Gradients(clip=self.clip), "more": Gradients(clip=10.0)})
+    def local(self, message: Any, me: Any, data: Any) -> Result:
+        raise AssertionError("it is refused before it runs")
+
+
+class Unfounded(Records):
+    """Follows what takes no gradients."""
+
+    @sends(lambda self: {"update": Follows("nothing")})
+    def local(self, message: Any, me: Any, data: Any) -> Result:
+        raise AssertionError("it is refused before it runs")
+
+
+class Extravagant(Plain):
+    """Gives away twice a round's budget."""
+
+    @sends(lambda self: {"update": Update(clip=1.0), "more": Update(clip=1.0)})
+    def local(self, message: Any, me: Any, data: Any) -> Result:
+        raise AssertionError("it is refused before it runs")
+
+
+class Stateless(Plain):
+    """Sends a state that clients do not have."""
+
+    @sends(lambda self: {"state": Derived("state", of=("update",))})
+    def local(self, message: Any, me: Any, data: Any) -> Result:
+        raise AssertionError("it is refused before it runs")
+
+
+@pytest.mark.parametrize(
+    ("method", "sentence"),
+    [
+        (Mixed(), "protects a client, but the method protects a record"),
+        (Doubled(), "declare one, and the others as Follows"),
+        (Unfounded(), "which is no release of gradients"),
+        (Extravagant(), "shares must add up to one"),
+        (Stateless(), "no public state 'state'"),
+    ],
+)
+def test_declarations_whose_epsilon_could_not_be_true_are_refused(
+    method: Method, sentence: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ReleaseError, match=sentence):
+        Case(method, tmp_path).prepared()
+
+
+class Overworked(Records):
+    """Asks everybody twice a round, although each has been planned for once."""
+
+    def run(self, fed: Any, model: Any) -> None:
+        server = fed.state(model=model)
+        for _ in fed.rounds(server):
+            for _ in range(2):
+                fed.ask(fed.everyone(), self.local, {"global": server.model})
+
+
+def test_records_are_not_asked_beyond_their_budget(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="more often than the 3 times"):
+        epsilons(Overworked(), tmp_path)
