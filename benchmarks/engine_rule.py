@@ -28,9 +28,9 @@ from sordino import models
 from sordino.learning.descent import Descent
 from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Bookkeeper
-from sordino.privacy.gradients import clipped_sum
-from sordino.simulator.effort import WAYS, Size, eager_seconds
 from sordino.learning.records import Batch, Learner, Records, cross_entropy
+from sordino.privacy.clipping import clipped_sum
+from sordino.simulator.effort import WAYS, Size, eager_seconds
 
 Optimizer = Literal["sgd", "adam"]
 INPUTS, CLASSES, STEPS = (16, 64, 784, 3072), 10, 4

@@ -24,14 +24,15 @@ from torch.func import grad
 from torch.profiler import ProfilerActivity, profile
 
 from sordino import models
-from sordino.learning.descent import InPlace
 from sordino.errors import UserError
+from sordino.learning.compiled import COMPILER_OPTIONS, CompiledSum, compiled_sum
+from sordino.learning.descent import InPlace
 from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Bookkeeper
-from sordino.learning.compiled import COMPILER_OPTIONS, CompiledSum, compiled_sum
+from sordino.learning.records import Learner
+from sordino.privacy.gate import SampledGradients
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.noise import Seeded
-from sordino.learning.records import Learner
 
 BATCH, RECORDS, PASSES, STEPS = 64, 640, 8, 10
 Step = Callable[[], None]
@@ -104,10 +105,7 @@ def our_step(compiled: CompiledSum | None = None, rate: float = BATCH / RECORDS)
         y[:count],
         torch.zeros(count, dtype=torch.bool),
         keeper,
-        (rate, 1.0, 10**9),
-        torch.tensor([1.0]),
-        Seeded(0, "identity"),
-        ("local", 0, 0),
+        SampledGradients(Seeded(0, "identity"), (0, 0), (rate, 1.0, 10**9), torch.tensor([1.0])),
         compiled=compiled,
     )
 

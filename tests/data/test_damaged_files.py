@@ -20,8 +20,8 @@ from pyarrow import parquet
 from scipy.io import savemat
 
 from sordino.data import catalogue, federate, formats, load, summary
-from sordino.errors import UserError
 from sordino.data.selection import fewer
+from sordino.errors import UserError
 
 FILES = (*WRITERS, "heart-disease", "mnist.gz", "cifar10.tar.gz", "own.csv", "own.parquet", "own.npz")
 WORDS = (

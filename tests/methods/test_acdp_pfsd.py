@@ -9,10 +9,11 @@ import torch
 from torch import nn
 
 import sordino
-from sordino.methods.acdp_pfsd import ACDPpFSD
-from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.learning.parameters import flatten
 from sordino.learning.records import Learner, Records
+from sordino.methods.acdp_pfsd import ACDPpFSD
+from sordino.methods.dp_fedavg import DPFedAvg
+from sordino.parts.thresholds import Fixed
 
 
 def client() -> tuple[Records, torch.Tensor]:
@@ -29,7 +30,7 @@ def trained(method: ACDPpFSD | DPFedAvg, participations: float, teacher: torch.T
 
 
 def test_the_first_time_there_is_no_teacher() -> None:
-    ours = trained(ACDPpFSD(clipping="fixed"), 0.0, teacher=torch.randn(15))
+    ours = trained(ACDPpFSD(clipping=Fixed()), 0.0, teacher=torch.randn(15))
     assert torch.allclose(ours, trained(DPFedAvg(), 0.0), atol=1e-6)
 
 
@@ -38,7 +39,7 @@ def test_later_the_own_last_model_pulls(distillation: str) -> None:
     """A student that hears only its teacher comes to agree with it."""
     data, model = client()
     teacher = model + torch.randn(15, generator=torch.Generator().manual_seed(3))
-    method = ACDPpFSD(clipping="fixed", distillation=distillation, alpha=0.0, others=1.0, epochs=200)
+    method = ACDPpFSD(clipping=Fixed(), distillation=distillation, alpha=0.0, others=1.0, epochs=200)
     pulled = trained(method, 2.0, teacher)
     before = (data.logits(model) - data.logits(teacher)).softmax(1) - 1 / 3
     after = (data.logits(pulled) - data.logits(teacher)).softmax(1) - 1 / 3
@@ -46,7 +47,7 @@ def test_later_the_own_last_model_pulls(distillation: str) -> None:
 
 
 def test_without_distillation_it_is_dp_fedavg() -> None:
-    ours = trained(ACDPpFSD(clipping="fixed", distillation="none"), 3.0, teacher=torch.randn(15))
+    ours = trained(ACDPpFSD(clipping=Fixed(), distillation="none"), 3.0, teacher=torch.randn(15))
     assert torch.allclose(ours, trained(DPFedAvg(), 3.0), atol=1e-6)
 
 
@@ -59,7 +60,7 @@ def run(folder: Path, **keys: object) -> dict:
 def test_the_agent_moves_the_threshold_within_its_range(tmp_path: Path) -> None:
     from sordino.experiment.store import Store
 
-    result = run(tmp_path, set={"clip_low": 0.2, "clip_high": 0.9})
+    result = run(tmp_path, set={"clipping.low": 0.2, "clipping.high": 0.9})
     clips = [row["clip"] for row in Store(tmp_path).curve(result["run"])]
     assert all(0.2 <= clip <= 0.9 for clip in clips)
     assert len(set(clips)) > 10
@@ -70,7 +71,7 @@ def test_the_agent_moves_the_threshold_within_its_range(tmp_path: Path) -> None:
 def test_metrics_are_paid_for(tmp_path: Path) -> None:
     from sordino.experiment.store import Store
 
-    result = run(tmp_path, set={"reads": "metrics", "metrics_every": 3})
+    result = run(tmp_path, set={"clipping.reads": "metrics", "clipping.every": 3})
     assert result["epsilon"]["outsider"] == pytest.approx(8)
     rows = Store(tmp_path).ledger(result["run"])
     told = [row.round for row in rows if row.release == "loss"]

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from sordino.methods.dp_fedavg import DPFedAvg
-from sordino.methods.feddpa import FedDPA, scaled
 from sordino.learning.parameters import Layout, flatten
 from sordino.learning.records import Learner, Records
+from sordino.methods.dp_fedavg import DPFedAvg
+from sordino.methods.feddpa import FedDPA, scaled
 
 LAYOUT = Layout(("a", "b"), ((2, 2), (2,)))
 

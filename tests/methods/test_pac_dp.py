@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import sordino
-from sordino.experiment.config import Experiment
 from sordino.errors import UserError
+from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
-from sordino.methods.pac_dp import PACDP
 from sordino.experiment.store import Store
+from sordino.methods.pac_dp import PACDP
 
 KEYS = {"method": "pac-dp", "clients": 4, "partition": "iid", "rounds": 3, "delta": 1e-5}
 SETTINGS = {"epochs": 1, "batch": 60}
@@ -37,7 +37,7 @@ def test_each_client_spends_its_own_budget(tmp_path: Path) -> None:
     ledger = Store(tmp_path).ledger(result["run"])
     from sordino.privacy.ledger import Ledger
 
-    spent = Ledger(4, ledger).record_epsilons(1e-5)
+    spent = Ledger(4, "record", ledger).record_epsilons(1e-5)
     for client, budget in enumerate((1, 2, 4, 8)):
         assert 0.97 * budget < spent[client] <= budget
     assert result["epsilon_clients"]["min"] == pytest.approx(1, rel=0.03)
@@ -58,7 +58,7 @@ def test_thresholds_follow_the_curve_and_the_schedule(tmp_path: Path) -> None:
     prepared = prepare(
         Experiment.make(KEYS | {"store": tmp_path}, {"set": SETTINGS | {"curve": "mnist", "budgets": "0.1,1,0.1,1"}})
     )
-    thresholds = prepared.method._thresholds(prepared.record_plan.budgets)
+    thresholds = prepared.method._thresholds(prepared.allowance.of_records.budgets)
     assert thresholds.tolist() == pytest.approx([2.552, 7.949, 2.552, 7.949], abs=0.002)
 
 
