@@ -14,8 +14,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
-from sordino.experiment.config import Experiment, field_names
+from sordino.experiment.config import Experiment
+from sordino.experiment.hyperparameters import field_names
 from sordino.methods import find, names
+from sordino.named import named, settings
 
 
 def words(text: str) -> list[str]:
@@ -64,6 +66,12 @@ TOML = [
     *(b"[set]\n[set]", b"set = 3", b"set = [1, 2]", b"[[set]]\na = 1", b"[set.model]\n", b"[set]\n'' = 3", b"'' = 3"),
     *(b"[set]\n'.' = 3", b"[set]\n'..' = 3", b"[set]\n'model' = 3", b"[rounds]\nx = 1", b"model = 3", b"rounds = nan"),
     *(b"rounds = 1979-05-27", b"epsilon = '8'", b"variant = ['paper']", b"shape = [1, 8, 8]", b"shape = 3"),
+    *(
+        b"[set.clipping]\nrule = 'quantile'",
+        b"[set.clipping]\nrule = 3",
+        b"[set.clipping.rule]\na = 1",
+        b"[set]\nrule = 1",
+    ),
     *(b"shape = [-1]", b"shape = ['x']", "seed = 1 # \u00e9".encode("latin-1"), "seed = 1".encode("utf-16")),
 ]
 """Files that are hardly experiments."""
@@ -255,7 +263,7 @@ def spoiled(chance: random.Random) -> tuple[dict[str, Any], dict[str, Any]]:
         where = chance.random()
         if where < 0.5:
             name = chance.choice(sorted(field_names(find(method))))
-            hyper[name] = value_for(chance, name, hints[name])
+            hyper |= hyper_parameter(chance, name, hints[name])
         elif where < 0.9:
             name = chance.choice(sorted(set(Experiment.model_fields) - {"set", "compiled"}))
             keys[name] = value_for(chance, name, Experiment.model_fields[name].annotation)
@@ -263,6 +271,18 @@ def spoiled(chance: random.Random) -> tuple[dict[str, Any], dict[str, Any]]:
             keys["model"] = chance.choice(["mlp", "mlp", "logistic"])
             hyper[chance.choice(MODEL_OPTIONS)] = chance.choice([*WHOLE, *REAL, *JUNK, [4, 4], "4,4"])
     return keys, hyper
+
+
+def hyper_parameter(chance: random.Random, name: str, hint: Any) -> dict[str, Any]:
+    """A value for a hyper-parameter; where that is one of several kinds, mostly one of them and one of its settings."""
+    choice = named(hint)
+    if choice is None or chance.random() < 0.1:
+        return {name: value_for(chance, name, hint)}
+    kind = chance.choice(sorted(choice.kinds))
+    found: dict[str, Any] = {chance.choice([name, name, f"{name}.rule"]): kind}
+    own = settings(choice.kinds[kind]) or {"nothing": float}
+    setting = chance.choice(sorted(own))
+    return found | {f"{name}.{setting}": value_for(chance, setting, own[setting])}
 
 
 def value_for(chance: random.Random, name: str, hint: Any) -> Any:

@@ -20,7 +20,9 @@ def test_run_is_the_command_run(tmp_path: Path) -> None:
     by_command = command(
         "run", "--method=dp-fedavg", "--epsilon=3", *QUICK, "--store", tmp_path / "b", "--json"
     ).document
+    together = by_command.pop("over_runs")  # of the store: it is no part of the run's own result
     assert by_python | {"seconds": 0} == by_command | {"seconds": 0}
+    assert (together["runs"], together["epsilon"]["outsider"]) == (1, pytest.approx(3))
 
 
 def test_run_takes_a_file_and_keywords(tmp_path: Path) -> None:

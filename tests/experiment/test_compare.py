@@ -10,7 +10,7 @@ import pytest
 from helpers import QUICK, QUICK_KEYS, command
 
 from sordino.errors import UserError
-from sordino.experiment.compare import _verdict, compare
+from sordino.experiment.compare import _verdicts, compare
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
 from sordino.experiment.store import Store
@@ -104,9 +104,10 @@ def test_the_command_prints_a_table_and_draws_curves(tmp_path: Path) -> None:
         assert sentence in " ".join(shown.out.split())
 
 
-def row(method: str, accuracy: float, spread: float, epsilon: float | None) -> dict[str, Any]:
+def row(method: str, accuracy: float, spread: float, epsilon: float | None, unit: str = "client") -> dict[str, Any]:
     return {
         "method": method,
+        "unit": unit,
         "seeds": 3,
         "accuracy": {"personal": {"mean": accuracy, "spread": spread}},
         "epsilon": {"outsider": epsilon, "peer": epsilon, "server": None if epsilon is None else 10 * epsilon},
@@ -114,20 +115,20 @@ def row(method: str, accuracy: float, spread: float, epsilon: float | None) -> d
 
 
 def test_a_clear_winner() -> None:
-    assert _verdict([row("local", 0.80, 0.01, 0.0), row("feddpa", 0.90, 0.02, 8.0)], "outsider") == [
+    assert _verdicts([row("local", 0.80, 0.01, 0.0), row("feddpa", 0.90, 0.02, 8.0)], "outsider") == [
         "feddpa has the best personal accuracy, 90.0%, 10.0% above local: more than the spread over seeds."
     ]
 
 
 def test_no_clear_winner() -> None:
-    assert _verdict([row("local", 0.80, 0.01, 0.0), row("feddpa", 0.81, 0.02, 8.0)], "outsider") == [
+    assert _verdicts([row("local", 0.80, 0.01, 0.0), row("feddpa", 0.81, 0.02, 8.0)], "outsider") == [
         "feddpa has the best personal accuracy, 81.0%, 1.0% above local: within the spread over seeds: no clear winner."
     ]
 
 
 def test_a_federation_that_does_not_pay_is_told_so() -> None:
     rows = [row("local", 0.80, 0.01, 0.0), row("dp-fedavg", 0.5, 0.01, 8.0), row("feddpa", 0.7, 0.01, 8.0)]
-    assert _verdict(rows, "outsider") == [
+    assert _verdicts(rows, "outsider") == [
         "local has the best personal accuracy, 80.0%, 10.0% above feddpa: more than the spread over seeds.",
         "dp-fedavg does not pay here: local training gives 80.0% without spending any privacy.",
         "feddpa does not pay here: local training gives 80.0% without spending any privacy.",
@@ -135,14 +136,32 @@ def test_a_federation_that_does_not_pay_is_told_so() -> None:
 
 
 def test_unequal_epsilons_are_told() -> None:
-    first, _ = _verdict([row("dp-fedavg", 0.5, 0.01, 8.0), row("feddpa", 0.7, 0.01, 9.0)], "outsider")
+    first, _ = _verdicts([row("dp-fedavg", 0.5, 0.01, 8.0), row("feddpa", 0.7, 0.01, 9.0)], "outsider")
     assert first == "The private methods are NOT at equal epsilon: dp-fedavg 8.00, feddpa 9.00."
 
 
 def test_a_method_without_privacy_does_not_contend() -> None:
     rows = [row("fedavg", 0.99, 0.0, None), row("local", 0.80, 0.01, 0.0), row("feddpa", 0.9, 0.01, 8.0)]
-    assert _verdict(rows, "outsider")[0].startswith("feddpa has the best personal accuracy")
-    assert _verdict(rows[:1], "outsider") == []
+    assert _verdicts(rows, "outsider")[0].startswith("feddpa has the best personal accuracy")
+    assert _verdicts(rows[:1], "outsider") == []
+
+
+def test_what_protects_clients_is_not_ranked_with_what_protects_records() -> None:
+    rows = [
+        row("local", 0.80, 0.01, 0.0),
+        row("feddpa", 0.90, 0.02, 8.0),
+        row("pac-dp", 0.99, 0.01, 4.0, "record"),
+        row("dp-fedavg-record", 0.70, 0.01, 4.0, "record"),
+    ]
+    assert _verdicts(rows, "outsider") == [
+        "Client-level and record-level methods are not ranked together: their epsilons protect other things.",
+        "Protecting one client: feddpa has the best personal accuracy, 90.0%, 10.0% above local: more than the spread "
+        "over seeds.",
+        "Protecting one record: pac-dp has the best personal accuracy, 99.0%, 19.0% above local: more than the spread "
+        "over seeds.",
+        "Protecting one record: dp-fedavg-record does not pay here: local training gives 80.0% without spending any "
+        "privacy.",
+    ]
 
 
 def test_methods_may_come_with_their_own_hyper_parameters(tmp_path: Path) -> None:
@@ -157,7 +176,7 @@ def test_methods_may_come_with_their_own_hyper_parameters(tmp_path: Path) -> Non
 
 def test_one_seed_is_no_proof() -> None:
     rows = [row("local", 0.80, 0.0, 0.0) | {"seeds": 1}, row("feddpa", 0.90, 0.0, 8.0) | {"seeds": 1}]
-    assert "from one seed" in _verdict(rows, "outsider")[0]
+    assert "from one seed" in _verdicts(rows, "outsider")[0]
 
 
 def test_records_set_aside_for_one_method_are_set_aside_for_all(tmp_path: Path) -> None:
