@@ -237,6 +237,10 @@ class Method:
         """Whether the server judges models on records that belong to no client."""
         return False
 
+    def check_data(self, people: str) -> None:
+        """Refuse data that this method must not protect; `people` is the digest of all their records."""
+        return
+
     def shared_models(self, state: State, clients: int) -> tuple[Tensor, Tensor] | None:
         """The models that the server holds, one row each, and the number of each client's; None where it has none."""
         model = state.__dict__.get("model")

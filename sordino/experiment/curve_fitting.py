@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment, check_seeds
-from sordino.experiment.prepare import prepare
+from sordino.experiment.prepare import deal, prepare
 from sordino.experiment.run import start
 from sordino.parts.curves import Curve, check, filtered, fit
 
@@ -26,7 +27,8 @@ def fit_curve(
 ) -> tuple[Curve, list[tuple[float, float]], list[dict[str, float]]]:
     """The curve, the best threshold at each budget, and the accuracy at every point of the grid.
 
-    `keys` describe the simulated experiment on the proxy data; clients have equal budgets there.
+    `keys` describe the simulated experiment on the proxy data; clients have equal budgets there. The curve remembers
+    which data these were: it must not be used to protect them.
     """
     if len(epsilons) < 3:
         raise UserError("A curve needs at least three budgets to be fitted.")
@@ -42,7 +44,9 @@ def fit_curve(
         chosen = max(accuracies, key=lambda clip: accuracies[clip])
         best.append((epsilon, chosen))
         tell(f"epsilon {epsilon:g}: best threshold {chosen:g}, accuracy {accuracies[chosen]:.1%}")
-    return fit(filtered(best), kind, monotone), best, grid
+    curve = fit(filtered(best), kind, monotone)
+    people = deal(_experiment(keys, best[0][0], best[0][1], 0)).people
+    return replace(curve, provenance=curve.provenance | {"people": people}), best, grid
 
 
 def _accuracy(keys: Mapping[str, Any], epsilon: float, clip: float, seeds: int) -> float:

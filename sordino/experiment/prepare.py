@@ -106,6 +106,7 @@ def prepare(
     if experiment.precision == "bf16" and torch.device(experiment.device).type == "cpu":
         bf16.secure()  # before anything is computed here
     data, public = _deal(experiment, method) if data is None else (data, None)
+    method.check_data(data.people)
     method = method.settled(len(data.clients))
     name = experiment.model or models.default(data.shape, data.classes)
     torch.manual_seed(Seeded(experiment.seed).key("initial model") >> 32)

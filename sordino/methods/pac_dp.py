@@ -85,6 +85,14 @@ class PACDP(RecordLevel):
     def needs_public(self) -> bool:
         return self.hot_start
 
+    def check_data(self, people: str) -> None:
+        fitted_on = None if self.curve is None else self._curve(self.curve).people
+        if people and people == fitted_on:
+            raise UserError(
+                f"The curve {self.curve} was fitted on the very data that it would help to protect, and its thresholds "
+                "would disclose them: fit one on other, public data (`sordino curve fit --data ...`)."
+            )
+
     def notes(self, schedule: Schedule, budget: Budget) -> list[str]:
         if self.curve is None:
             return [f"No curve is given: every client clips at {self.clip:g}. Fit one with `sordino curve fit`."]
@@ -92,7 +100,10 @@ class PACDP(RecordLevel):
 
     def discloses(self) -> list[str]:
         public = "A client's budget shows in its threshold and its noise: budgets are treated as public."
-        return [*super().discloses(), public]
+        found = [*super().discloses(), public]
+        if self.curve is not None and self._curve(self.curve).people is None:
+            found.append("The curve does not say which data it was fitted on; thresholds disclose something of those.")
+        return found
 
     def published_multiplier(self, epsilon: float, delta: float, rounds: int, records: int) -> float:
         """The smallest z with min over orders 2..64 of T a / (2 z^2) + ln(1/delta) / (a - 1) at most epsilon."""

@@ -46,6 +46,11 @@ class Curve:
     provenance: dict[str, Any] = field(default_factory=dict)
     """Where it comes from."""
 
+    @property
+    def people(self) -> str | None:
+        """The digest of all records of the data that it was fitted on; None where that is not known."""
+        return self.provenance.get("people")
+
     def __call__(self, epsilon: float) -> float:
         """C, held to [clip_low, clip_high]; refused outside of [low, high], and where the curve is not positive."""
         if not self.low <= epsilon <= self.high:
