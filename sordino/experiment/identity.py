@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import hashlib
 import inspect
 import json
@@ -23,26 +25,52 @@ def identity_of(configuration: dict[str, Any], data_fingerprint: str, *code: obj
 
 
 def source_files(kind: object) -> set[Path]:
-    """The files of a class and of the classes it is made of; of a user's own, also the loaded modules beside them."""
-    found = set()
+    """The files of a class and of the classes it is made of; of a user's own also the files beside them that they
+    import, directly or not, whether they have been loaded yet or not."""
+    found: set[Path] = set()
     for one in inspect.getmro(kind) if inspect.isclass(kind) else (kind,):
         module = inspect.getmodule(one)
         file = getattr(module, "__file__", None)
         if module is None or file is None or module.__name__.partition(".")[0] in NOT_OURS:
             continue
         path = Path(file).resolve()
-        found.add(path)
-        if not path.is_relative_to(PACKAGE):
-            found |= {other for other in loaded_files() if other.is_relative_to(path.parent)}
-    return {path for path in found if path.suffix == ".py" and path.exists()}
+        if path.is_relative_to(PACKAGE) or INSTALLED & set(path.parts):
+            found.add(path)
+        else:
+            depth = module.__name__.count(".") + (path.name == "__init__.py")
+            found |= with_imports(path, path.parents[depth])
+    return found
 
 
-NOT_OURS = {*sys.stdlib_module_names, "builtins", "torch", "numpy"}
+NOT_OURS = {*sys.stdlib_module_names, "builtins", "torch", "numpy"} - {"__main__"}
 """Whose code is known by its version."""
+INSTALLED = {"site-packages", "dist-packages"}
 
 
-def loaded_files() -> set[Path]:
-    """The source files of all loaded modules that were not installed."""
-    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
-    paths = {Path(file).resolve() for file in files if file}
-    return {path for path in paths if not {"site-packages", "dist-packages"} & set(path.parts)}
+def with_imports(path: Path, root: Path) -> set[Path]:
+    """A source file and all files below `root`, where its modules are looked for, that it imports, directly or not."""
+    found: set[Path] = set()
+    waiting = {path}
+    while waiting:
+        found |= waiting
+        waiting = set().union(*(imported(one, root) for one in waiting)) - found
+    return found
+
+
+def imported(path: Path, root: Path) -> set[Path]:
+    """The files below `root` that a source file names in its import statements, wherever they stand in it."""
+    with contextlib.suppress(SyntaxError, ValueError):  # whoever imports it will be told
+        stems: set[Path] = set()
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if isinstance(node, ast.Import):
+                names, base = [alias.name for alias in node.names], root
+            elif isinstance(node, ast.ImportFrom):
+                names = [f"{node.module or ''}.{alias.name}".strip(".") for alias in node.names]
+                base = path.parents[node.level - 1] if node.level else root
+            else:
+                continue
+            parts = [name.split(".") for name in names]
+            stems |= {base.joinpath(*one[:end]) for one in parts for end in range(len(one) + 1)}
+        files = {file for stem in stems for file in (stem.parent / f"{stem.name}.py", stem / "__init__.py")}
+        return {file.resolve() for file in files if file.is_file()}
+    return set()

@@ -131,7 +131,7 @@ def _read(path: Path, previous: bytes) -> tuple[list[tuple[Row, bytes]], int]:
         except (ValueError, TypeError, struct.error) as error:
             raise damaged(path) from error
         previous = row.link(previous)
-        if previous != link:
+        if previous != link or _content(row) != body:  # a size too large reads the same row
             raise damaged(path)
         rows.append((row, link))
         end = behind

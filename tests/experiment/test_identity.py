@@ -1,0 +1,151 @@
+"""The identity of a run is that of everything that decides its results, and of nothing else."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import QUICK_KEYS, refused
+
+from sordino.api import run
+from sordino.experiment import identity
+from sordino.experiment.compare import compare
+from sordino.experiment.config import Experiment
+from sordino.experiment.identity import identity_of
+from sordino.experiment.prepare import prepare
+from sordino.experiment.store import Store
+
+METHOD = """
+from dataclasses import dataclass
+from sordino.methods.dp_fedavg import DPFedAvg
+from helping.scaling import scaled
+
+@dataclass(frozen=True)
+class Own(DPFedAvg):
+    def run(self, fed, model):
+        import late_helper
+        super().run(fed, scaled(model))
+"""
+NETWORK = """
+import math
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.layer = nn.Linear(math.prod(shape), classes)
+
+    def forward(self, x):
+        return self.layer(x.flatten(1))
+"""
+FILES = {
+    "own_method.py": METHOD,
+    "own_network.py": NETWORK,
+    "helping/__init__.py": "",
+    "helping/scaling.py": "from . import constants\n\ndef scaled(model):\n    return constants.FACTOR * model\n",
+    "helping/constants.py": "FACTOR = 1\n",
+    "late_helper.py": "import helping.unused_by_others\n",
+    "helping/unused_by_others.py": "",
+    "stranger.py": "",
+}
+KEYS: dict[str, Any] = QUICK_KEYS | {"method": "own_method:Own", "model": "own_network:Net", "epsilon": 4}
+
+
+@pytest.fixture
+def edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+    """Change a file of the user's own: text is put behind what stands in it, and its module is forgotten."""
+
+    def forget() -> None:
+        for name in list(sys.modules):
+            if name.partition(".")[0] in ("own_method", "own_network", "helping", "late_helper", "stranger"):
+                monkeypatch.delitem(sys.modules, name)
+
+    def edited(name: str, text: str) -> None:
+        with (tmp_path / "code" / name).open("a") as file:
+            file.write(text)
+        forget()
+        importlib.invalidate_caches()
+
+    for name, content in FILES.items():
+        (tmp_path / "code" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "code" / name).write_text(content)
+    monkeypatch.syspath_prepend(str(tmp_path / "code"))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    forget()
+    return edited
+
+
+def found(**changes: Any) -> str:
+    return prepare(Experiment.make(KEYS | changes)).identity
+
+
+def test_what_decides_the_results_and_what_does_not() -> None:
+    def of(*changes: dict[str, Any]) -> str:
+        return identity_of(Experiment.make({"rounds": 3}, *changes).decisive(), "data")
+
+    for harmless in ({"store": "x"}, {"workers": 2}, {"data_dir": "x"}, {"data": "moved"}, {"budget_over_runs": 9}):
+        assert of(harmless) == of()
+    telling = [{"rounds": 4}, {"seed": 1}, {"epsilon": 1}, {"set": {"tau": 0.1}}, {"engine": "stacked"}]
+    telling += [{"set": {"clipping": "quantile"}}, {"set": {"clipping": "quantile", "clipping.rate": 0.3}}]
+    others = {of(change) for change in telling}
+    assert (
+        len(others | {of(), identity_of(Experiment.make({"rounds": 3}).decisive(), "other data")}) == len(telling) + 2
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name != "stranger.py"])
+def test_an_edited_file_is_another_experiment(name: str, edit: Callable[[str, str], None]) -> None:
+    """Also one that is imported by what is imported, and one that is imported only while the method runs."""
+    before = found()
+    assert found() == before
+    edit(name, "\n# a change\n")
+    assert found() != before
+
+
+def test_what_happens_to_be_loaded_or_to_lie_beside_changes_nothing(edit: Callable[[str, str], None]) -> None:
+    before = found()
+    edit("stranger.py", "import own_method\n")
+    importlib.import_module("stranger")
+    importlib.import_module("late_helper")
+    assert found() == before
+
+
+def test_another_version_of_the_package_is_another_experiment(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = prepare(Experiment.make(QUICK_KEYS)).identity
+    monkeypatch.setattr(identity, "VERSION", "0.0.0")
+    assert prepare(Experiment.make(QUICK_KEYS)).identity != before
+
+
+def test_a_comparison_runs_an_edited_method_anew(
+    edit: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def runs() -> int:
+        rows = compare(Experiment.make(KEYS | {"store": tmp_path / "store"}), ["own_method:Own"], seeds=1).rows
+        (name,) = rows[0]["runs"]
+        assert name == Store(tmp_path / "store").all()[0].run
+        return len(Store(tmp_path / "store").all())
+
+    assert (runs(), runs()) == (1, 1)
+    edit("own_method.py", "\n    rate: float = 0.2\n")
+    assert (runs(), runs()) == (2, 2)
+    one, other = ((row.summary or {})["accuracy"] for row in Store(tmp_path / "store").all())
+    assert one != other
+    edit("own_network.py", "# a change\n")
+    assert runs() == 3
+    monkeypatch.setattr(identity, "VERSION", "0.0.0")
+    assert (runs(), runs()) == (4, 4)
+
+
+def test_a_run_is_not_taken_up_with_other_code(edit: Callable[[str, str], None], tmp_path: Path) -> None:
+    def stop(report: Any) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(store=tmp_path / "store", watch=stop, **KEYS)
+    (row,) = Store(tmp_path / "store").all()
+    edit("helping/constants.py", "FACTOR = 2\n")
+    assert "other code of its method or network" in refused("resume", row.run, "--store", tmp_path / "store")

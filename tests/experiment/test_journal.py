@@ -1,0 +1,199 @@
+"""What was charged since the last checkpoint is on disk before anything is asked, and shows when it has changed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from helpers import QUICK_KEYS, command, refused
+from killing import trace
+from torch import Tensor
+
+from sordino import server
+from sordino.api import resume, run
+from sordino.errors import UserError
+from sordino.experiment.journal import Journal, rows_after
+from sordino.experiment.store import Store
+from sordino.method import Federation
+from sordino.methods.dp_fedavg import DPFedAvg
+from sordino.privacy.ledger import BLANK, Ledger, Row
+from sordino.privacy.release import Charge
+from sordino.server import RoundReport
+
+
+def rows(count: int) -> list[Row]:
+    """Rows of all kinds."""
+    charge = Charge(np.array([1.0, 0.5]), np.array([[2.0, 1.0, 0.5], [3.0, 1.5, 0.75]]), reason="as it is — bare")
+    sampled = Charge.of_records("training", [(0.1, 1.3, 7), (0.2, 1.1, 5)])
+    return [
+        Row.of((number, number, "step", "update"), [3, 70_000], sampled if number % 2 else charge)
+        for number in range(count)
+    ]
+
+
+def written(folder: Path, chosen: list[Row]) -> tuple[Path, list[bytes]]:
+    """A journal with these rows, and their links."""
+    links = Ledger(70_001, rows=chosen).links
+    journal = Journal(folder, 0, BLANK)
+    journal.write(chosen, links)
+    journal.close()
+    return journal.path, links
+
+
+def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
+    chosen = rows(4)
+    _, links = written(tmp_path, chosen)
+    assert rows_after(tmp_path, 0, BLANK) == chosen
+    assert rows_after(tmp_path, 4, links[-1]) == []
+
+
+def test_a_row_is_on_disk_when_it_has_been_written(tmp_path: Path) -> None:
+    chosen = rows(1)
+    journal = Journal(tmp_path, 0, BLANK)
+    assert not journal.path.exists()
+    journal.write(chosen, Ledger(70_001, rows=chosen).links)
+    assert rows_after(tmp_path, 0, BLANK) == chosen
+    journal.close()
+
+
+def test_a_torn_tail_is_ignored_wherever_it_is_torn(tmp_path: Path) -> None:
+    """A record that was not finished paid for nothing; writing goes on where the last whole one ends."""
+    chosen = rows(3)
+    path, links = written(tmp_path, chosen)
+    whole = path.read_bytes()
+    ends = []
+    for count in (1, 2):
+        (tmp_path / str(count)).mkdir()
+        ends.append(written(tmp_path / str(count), chosen[:count])[0].stat().st_size)
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place])
+        known = sum(place >= end for end in ends)
+        assert rows_after(tmp_path, 0, BLANK) == chosen[:known]
+        if place % 50:
+            continue
+        journal = Journal(tmp_path, 0, BLANK)
+        journal.write(chosen, links)  # a resumed run charges everything again
+        journal.close()
+        assert path.read_bytes() == whole
+
+
+def test_a_changed_byte_is_told_wherever_it_is(tmp_path: Path) -> None:
+    path, _ = written(tmp_path, rows(2))
+    whole = path.read_bytes()
+    for place in range(len(whole)):
+        for change in (1, 128):
+            path.write_bytes(whole[:place] + bytes([whole[place] ^ change]) + whole[place + 1 :])
+            with pytest.raises(UserError, match=f"The journal {path} is damaged"):
+                rows_after(tmp_path, 0, BLANK)
+            with pytest.raises(UserError, match=f"The journal {path} is damaged"):
+                Journal(tmp_path, 0, BLANK)
+
+
+def test_a_journal_of_another_run_is_told(tmp_path: Path) -> None:
+    written(tmp_path, rows(2))
+    with pytest.raises(UserError, match="is damaged"):
+        Journal(tmp_path, 0, bytes([1]) * 32)
+
+
+def test_what_is_yet_to_be_charged_again_goes_over_into_the_next_journal(tmp_path: Path) -> None:
+    chosen = rows(4)
+    _, links = written(tmp_path, chosen)
+    first = Journal(tmp_path, 0, BLANK)
+    first.write(chosen[:1], links[:1])
+    second = first.following(1)
+    assert second.path != first.path
+    assert rows_after(tmp_path, 1, links[0]) == chosen[1:]
+    second.write(chosen[1:3], links[1:3])
+    with pytest.raises(UserError, match="does not repeat itself: step of round 4 charges otherwise for update"):
+        second.check_settled()
+    second.write(chosen[3:], links[3:])
+    second.check_settled()
+    second.close()
+    assert rows_after(tmp_path, 1, links[0]) == chosen[1:]
+
+
+@dataclass(frozen=True)
+class Wavering(DPFedAvg):
+    """DP-FedAvg that is not a function of its seed, messages and data."""
+
+    title: ClassVar[str] = "wavers"
+    whims: ClassVar[dict[str, Any]] = {}
+
+    def run(self, fed: Federation, model: Tensor) -> None:
+        state = fed.state(model=model)
+        for number in fed.rounds(state):
+            if number == self.whims.get("last"):
+                break
+            message = {"global": state.model, "clip": self.whims.get("clip", 0.5)}
+            state.model = state.model + fed.ask(fed.sample(), self.local, message).mean("update")
+
+
+KEYS: dict[str, Any] = QUICK_KEYS | {"rounds": 6, "method": f"{__name__}:Wavering", "noise_multiplier": 1.0}
+
+
+def stopped(store: Path, after: int, name: str | None = None) -> str:
+    """A run that was stopped, or stopped again, after so many rounds."""
+
+    def stop(report: RoundReport) -> None:
+        if report.round + 1 == after:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(store=store, watch=stop, **KEYS) if name is None else resume(name, store, watch=stop)
+    return Store(store).all()[0].run
+
+
+@pytest.mark.parametrize("saves", [False, True])
+@pytest.mark.parametrize("whim", [{"clip": 0.6}, {"last": 3}, {"last": 0}])
+def test_a_run_whose_charges_differ_is_refused(
+    whim: dict[str, Any], saves: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Rounds 1 to 4 were asked and charged; after the resumption another threshold is used, or fewer rounds are."""
+    name = stopped(tmp_path, after=4)
+    monkeypatch.setattr(server, "SAVE_SECONDS", 0 if saves else 1e9)
+    monkeypatch.setattr(Wavering, "whims", whim)
+    sentence = refused("resume", name, "--store", tmp_path, "--json")
+    assert "The run does not repeat itself: local of round" in sentence
+    assert "start the run anew with `sordino run`" in sentence
+    assert Store(tmp_path).get(name).state == "stopped"
+
+
+def test_a_run_whose_charges_are_the_same_goes_on(tmp_path: Path) -> None:
+    name = stopped(tmp_path / "stopped", after=4)
+    assert command("resume", name, "--store", tmp_path / "stopped", "--json").code == 0
+    assert trace(tmp_path / "stopped", name) == trace(tmp_path / "whole", run(store=tmp_path / "whole", **KEYS)["run"])
+
+
+def charged(store: Path, name: str) -> int:
+    """How many rows a stopped run has in its database and its journal."""
+    known = Store(store).ledger(name)
+    return len(known) + len(rows_after(store / "runs" / name, len(known), Ledger(8, rows=known).head))
+
+
+def test_what_was_asked_stays_charged_however_often_a_run_is_stopped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Five rounds were asked; resumed sessions come less far, with and without checkpoints on the way."""
+    name = stopped(tmp_path / "stopped", after=5)
+    assert charged(tmp_path / "stopped", name) == 5
+    for seconds, after in ((0, 2), (1e9, 3), (0, 4)):
+        monkeypatch.setattr(server, "SAVE_SECONDS", seconds)
+        stopped(tmp_path / "stopped", after, name)
+        assert charged(tmp_path / "stopped", name) == 5
+    assert len(Store(tmp_path / "stopped").ledger(name)) == 3
+    resume(name, tmp_path / "stopped")
+    assert trace(tmp_path / "stopped", name) == trace(tmp_path / "whole", run(store=tmp_path / "whole", **KEYS)["run"])
+
+
+def test_a_damaged_journal_is_told_when_its_run_is_taken_up(tmp_path: Path) -> None:
+    name = stopped(tmp_path, after=2)
+    (journal,) = (tmp_path / "runs" / name).glob("ledger-*")
+    whole = journal.read_bytes()
+    journal.write_bytes(whole[:40] + bytes([whole[40] ^ 1]) + whole[41:])
+    assert f"The journal {journal} is damaged" in refused("resume", name, "--store", tmp_path)
+    journal.write_bytes(whole)
+    assert command("resume", name, "--store", tmp_path, "--json").code == 0
+    assert not journal.exists()
