@@ -58,6 +58,7 @@ CLUSTERS = ("--method=adadp-cfl",)
         (["run", "--method=lacking:M"], "'lacking' cannot be imported: ModuleNotFoundError"),
         (["run", "--method=raising:M"], "The method 'raising:M' cannot be made: RuntimeError: one two"),
         (["run", "--method=raising:Net"], "not a method"),
+        (["run", "--method=sordino.method:Method"], "it has no `run`"),
         (["run", "--method=raising:Untyped"], "types that are not known"),
         (["run", "--model=raising:Net"], "The model 'raising:Net' cannot be made: RuntimeError: one two"),
         (["run", "--model=raising:Wants"], "missing a required argument: 'more'"),
