@@ -49,7 +49,7 @@ CLUSTERS = ("--method=adadp-cfl",)
         (["run", *RECORD, "--set=budgets='8:1e300,1:1e300'"], "is not understood"),
         (["run", "--variant=paper", "--epsilon=0.01"], "cannot print epsilon = 0.01"),
         (["run", "--model=mlp", f"--set=model.hidden={10**9}"], "this machine has"),
-        (["run", "--model=mlp", f"--set=model.hidden={10**12}"], "widths from 1 to 1,000,000,000"),
+        (["run", "--model=mlp", f"--set=model.hidden={10**12}"], "positive widths of at most 1,000,000,000"),
         (["run", "--set=device=meta"], "computes nothing"),
         (["run", "--data=~nobody-here/x"], "home of a user who is not known"),
         (["run", f"--data={'y' * 5000}"], "cannot be used: File name too long"),
