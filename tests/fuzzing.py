@@ -106,12 +106,15 @@ class M(Method):
     def __post_init__(self):
         raise RuntimeError("one\\ntwo")
 
-class N(Method):
+    def run(self, fed, model):
+        pass
+
+class N(M):
     def __init__(self, more):
         pass
 
 @dataclass(frozen=True)
-class Untyped(Method):
+class Untyped(M):
     odd: "no_such_type" = 1
 """,
     "leaving": "import sys\nsys.exit(3)\n",

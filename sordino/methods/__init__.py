@@ -29,4 +29,6 @@ def _dotted(name: str) -> type[Method]:
     found = dotted.find(name)
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise UserError(f"{name!r} is not a method: it must be a subclass of sordino.method.Method.")
+    if found.run is Method.run:
+        raise UserError(f"{name!r} is not a method that can be run: it has no `run`, the server's side.")
     return found

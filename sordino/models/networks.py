@@ -198,7 +198,8 @@ def _widths(hidden: int | str | Sequence[int]) -> list[int]:
         widths = []
     if not widths or any(type(width) is not int or not 1 <= width <= WIDEST for width in widths):
         raise UserError(
-            f"The option 'hidden' is one or more widths from 1 to {WIDEST:,}, like 64 or '64,64', not {quoted(hidden)}."
+            f"The option 'hidden' is one or more positive widths of at most {WIDEST:,}, like 64 or '64,64', "
+            f"not {quoted(hidden)}."
         )
     return widths
 
