@@ -21,8 +21,8 @@ from sordino.privacy.records import RecordPlan
 from sordino.privacy.release import Gradients
 from sordino.simulator.effort import eager_seconds
 
-COMPILING = 30.0
-"""The seconds that compiling takes, on a busy machine and for the first time."""
+COMPILING = 40.0
+"""The seconds that compiling takes, on a busy machine and for the first time, its trial in a child included."""
 SAVED = 0.25
 """The share of an eager step that compiling saves: about a quarter with convolutions, more in smaller networks."""
 

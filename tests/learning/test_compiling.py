@@ -63,7 +63,7 @@ def test_short_runs_are_not_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_long_runs_are_compiled_when_it_pays(
     seconds: float, choice: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """4 clients, 400 rounds of 5 steps: 8,000 steps, of which a quarter is saved; compiling takes 30 seconds."""
+    """4 clients, 400 rounds of 5 steps: 8,000 steps, of which a quarter is saved; compiling takes 40 seconds."""
     monkeypatch.setattr(compiling, "compile_for", made)
     monkeypatch.setattr(compiling, "eager_seconds", lambda *_: seconds)
     prepared = prepare(experiment(tmp_path, rounds=400))
