@@ -70,7 +70,7 @@ MUTANTS = [
     ),
     ("records: rounding of the sum is left out", "per_example.py", ", self.inputs) * apart", ", self.inputs) * 0"),
     ("records: rounding is taken for a tenth", "per_example.py", ".eps / 2)", ".eps / 20)"),
-    ("records: output gradients in float32", "per_example.py", "self._slopes().double()", "self._slopes()"),
+    ("records: output gradients in float32", "per_example.py", "1, 2), slopes)", "1, 2).float(), slopes.float())"),
     ("records: activations in float32", "per_example.py", "(part.double() for part in", "(part for part in"),
     ("records: norms in float32", "per_example.py", "dim=1, dtype=torch.float64)", "dim=1).double()"),
     ("records: the bias is left out", "per_example.py", "products + 1 if", "products if"),
