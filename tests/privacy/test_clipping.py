@@ -181,17 +181,38 @@ def test_gradients_that_cancel_over_positions_are_seen(remainder: float) -> None
         assert at.exact(x, labels(x)) <= 1
 
 
+def test_tiny_output_gradients_of_huge_records_are_seen() -> None:
+    """A sure prediction for a record of huge numbers: output gradients of 1e-24, whose squares vanish in float32."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 5))
+    with torch.no_grad():
+        module[1].weight.zero_()
+        module[1].weight[0], module[1].bias[:] = 55 / (64 * 1e17), 0.0
+    at, x, y = Case(module, SHAPE, 1e-9), torch.full((2, *SHAPE), 1e17), torch.tensor([0, 0])
+    slope = at.book(x, y).pages[0].slope
+    assert slope is not None
+    assert 0 < float(slope.abs().max()) < 1e-23
+    assert 0.999 < at.as_added(x, y) <= 1
+
+
 def pacdp() -> Case:
     """PAC-DP's network with a model whose output gradients cancel over the positions of a flat image."""
     torch.manual_seed(0)
     module = models.build("cnn-mnist-pacdp", (1, 28, 28), 10)
     inner = torch.zeros(4, 4)
-    inner[1:3, 1:3] = torch.tensor([[1.0, -1.0], [-1.0, 1.0]])
+    inner[1:3, 1:3] = torch.tensor([[1.0, -1.0], [-1.0, 1.0 + 2.0**-12]])
     with torch.no_grad():
         weight = torch.rand(32, 32, 1) * inner.flatten()
         module.fc1.weight.copy_(weight.flatten(1))
         module.fc1.bias.fill_(1.0)
     return Case(module, (1, 28, 28), 1.0, layered=True)
+
+
+def test_flat_images_are_clipped_in_pacdps_network() -> None:
+    at, y = pacdp(), torch.arange(10)
+    for value in (1.0, 254.9, 255.0, 1000.0):
+        x = torch.full((10, *at.shape), value)
+        assert at.as_added(x, y) <= 1
+        assert at.exact(x, y) <= 1
 
 
 def search(at: Case, start: Tensor, tries: int) -> float:
