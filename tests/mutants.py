@@ -10,9 +10,10 @@ at once.
 
 from __future__ import annotations
 
+import importlib
+import multiprocessing
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,7 +21,20 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+import torch
+
 ROOT = Path(__file__).resolve().parent.parent
+HEAVY = (
+    "dp_accounting.pld",
+    "dp_accounting.rdp",
+    "hypothesis",
+    "pydantic",
+    "scipy.stats",
+    "sklearn.isotonic",
+    "torch.func",
+)
+"""What tests import besides the package itself."""
 LATER = ("tests/privacy", "tests/methods tests/test_contract.py tests/test_own_methods.py tests/test_devices.py")
 """What runs where the tests that should notice do not."""
 
@@ -371,12 +385,27 @@ def killed(mutant: Mutant) -> bool:
         shutil.copytree(ROOT, copy, ignore=ignored)
         target = copy / "sordino" / mutant.file
         target.write_text(target.read_text().replace(mutant.before, mutant.after, 1))
-        environment = os.environ | {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
-        for tests in (mutant.tests, *LATER):
-            command = [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *tests.split()]
-            if subprocess.run(command, cwd=copy, env=environment, capture_output=True, check=False).returncode == 1:
-                return True
-    return False
+        return any(_tests_fail(copy, tests.split()) for tests in (mutant.tests, *LATER))
+
+
+def _tests_fail(copy: Path, tests: list[str]) -> bool:
+    """Whether some of the tests of a copy of the project fail, in a fork of this process."""
+    process = multiprocessing.get_context("fork").Process(target=_tested, args=(copy, tests))
+    process.start()
+    process.join()
+    return process.exitcode == pytest.ExitCode.TESTS_FAILED
+
+
+def _tested(copy: Path, tests: list[str]) -> None:
+    """Run tests of a copy of the project in this process, which ends with their exit code."""
+    os.chdir(copy)
+    sys.path[:0] = [str(copy)]
+    os.environ["PYTHONPATH"] = str(copy)
+    silence = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(silence, stream)
+    torch.set_num_threads(1)
+    os._exit(pytest.main(["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]))
 
 
 def main() -> None:
@@ -386,6 +415,8 @@ def main() -> None:
     for one in chosen:
         if one.before not in (ROOT / "sordino" / one.file).read_text():
             sys.exit(f"{one.name}: {one.file} no longer holds {one.before!r}; bring the mutant up to date.")
+    for heavy in HEAVY:  # once, and not in each of a hundred forks
+        importlib.import_module(heavy)
     begin, survivors = time.monotonic(), []
     with ThreadPoolExecutor(2) as pool:
         for one, caught in zip(chosen, pool.map(killed, chosen), strict=True):

@@ -27,7 +27,7 @@ def load(name: str, shape: tuple[int, ...], classes: int, options: dict[str, Any
         raise UserError(f"{name!r} gives a {type(module).__name__}; a model must be a torch.nn.Module.")
     for layer in module.modules():
         if getattr(layer, "inplace", False) is True:
-            layer.inplace = False  # book-keeping needs a layer's output as the layer left it
+            layer.inplace = False  # type: ignore[assignment]  # book-keeping needs a layer's output as the layer left it
     check(module)
     try_out(name, module, shape, classes)
     return module
