@@ -8,6 +8,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+import sordino
 from sordino.data import federate, load
 from sordino.errors import UserError
 
@@ -176,3 +177,54 @@ def test_a_folder_is_found_by_its_bare_name(tmp_path: Path, monkeypatch: pytest.
     write(tmp_path / "hospitals", a="label,p\n0,1\n")
     monkeypatch.chdir(tmp_path)
     assert load("hospitals").owner_names == ("a",)
+
+
+DECLARED = {"one": "label,a\nno,0\nyes,1\n", "two": "label,a\nyes,2\nno,3\n"}
+
+
+def test_declared_labels_give_order_and_number_of_classes(tmp_path: Path) -> None:
+    write(tmp_path, **DECLARED)
+    data = load(str(tmp_path), labels=("yes", "maybe", "no"))
+    assert data.y.tolist() == [2, 0, 0, 2]
+    assert data.classes == 3, "a label that nobody has counts too"
+    assert data.disclosed == ()
+    undeclared = load(str(tmp_path))
+    assert undeclared.classes == 2
+    assert "read from the clients' data" in undeclared.disclosed[0]
+
+
+def test_the_same_people_are_known_whatever_their_labels_are_called(tmp_path: Path) -> None:
+    write(tmp_path, **DECLARED)
+    assert load(str(tmp_path)).people == load(str(tmp_path), labels=("yes", "no")).people
+    before = load(str(tmp_path)).people
+    (tmp_path / "two.csv").write_text("label,a\nyes,2\nno,4\n")
+    assert load(str(tmp_path)).people != before
+
+
+def test_whole_numbers_can_be_declared(tmp_path: Path) -> None:
+    write(tmp_path, one="label,a\n7,0\n3,1\n")
+    assert load(str(tmp_path), labels=(3, 5, 7)).y.tolist() == [2, 0]
+
+
+def test_a_label_that_is_not_declared_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, **DECLARED)
+    with pytest.raises(UserError, match=r"one.csv has a record with the label 'no', which `labels` lacks"):
+        load(str(tmp_path), labels=("yes", "maybe"))
+    for wrong in (("yes",), ("yes", "no", "yes")):
+        with pytest.raises(UserError, match="declare at least two, each once"):
+            load(str(tmp_path), labels=wrong)
+    with pytest.raises(UserError, match="'labels' was given for the known data set 'digits'"):
+        load("digits", labels=(0, 1))
+
+
+def test_a_run_says_when_labels_were_read_from_the_data(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    random = np.random.default_rng(0)
+    for name in "ab":
+        np.savez(tmp_path / "own" / f"{name}.npz", x=random.normal(size=(20, 3)), y=np.arange(20) % 2)
+    keys = {"data": str(tmp_path / "own"), "method": "dp-fedavg", "rounds": 1, "workers": 1, "store": tmp_path}
+    undeclared = sordino.run(**keys)
+    assert any("Declare them with the key `labels`" in sentence for sentence in undeclared["not_covered"])
+    declared = sordino.run(**keys, labels=["0", "1", "2"])
+    assert declared["not_covered"] == []
+    assert declared["parameters"] > undeclared["parameters"], "the model's width follows from the declaration"

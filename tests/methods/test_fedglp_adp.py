@@ -137,7 +137,9 @@ def test_a_layer_whose_sum_grows_gets_a_larger_threshold() -> None:
 
     def got(first: float, second: float) -> SimpleNamespace:
         total = torch.cat([torch.full((50,), first), torch.full((50,), second)])
-        return SimpleNamespace(who=range(10), mean=lambda name: total / 10, deviation=lambda name: torch.full((100,), 0.1))
+        return SimpleNamespace(
+            who=range(10), mean=lambda name: total / 10, deviation=lambda name: torch.full((100,), 0.1)
+        )
 
     state = rule.begin(fed, 1.0)
     state = rule.following(state, got(1.0, 1.0), fed, None)

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import sordino
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
-from sordino.experiment.prepare import prepare
+from sordino.experiment.curve_fitting import fit_curve
+from sordino.experiment.prepare import deal, prepare
 from sordino.experiment.store import Store
 from sordino.methods.pac_dp import PACDP
+from sordino.parts.curves import PUBLISHED, Curve, save
+from sordino.privacy.gate import Gate
 
 KEYS = {"method": "pac-dp", "clients": 4, "partition": "iid", "rounds": 3, "delta": 1e-5}
 SETTINGS = {"epochs": 1, "batch": 60}
+WHOLE = {"epochs": 1, "batch": 1000}
+"""All records at each step: what they pay is known without distributions."""
 
 
 def test_budgets_are_dealt_by_shares_or_listed() -> None:
@@ -93,3 +101,65 @@ def test_a_run_ends_when_everybodys_budget_is_used_up(tmp_path: Path) -> None:
     assert 1 <= len(Store(tmp_path).curve(result["run"])) < 6
     with pytest.raises(UserError, match="not one round"):
         sordino.run(**keys, store=tmp_path, set={**SETTINGS, "budgets": "1,1,1,1"})
+
+
+def test_a_clients_threshold_reaches_that_client_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thresholds give budgets away: nobody is told another's, and noise and sums follow one's own."""
+    told, clipped = {}, {}
+    local, sampled = PACDP.local, Gate.gradients
+
+    @functools.wraps(local)
+    def listening(self: PACDP, message: Any, me: Any, data: Any) -> Any:
+        told[len(told)] = message
+        return local(self, message, me, data)
+
+    def watched(self: Gate, question: int, client: int, clip: torch.Tensor) -> Any:
+        clipped[client] = clip.tolist()
+        return sampled(self, question, client, clip)
+
+    monkeypatch.setattr(PACDP, "local", listening)
+    monkeypatch.setattr(Gate, "gradients", watched)
+    keys = KEYS | {"rounds": 1, "workers": 1, "store": tmp_path}
+    sordino.run(**keys, set=WHOLE | {"curve": "mnist", "budgets": "0.1,1,0.5,2"})
+    wanted = [PUBLISHED["mnist"](epsilon) for epsilon in (0.1, 1, 0.5, 2)]
+    assert [float(message["clip"]) for message in told.values()] == pytest.approx(wanted)
+    assert {client: clip for client, (clip,) in clipped.items()} == pytest.approx(dict(enumerate(wanted)))
+    for message in told.values():
+        assert set(message) == {"global", "clip"}
+        assert message["clip"].shape == ()
+
+
+PROXY = {"data": "digits", "clients": 4, "rounds": 1, "partition": "iid"}
+
+
+def fitted(folder: Path) -> Curve:
+    keys = PROXY | {"store": folder / "simulations", "set": WHOLE}
+    curve, _, _ = fit_curve(keys, [4.0, 6.0, 8.0], [0.5, 1.0])
+    save(curve, folder / "curve.json")
+    return curve
+
+
+def test_a_curve_is_refused_on_the_data_that_it_was_fitted_on(tmp_path: Path) -> None:
+    curve = fitted(tmp_path)
+    keys = KEYS | {"store": tmp_path}
+    settings = {"set": WHOLE | {"curve": str(tmp_path / "curve.json")}}
+    assert curve.people == deal(Experiment.make(keys)).people
+    for changes in ({}, {"seed": 5}, {"records": 300}, {"partition": "dirichlet:1", "clients": 3}):
+        with pytest.raises(UserError, match="was fitted on the very data that it would help to protect"):
+            prepare(Experiment.make(keys, settings, changes))
+
+
+def test_a_curve_of_other_data_is_taken(tmp_path: Path) -> None:
+    fitted(tmp_path)
+    (tmp_path / "own").mkdir()
+    random = np.random.default_rng(0)
+    for name in "abc":
+        np.savez(tmp_path / "own" / f"{name}.npz", x=random.normal(size=(60, 3)), y=np.arange(60) % 2)
+    keys = {"method": "pac-dp", "data": str(tmp_path / "own"), "rounds": 1, "store": tmp_path}
+    made = prepare(Experiment.make(keys, {"set": WHOLE | {"curve": str(tmp_path / "curve.json")}}))
+    assert not any("curve" in sentence for sentence in made.disclosed)
+
+
+def test_a_curve_of_unknown_data_is_told_of(tmp_path: Path) -> None:
+    made = prepare(Experiment.make(KEYS, {"store": tmp_path, "epsilon": 2, "set": WHOLE | {"curve": "mnist"}}))
+    assert any("does not say which data it was fitted on" in sentence for sentence in made.disclosed)

@@ -29,7 +29,7 @@ def answered(values: dict[str, torch.Tensor], rule: Quantile = RULE) -> Answers:
     return Answers(rule.releases(), {}, Answer(values, np.empty(0), 0, 0), None, Public({}), None)
 
 
-def moved(clip: float, got: Replies) -> float:
+def moved(clip: float, got: Answers) -> float:
     return RULE.following({"clip": clip}, got, None, None)["clip"]
 
 

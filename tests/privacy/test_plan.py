@@ -1,13 +1,17 @@
 """Plans: calibration, feasibility, refusals."""
 
 import math
+from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sordino.errors import UserError
-from sordino.privacy.plan import default_delta, multiplier_for, plan
+from sordino.experiment.config import Experiment
+from sordino.experiment.prepare import Prepared, prepare
+from sordino.privacy.plan import check_delta, default_delta, multiplier_for, plan
 
 
 @settings(deadline=None)
@@ -84,3 +88,33 @@ def test_default_delta_means_something() -> None:
 def test_multiplier_for_a_budget() -> None:
     # Table for N = 50, T = 30 at delta = 0.02, exact: epsilon 2 needs 5.52.
     assert multiplier_for(2, 0.02, 30) == pytest.approx(5.52, abs=0.006)
+
+
+def test_delta_is_held_against_the_records_of_the_largest_client() -> None:
+    assert check_delta(1e-4, 1000, "record", allow_vacuous=False) == []
+    with pytest.raises(UserError, match=r"vacuous for a client with 1000 records: publishing one random record"):
+        check_delta(1e-3, 1000, "record", allow_vacuous=False)
+    assert "promises nothing" in check_delta(1e-3, 1000, "record", allow_vacuous=True)[0]
+    assert "weak" in check_delta(5e-4, 1000, "record", allow_vacuous=False)[0]
+
+
+@pytest.mark.parametrize("method", ["dp-fedavg-record", "pac-dp", "adadp-cfl"])
+def test_a_run_at_record_level_is_refused_from_one_over_its_largest_client_on(method: str, tmp_path: Path) -> None:
+    """Two clients, of 40 and 200 training records: the larger one counts, however small the other is."""
+    (tmp_path / "own").mkdir()
+    random = np.random.default_rng(0)
+    for name, count in (("small", 50), ("large", 250)):
+        np.savez(tmp_path / "own" / f"{name}.npz", x=random.normal(size=(count, 3)), y=np.arange(count) % 2)
+    keys = {"data": str(tmp_path / "own"), "method": method, "rounds": 1, "noise_multiplier": 5.0, "store": tmp_path}
+
+    def prepared(delta: float | None, **more: bool) -> Prepared:
+        return prepare(Experiment.make(keys, {"delta": delta} | more))
+
+    sizes = prepared(None).data.train.sizes
+    assert sorted(sizes) == [40, 200]
+    assert prepared(None).budget.delta == default_delta(200)
+    for vacuous in (1 / 200, 1 / 100, 1 / 40):
+        with pytest.raises(UserError, match="vacuous for a client with 200 records"):
+            prepared(vacuous)
+    assert any("promises nothing" in note for note in prepared(1 / 200, allow_vacuous_delta=True).notes)
+    assert any("weak" in note for note in prepared(0.9 / 200).notes)
