@@ -60,10 +60,11 @@ class Turns:
             return self._schedule.rounds - 1
         return max((number for number in range(self._schedule.rounds) if self.of(number)), default=0)
 
-    def stopped(self) -> dict[int, int]:
-        """Who has been passed over by now, and after how many rounds; zero for a client that never had a turn."""
+    def stopped(self, rounds: int) -> dict[int, int]:
+        """Who is passed over within so many rounds, and after which; zero for a client that never had a turn."""
         if self._limits is None:
             return {}
+        self.of(rounds - 1)
         return {int(client): int(self._latest[client]) + 1 for client in np.flatnonzero(self._limits < self._passes)}
 
     def unreached(self) -> list[int]:

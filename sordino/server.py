@@ -1,8 +1,8 @@
 """The server's side of any federation: rounds, turns, charging, over a transport.
 
-A method's script talks to a `Server`. It charges what a question will cost, durably, before anything is asked, puts
-the question to the clients over its transport, and hands back what left them. Between rounds it evaluates, notes down
-and saves.
+A method's script talks to a `Server`. It charges what a question will cost before anything is asked, so that a process
+that is killed has written down what it spent; it puts the question to the clients over its transport, and hands back
+what left them. Between rounds it evaluates, notes down and saves.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from sordino.privacy.ledger import Ledger, Row
 from sordino.privacy.records import RecordPlan
 from sordino.privacy.release import Public, Releases, due
 from sordino.privacy.views import View
+from sordino.replies import Answers
 from sordino.schedule import Schedule, Turns
 from sordino.transport import Answer, Transport
 
@@ -147,7 +148,6 @@ class Server:
             if time.monotonic() - self._saved > SAVE_SECONDS and self._next_round <= self._last_round:
                 self._books.save(self.now())
                 self._saved = time.monotonic()
-        self._turns.of(self.schedule.rounds - 1)  # rounds in which nobody has a turn tell whose budget is used up
 
     def end(self) -> State:
         """The server's state once the script has come to its end."""
@@ -156,7 +156,7 @@ class Server:
 
     def stopped(self) -> dict[int, int]:
         """Clients whose budget did not pay for their next turn, and after which round; zero: they never took part."""
-        return self._turns.stopped()
+        return self._turns.stopped(self.schedule.rounds if self._next_round > self._last_round else self._next_round)
 
     def unreached(self) -> list[int]:
         """Clients that never had a turn."""
@@ -319,39 +319,6 @@ class _OpenRound:
     number: int
     begun: float
     answers: list[tuple[list[int], Answer]] = field(default_factory=list)
-
-
-class Answers:
-    """What came back: bounded and noised rows, centred on zero. Reading single messages is charged."""
-
-    def __init__(
-        self, releases: Releases, rows: Mapping[str, Row], answer: Answer, gate: Gate, public: Public, books: Books
-    ) -> None:
-        """`rows` are the ledger's rows of the releases."""
-        self.who = public.clients
-        self._releases, self._rows, self._values = releases, rows, answer.values
-        self._gate, self._public, self._books = gate, public, books
-
-    def has(self, release: str) -> bool:
-        return release in self._values
-
-    def mean(self, release: str) -> Tensor:
-        if not self._releases[release].summed:
-            self._expose(release)
-        return self._values[release].mean(dim=0) + self._releases[release].centre()
-
-    def rows(self, release: str) -> Tensor:
-        self._expose(release)
-        return self._values[release] + self._releases[release].centre()
-
-    def deviation(self, release: str) -> Tensor:
-        return self._releases[release].deviation(self._gate.allowance, self._public)
-
-    def _expose(self, release: str) -> None:
-        """Charge everybody for what becomes known of single messages, before it does."""
-        names = self._releases[release].exposes(release)
-        added = self._books.ledger.expose(names, self._rows[release], everything=names != (release,))
-        self._books.charge(added)
 
 
 def mean(values: np.ndarray) -> float:

@@ -91,7 +91,7 @@ def test_the_published_model_moves_by_the_noise_that_epsilon_presumes(tmp_path: 
     assert not low < float(np.sum((moved / (0.7 * deviation)) ** 2)) < high
 
 
-def test_a_method_is_a_frozen_dataclass_with_documented_fields() -> None:
+def test_a_method_is_a_frozen_dataclass() -> None:
     for name in names():
         kind = find(name)
         assert issubclass(kind, Method)

@@ -84,7 +84,7 @@ def test_turns_go_to_those_who_have_some_left(limits: list[int], part: float, ro
         assert len(who) == len(set(who)) == min(schedule.cohort, len(left))
         assert bool(who) == (number <= last and bool(left))
         counts[who] += 1
-    assert set(turns.stopped()) <= set(np.flatnonzero(counts == limits).tolist())
+    assert set(turns.stopped(rounds)) <= set(np.flatnonzero(counts == limits).tolist())
 
 
 @given(clients=st.integers(1, 12), part=participations, rounds=st.integers(1, 30))
@@ -92,7 +92,7 @@ def test_limits_that_nobody_reaches_change_nothing(clients: int, part: float, ro
     schedule = Schedule.of(rounds, clients, part)
     free, limited = (Turns(schedule, Seeded(1), limits) for limits in (None, np.full(clients, schedule.turns)))
     assert [free.of(number) for number in range(rounds)] == [limited.of(number) for number in range(rounds)]
-    assert free.stopped() == limited.stopped() == {}
+    assert free.stopped(rounds) == limited.stopped(rounds) == {}
     assert free.last() == limited.last() == rounds - 1
 
 
@@ -100,5 +100,5 @@ def test_who_stopped_and_when() -> None:
     turns = Turns(Schedule(rounds=6, clients=3, cohort=1, turns=2), Seeded(0), np.array([0, 1, 9]))
     order = [turns.of(number)[0] for number in range(6)]
     assert order.count(1) == 1
-    assert turns.stopped() == {0: 0, 1: order.index(1) + 1}
+    assert turns.stopped(6) == {0: 0, 1: order.index(1) + 1}
     assert turns.unreached() == [0]

@@ -26,7 +26,7 @@ Variant = Annotated[str | None, typer.Option(help="sound (epsilon holds) or pape
 Rounds = Annotated[int | None, typer.Option(help="How many rounds. [default: 30]")]
 Participation = Annotated[float | None, typer.Option(help="The share of clients in a round. [default: 1]")]
 Epsilon = Annotated[float | None, typer.Option(help="The budget of the protected observer. [default: 8]")]
-Delta = Annotated[float | None, typer.Option(help="Of the budget. [default: min(1e-5, clients^-1.1/10)]")]
+Delta = Annotated[float | None, typer.Option(help="Of the budget. [default: min(1e-5, N^-1.1/10) for N units]")]
 NoiseMultiplier = Annotated[float | None, typer.Option(help="Noise over sensitivity, in place of epsilon.")]
 ProtectFrom = Annotated[str | None, typer.Option(help="outsider (sees sums and models) or server.")]
 BudgetOverRuns = Annotated[

@@ -66,7 +66,8 @@ class Experiment(BaseModel):
     epsilon: Epsilon | None = None
     """The budget for the protected observer; 8 when neither it nor a noise multiplier is given."""
     delta: float | None = Field(default=None, ge=1e-100, lt=1)
-    """Of the budget; by default min(1e-5, clients^-1.1 / 10)."""
+    """Of the budget; by default min(1e-5, N^-1.1 / 10) for N clients, or, where records are protected, for the N
+    records of the client with most."""
     noise_multiplier: float | None = Field(default=None, ge=1e-9, le=1e9, allow_inf_nan=False)
     """Noise over sensitivity for the protected observer in one round, in place of epsilon."""
     protect_from: Literal["outsider", "server"] = "outsider"

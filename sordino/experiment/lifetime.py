@@ -7,6 +7,7 @@ everybody.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypedDict
@@ -16,12 +17,16 @@ from sordino.experiment.journal import rows_after
 from sordino.experiment.store import RunRow, Store
 from sordino.privacy.accountant import epsilon_of
 from sordino.privacy.ledger import BLANK, Ledger
-from sordino.privacy.records import Recipe, record_epsilon
+from sordino.privacy.records import Recipe, RecordPlan, record_epsilon
 from sordino.privacy.release import Unit
 from sordino.privacy.views import VIEWS, View, honest_shares
 
 if TYPE_CHECKING:
     from sordino.experiment.prepare import Prepared
+
+
+POSSIBILITIES = 64
+"""How many combinations of what records may have gone through are worked out exactly."""
 
 
 class Spent(TypedDict):
@@ -70,15 +75,24 @@ def composed(spent: Sequence[Spent], unit: Unit, delta: float) -> dict[View, flo
             known = [part for part in parts if part is not None]
             found[view] = epsilon_of(math.hypot(*known), delta) if len(known) == len(parts) else None
         return found
-    worst = [max((_recipe(one) for one in run["recipes"]), key=lambda r: record_epsilon(r, delta)) for run in spent]
-    whole = record_epsilon(merged(worst), delta)
+    whole = _records_composed([[_recipe(one) for one in run["recipes"]] for run in spent], delta)
     return dict.fromkeys(VIEWS, whole if math.isfinite(whole) else None)
+
+
+def _records_composed(runs: Sequence[Sequence[Recipe]], delta: float) -> float:
+    """The epsilon of a record that went through one recipe of each run, whichever they were.
+
+    Where there are too many possibilities to try them all, each run gets its part of delta, and epsilons add up.
+    """
+    if math.prod(len(recipes) for recipes in runs) <= POSSIBILITIES:
+        return max((record_epsilon(merged(chosen), delta) for chosen in itertools.product(*runs)), default=0.0)
+    return sum(max(record_epsilon(recipe, delta / len(runs)) for recipe in recipes) for recipes in runs)
 
 
 def check_lifetime(store: Store, prepared: Prepared) -> None:
     """Refuse a run with which its people would have spent more than `budget_over_runs` in this store."""
     limit = prepared.experiment.budget_over_runs
-    if limit is None or not prepared.method.is_private():
+    if limit is None or not any(prepared.method.steps().values()):
         return
     unit, view = prepared.method.unit, prepared.experiment.protect_from
     total = over_runs(store, prepared.data.people, unit, prepared.budget.delta, [planned(prepared)])
@@ -92,21 +106,39 @@ def check_lifetime(store: Store, prepared: Prepared) -> None:
 
 
 def planned(prepared: Prepared) -> Spent:
-    """What a prepared run will spend at the most, if its method asks everybody once in each of its turns."""
-    allowance = prepared.allowance
-    if allowance.records is not None:
-        plan = allowance.records
-        recipes = set()
-        for client, turns in enumerate(plan.turns.tolist()):
-            rate, z, steps = plan.charge(client)
-            once = float(plan.matrix_multipliers[client])
-            recipes.add((*(((1.0, once, 1),) if once else ()), (rate, z, int(steps * turns))))
-        return {"unit": "record", "mu": [], "recipes": [[list(one) for one in recipe] for recipe in sorted(recipes)]}
+    """What a prepared run will spend at the most, if its method asks everybody once in each of its turns.
+
+    Something that leaves bare costs everything; what follows from single messages costs everybody the server's price.
+    """
+    unit, allowance = prepared.method.unit, prepared.allowance
+    releases = [release for step in prepared.method.steps().values() for release in step.values()]
+    if not all(release.private for release in releases):
+        return {"unit": unit, "mu": [None] * len(VIEWS), "recipes": [[[1.0, 0.0, 1]]]}
+    if unit == "record":
+        recipes = _planned_recipes(allowance.of_records, prepared.method.record_needs().means)
+        return {"unit": unit, "mu": [], "recipes": [[list(one) for one in recipe] for recipe in sorted(recipes)]}
     noise = allowance.of_clients
     protected = math.sqrt(prepared.schedule.turns) / noise.multiplier
     shares = {view: honest_shares(view, prepared.schedule.cohort, noise.colluders) for view in VIEWS}
-    mu = [protected * math.sqrt(shares[noise.protect_from] / shares[view]) for view in VIEWS]
-    return {"unit": "client", "mu": list(mu), "recipes": []}
+    exposed = any(release.state is not None for release in releases)
+    met = {view: shares["server" if exposed else view] for view in VIEWS}
+    return {
+        "unit": unit,
+        "mu": [protected * math.sqrt(shares[noise.protect_from] / met[view]) for view in VIEWS],
+        "recipes": [],
+    }
+
+
+def _planned_recipes(plan: RecordPlan, means: int) -> set[Recipe]:
+    """What the records of some client will go through: training records, and those that are set aside."""
+    recipes: set[Recipe] = set()
+    for client, turns in enumerate(plan.turns.tolist()):
+        rate, z, steps = plan.charge(client)
+        once, judged = float(plan.matrix_multipliers[client]), float(plan.mean_multipliers[client])
+        recipes.add((*(((1.0, once, 1),) if once else ()), (rate, z, int(steps * turns))))
+        if means:
+            recipes.add(((1.0, judged, int(means * turns)),))
+    return recipes
 
 
 def sentence(total: OverRuns, view: View) -> str | None:

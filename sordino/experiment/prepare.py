@@ -190,7 +190,7 @@ def _spending(experiment: Experiment, method: Method, data: FederatedData, sched
     published = method.variant == "paper"
     notes = check_delta(delta, units, method.unit, experiment.allow_vacuous_delta or published)
     notes += [method.caveats[method.variant]] if method.variant in method.caveats else []
-    if isinstance(method, RecordLevel):
+    if method.unit == "record":
         plan = _record_plan(experiment, method, data, schedule, delta)
         return _Spending(Budget(delta, float(np.median(plan.multipliers))), Allowance(records=plan), notes)
     multiplier = experiment.noise_multiplier
@@ -210,9 +210,14 @@ def _spending(experiment: Experiment, method: Method, data: FederatedData, sched
 
 
 def _record_plan(
-    experiment: Experiment, method: RecordLevel, data: FederatedData, schedule: Schedule, delta: float
+    experiment: Experiment, method: Method, data: FederatedData, schedule: Schedule, delta: float
 ) -> RecordPlan:
     """What each client's records pay: from the clients' budgets, or from a given noise multiplier."""
+    if not isinstance(method, RecordLevel):
+        raise UserError(
+            f"{type(method).__name__} protects records, but is no sordino.methods.bases.RecordLevel: derive it from "
+            "that, which knows the clients' budgets."
+        )
     epsilon, needs = experiment.epsilon or DEFAULT_EPSILON, method.record_needs()
     random = np.random.default_rng(Seeded(experiment.seed).key("budgets"))
     budgets = method.client_budgets(schedule.clients, epsilon, random)

@@ -2,8 +2,9 @@
 
 Rounds, clients' accuracies and ledger rows are written together with the checkpoint they belong to, in one
 transaction, so that a run killed at any instant continues from a consistent state. A simulation is a function
-of its configuration: what was not written yet is simply computed again. Whatever is read is compared with a digest
-that was written with it: a damaged store is refused, and never a little different.
+of its configuration: what was not written yet is simply computed again, and what it had charged stands in its journal.
+Whatever is read is compared with a digest that was written with it: a damaged store is refused, and never a little
+different.
 """
 
 from __future__ import annotations

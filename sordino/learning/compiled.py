@@ -1,6 +1,6 @@
 """The sum of clipped gradients as one compiled function, for runs that are long enough to pay for compiling it.
 
-What is compiled is the code of `per_example` and `clipping_factors` itself, traced into one graph of tensor
+What is compiled is the code of `per_record` and `clipping_factors` itself, traced into one graph of tensor
 operations: forward pass, output gradients, norms, factors and the weighted sum. The number of records in a batch stays
 a symbol, so a Poisson-sampled batch of any size is worked on whole: nothing is padded and nothing cut. Coins and noise
 are drawn outside of it.

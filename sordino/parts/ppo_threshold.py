@@ -44,7 +44,7 @@ class LearnedThreshold(Threshold):
     share: Annotated[float, Field(ge=LEAST_SHARE, le=0.5 - LEAST_SHARE, allow_inf_nan=False)] = 0.025
     """The share of the budget that each of the two noised metrics takes."""
     every: Count = 1
-    """The noised metrics leave in the first round and in each so many rounds after it."""
+    """The noised metrics leave in the first round and then in every round whose number this divides."""
     loss_bound: Positive = 4.0
     """Losses are held to [0, this] before they are noised."""
     agent: Ppo = field(default_factory=Ppo, init=False)

@@ -1,7 +1,7 @@
 """The only exit of a client: check, bound, noise.
 
 Everything that a step wants to send goes through `Gate.passes`. At record level the step itself sees nothing but what
-`Gradients` of the gate let through: sums of clipped gradients over Poisson-sampled batches, noised. What passes is
+`SampledGradients` lets through: sums of clipped gradients over Poisson-sampled batches, noised. What passes is
 charged by the ledger from the same releases and the same allowance, so that the noise that was added and the noise
 that is paid for cannot differ.
 """

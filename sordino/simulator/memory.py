@@ -30,7 +30,7 @@ CHECKSUM = np.dtype("<u4")
 
 
 class Memory:
-    """The private state of every client."""
+    """What every client remembers, private and public."""
 
     def __init__(self, path: Path, blank: dict[str, Tensor], clients: int) -> None:
         """A new file, in place of any of that name. `blank` is what a client remembers before it has taken part."""
@@ -68,7 +68,7 @@ class Memory:
     def write(self, clients: Sequence[int], slots: Sequence[int], states: dict[str, Tensor]) -> None:
         """Put clients' new states, one row each, into their `slots`. They count once `advance` has been called."""
         if set(states) != set(self.blank):
-            raise ValueError(f"A step must keep exactly {sorted(self.blank)}, not {sorted(states)}.")
+            raise UserError(f"A step must keep exactly {sorted(self.blank)}, not {sorted(states)}: see Method.memory.")
         columns = [states[name].detach().reshape(len(clients), -1) for name in self.blank]
         whole = columns[0] if len(columns) == 1 else torch.cat(columns, dim=1)
         rows = whole.to("cpu", torch.float32).contiguous().numpy()

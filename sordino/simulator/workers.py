@@ -2,8 +2,8 @@
 
 Workers are forked once, so they share the data without copies, and this process works with them. Each question
 reaches them as a few numbers; tensors travel through slabs that are set up when a name or size is first seen.
-Each client's noise and batch order depend on the run's seed, the round and the client alone, so it does not matter who
-does the work.
+Each client's batch order depends on the run's seed, the round and the client, its noise also on the run's identity and
+the question: it does not matter who does the work.
 
 A worker may be killed at any instant. Nobody waits for it then: the turn is the position of a file that all processes
 have open, which the system moves on in one piece, so there is no lock that a dead process could hold. A worker ends

@@ -195,9 +195,9 @@ def test_several_numbers_have_the_noise_that_all_of_them_need() -> None:
     assert charge.sensitivity == pytest.approx(math.sqrt(7) / 2)
     noise = torch.cat(
         [
-            gate(Noise(2.0, "server", 1)).passes(
-                {"n": seven}, {"n": torch.full((4, 7), 0.5)}, number, public_of(1, 4)
-            ).values["n"]
+            gate(Noise(2.0, "server", 1))
+            .passes({"n": seven}, {"n": torch.full((4, 7), 0.5)}, number, public_of(1, 4))
+            .values["n"]
             for number in range(500)
         ]
     )
@@ -252,3 +252,15 @@ def test_bare_values_leave_as_they_are() -> None:
     out = passed({"update": Bare("why")}, {"update": rows}, Noise(9.0, "server", 2), 2)
     assert torch.equal(out.values["update"], torch.tensor([[1.0, 2.0], [0.0, 0.0]]))
     assert out.rejected == 1
+
+
+def test_a_layer_of_which_nothing_leaves_costs_nothing() -> None:
+    """With one threshold for each layer and a head that stays at every client, the others share the whole budget."""
+    mask = torch.cat([torch.ones(900), torch.zeros(90), torch.ones(10)])
+    message = {"clip": CLIPS, "shared": mask}
+    public, allowance = Public(message, range(4), layers=LAYERS), Allowance(Noise(2.0, "server", 1))
+    for spread in ("energy", "proportional"):
+        release = Update("clip", layered=True, spread=spread, at="shared")
+        charge = release.charge(allowance, public)
+        assert float((charge.sensitivity[0] / charge.noise[0, 2]) ** 2) == pytest.approx(1 / 4)
+        assert charge.sensitivity[0] == pytest.approx(math.hypot(0.4, 0.3))

@@ -49,6 +49,10 @@ class Public:
             return torch.full((1, 1), name, dtype=torch.float64)
         if name in self.states:
             return self.states[name].double().reshape(len(self.clients), -1)
+        if name not in self.message:
+            raise ReleaseError(
+                f"A release is bounded by {name!r}, which is neither in the message nor a public state of the clients."
+            )
         value = self.message[name]
         if isinstance(value, Each):
             return value.of(self.clients).double().reshape(len(self.clients), -1)
@@ -104,7 +108,7 @@ class Release:
     share: float = 0.0
     """Its part of a round's budget."""
     every: int = 1
-    """It leaves in the first round and in each so many rounds after it."""
+    """It leaves in the first round and then in every round whose number this divides."""
     private: ClassVar[bool] = True
     """Whether noise covers it."""
     unit: ClassVar[Unit | None] = None

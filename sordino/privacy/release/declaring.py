@@ -67,6 +67,9 @@ def check_steps(steps: Mapping[str, Releases], unit: Unit, states: Collection[st
                 )
             if release.state is not None and release.state not in states:
                 raise ReleaseError(f"{step} declares {name}, but clients have no public state {release.state!r}.")
+        idle = [name for name, release in releases.items() if release.unit == "client" and not release.share > 0]
+        if idle:
+            raise ReleaseError(f"{step} gives {idle[0]} no share of a round's budget: it must be above 0.")
         whole = sum(release.share for release in releases.values() if release.unit == "client")
         if whole > 1 + 1e-9:
             raise ReleaseError(f"{step} gives its releases {whole:g} of a round's budget: shares must add up to one.")

@@ -76,14 +76,15 @@ class Update(Release):
         bounds = self._thresholds(public).numpy()
         deviations = self._deviations(allowance, public).numpy()
         colluders, cohort = allowance.of_clients.colluders, len(public.clients)
-        sensitivity = np.sqrt(np.square(bounds).sum(axis=1))
+        leaving = self._leaving(public).numpy()
+        sensitivity = np.sqrt(np.where(leaving > 0, np.square(bounds), 0.0).sum(axis=1))
         columns = []
         for view in VIEWS:
             if self.at is None or public.common(self.at) or view == "server":
                 met = unknown_variance(np.square(deviations), view, cohort, colluders)
             else:
                 met = self._least_met(np.square(deviations), view, public, colluders)
-            cost = (np.square(bounds) / met).sum(axis=1)
+            cost = (np.where(leaving > 0, np.square(bounds), 0.0) / met).sum(axis=1)
             columns.append(np.broadcast_to(sensitivity, cost.shape) / np.sqrt(cost))
         return Charge(sensitivity, np.stack(np.broadcast_arrays(*columns), axis=1))
 
@@ -116,6 +117,13 @@ class Update(Release):
             raise ReleaseError(f"{self.describe()}: a threshold must be a finite number above 0")
         return thresholds
 
+    def _leaving(self, public: Public) -> Tensor:
+        """How many entries of each part leave a client, by what is public of all of them; float64."""
+        sizes = self._sizes(public)
+        if self.at is None or not public.common(self.at):
+            return torch.tensor(sizes, dtype=torch.float64)
+        return torch.stack([part.sum() for part in self._mask(public)[0].split(sizes)]).double()
+
     def _mask(self, public: Public) -> Tensor:
         """Which entries leave: (clients or 1, width)."""
         assert self.at is not None
@@ -127,11 +135,11 @@ class Update(Release):
         if not self.layered:
             return multiplier * thresholds
         if self.spread == "proportional":
-            return multiplier * math.sqrt(len(public.layers)) * thresholds
-        # privacy review, section 2, rule 3: s_l^2 = z^2 C_l (sum C_k sqrt(d_k)) / sqrt(d_l)
-        roots = torch.tensor(public.layers, dtype=torch.float64).sqrt()
+            return multiplier * math.sqrt(int((self._leaving(public) > 0).sum())) * thresholds
+        # The least noise energy at equal cost (by Lagrange): s_l^2 = z^2 C_l (sum C_k sqrt(d_k)) / sqrt(d_l).
+        roots = self._leaving(public).sqrt()
         weight = (thresholds * roots).sum(dim=1, keepdim=True)
-        return multiplier * (thresholds * weight / roots).sqrt()
+        return multiplier * (thresholds * weight / roots.clamp(min=1)).sqrt()
 
     def _spread_out(self, by_part: Tensor, public: Public) -> Tensor:
         """One value for each entry instead of one for each part, where there are several parts."""

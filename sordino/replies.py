@@ -1,0 +1,63 @@
+"""What the server reads of what came back; reading single messages is charged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from torch import Tensor
+
+from sordino.errors import unknown
+from sordino.privacy.gate import Gate
+from sordino.privacy.ledger import Ledger, Row
+from sordino.privacy.release import Public, Releases
+from sordino.transport import Answer
+
+
+class Charges(Protocol):
+    """Where what is read is charged."""
+
+    ledger: Ledger
+
+    def charge(self, rows: Sequence[Row]) -> None:
+        """Write down rows of the ledger before anything is read for which they pay."""
+
+
+class Answers:
+    """What came back: bounded and noised rows, centred on zero. Reading single messages is charged."""
+
+    def __init__(
+        self, releases: Releases, rows: Mapping[str, Row], answer: Answer, gate: Gate, public: Public, books: Charges
+    ) -> None:
+        """`rows` are the ledger's rows of the releases."""
+        self.who = public.clients
+        self._releases, self._rows, self._values = releases, rows, answer.values
+        self._gate, self._public, self._books = gate, public, books
+
+    def has(self, release: str) -> bool:
+        return release in self._values
+
+    def mean(self, release: str) -> Tensor:
+        values = self._of(release)
+        if not self._releases[release].summed:
+            self._expose(release)
+        return values.mean(dim=0) + self._releases[release].centre()
+
+    def rows(self, release: str) -> Tensor:
+        values = self._of(release)
+        self._expose(release)
+        return values + self._releases[release].centre()
+
+    def deviation(self, release: str) -> Tensor:
+        return self._releases[release].deviation(self._gate.allowance, self._public)
+
+    def _of(self, release: str) -> Tensor:
+        if release not in self._values:
+            raise unknown("release in this round called", release, self._values)
+        return self._values[release]
+
+    def _expose(self, release: str) -> None:
+        """Charge everybody for what becomes known of single messages, before it does."""
+        names = self._releases[release].exposes(release)
+        added = self._books.ledger.expose(names, self._rows[release], everything=names != (release,))
+        self._books.charge(added)
