@@ -163,7 +163,7 @@ def plain(draw: random.Random, folder: Path) -> list[Any]:
 
 def experiment(draw: random.Random) -> dict[str, Any]:
     """A small experiment with up to four keys or hyper-parameters that are at the limit, or beyond."""
-    from sordino.config import Experiment
+    from sordino.experiment.config import Experiment
     from sordino.methods import find, names
 
     method = draw.choice(names())
@@ -193,7 +193,7 @@ def candidates(draw: random.Random, key: str, annotation: Any) -> tuple[Any, ...
 
 def written(keys: dict[str, Any]) -> str:
     """An experiment as a TOML file, which is also an experiment when a hyper-parameter stands among the keys."""
-    from sordino.config import Experiment
+    from sordino.experiment.config import Experiment
 
     own = {key: value for key, value in keys.items() if key in Experiment.model_fields}
     rest = {key: value for key, value in keys.items() if key not in own}

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sordino.learning.records import Records
 from sordino.method import Federation, Message, Method, Result
 from sordino.privacy.release import Update, sends
-from sordino.training import Records
 
 
 @dataclass(frozen=True)

@@ -183,8 +183,8 @@ def test_a_mask_for_all_costs_no_noise_where_nothing_leaves() -> None:
 def test_a_message_has_the_entries_that_were_declared() -> None:
     with pytest.raises(ReleaseError, match="1 entries, but the step sent 7"):
         passed({"below": Number(0.0, 1.0, 1.0)}, {"below": torch.zeros(2, 7)}, SILENT, 2)
+    public = public_of(4, 2, clip=1.0)
     with pytest.raises(ReleaseError, match="4 entries, but the step sent 5"):
-        public = public_of(4, 2, clip=1.0)
         gate(SILENT).passes({"update": Update("clip")}, {"update": torch.zeros(2, 5)}, 0, public)
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from sordino.privacy.accountant import epsilon_of
 from sordino.message import Each
+from sordino.privacy.accountant import epsilon_of
 from sordino.privacy.allowance import Allowance, Noise
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.records import record_epsilon
