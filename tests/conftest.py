@@ -1,7 +1,10 @@
 """Settings for all tests."""
 
 import contextlib
+from collections.abc import Iterator
 
+import pytest
+import torch
 from hypothesis import settings
 
 from sordino.errors import UserError
@@ -14,3 +17,12 @@ settings.load_profile("steady")
 # Before any test computes: what a virtual machine advertises and does not have can be done without only from the start.
 with contextlib.suppress(UserError):
     bf16.secure()
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """A copied process has none of torch's threads: it would wait for them forever."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

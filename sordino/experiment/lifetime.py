@@ -40,6 +40,10 @@ class Spent(TypedDict):
     [[1, 0, 1]]."""
 
 
+INFINITE: list[list[float]] = [[1.0, 0.0, 1]]
+"""The recipe of what leaves bare."""
+
+
 def spent_by(ledger: Ledger) -> Spent:
     """What the unit that has spent most has spent, by a run's ledger."""
     if ledger.unit == "client":
@@ -62,8 +66,13 @@ def over_runs(store: Store, people: str, unit: Unit, delta: float, more: Sequenc
     """The epsilon of all runs of a store that protected a unit of these people, and of `more` that are planned."""
     spent = [_spent(row, store) for row in store.all() if row.people == people and row.unit == unit]
     chosen = [*spent, *more]
-    private = [one for one in chosen if any(one["mu"]) or None in one["mu"] or one["recipes"]]
+    private = [one for one in chosen if spends(one)]
     return {"unit": unit, "runs": len(private), "epsilon": composed(private, unit, delta), "delta": delta}
+
+
+def spends(spent: Spent) -> bool:
+    """Whether a run costs anybody anything."""
+    return any(part != 0 for part in spent["mu"]) or bool(spent["recipes"])
 
 
 def composed(spent: Sequence[Spent], unit: Unit, delta: float) -> dict[View, float | None]:
@@ -91,53 +100,47 @@ def _records_composed(runs: Sequence[Sequence[Recipe]], delta: float) -> float:
 
 def check_lifetime(store: Store, prepared: Prepared) -> None:
     """Refuse a run with which its people would have spent more than `budget_over_runs` in this store."""
-    limit = prepared.experiment.budget_over_runs
-    if limit is None or not any(prepared.method.steps().values()):
+    limit, more = prepared.experiment.budget_over_runs, planned(prepared)
+    if limit is None or not spends(more):
         return
     unit, view = prepared.method.unit, prepared.experiment.protect_from
-    total = over_runs(store, prepared.data.people, unit, prepared.budget.delta, [planned(prepared)])
+    total = over_runs(store, prepared.data.people, unit, prepared.budget.delta, [more])
     epsilon = total["epsilon"][view]
     if epsilon is None or epsilon > limit * (1 + 1e-9):
-        shown = "infinite" if epsilon is None else f"{epsilon:.4g}"
+        before = total["runs"] - 1
+        others = f" and {before} before it on these people" if before else ""
         raise UserError(
-            f"With this run, {total['runs']} runs on these people in {store.folder} would come to an epsilon of "
-            f"{shown} for the {view}, above the {limit:g} of budget_over_runs: plan a smaller epsilon."
+            f"This run{others} in {store.folder} would come to {_shown(epsilon, 4)} for the {view}, above the "
+            f"{limit:g} of budget_over_runs: plan a smaller epsilon."
         )
 
 
 def planned(prepared: Prepared) -> Spent:
-    """What a prepared run will spend at the most, if its method asks everybody once in each of its turns.
-
-    Something that leaves bare costs everything; what follows from single messages costs everybody the server's price.
-    """
-    unit, allowance = prepared.method.unit, prepared.allowance
-    releases = [release for step in prepared.method.steps().values() for release in step.values()]
-    if not all(release.private for release in releases):
-        return {"unit": unit, "mu": [None] * len(VIEWS), "recipes": [[[1.0, 0.0, 1]]]}
-    if unit == "record":
-        recipes = _planned_recipes(allowance.of_records, prepared.method.record_needs().means)
-        return {"unit": unit, "mu": [], "recipes": [[list(one) for one in recipe] for recipe in sorted(recipes)]}
-    noise = allowance.of_clients
-    protected = math.sqrt(prepared.schedule.turns) / noise.multiplier
-    shares = {view: honest_shares(view, prepared.schedule.cohort, noise.colluders) for view in VIEWS}
-    exposed = any(release.state is not None for release in releases)
-    met = {view: shares["server" if exposed else view] for view in VIEWS}
-    return {
-        "unit": unit,
-        "mu": [protected * math.sqrt(shares[noise.protect_from] / met[view]) for view in VIEWS],
-        "recipes": [],
-    }
+    """What a prepared run will spend at the most, if its method asks everybody once in each of its turns."""
+    method, schedule = prepared.method, prepared.schedule
+    releases = [release for step in method.steps().values() for release in step.values()]
+    if any(not release.private for release in releases):
+        return {"unit": method.unit, "mu": [None] * len(VIEWS), "recipes": [INFINITE]}
+    if prepared.allowance.records is not None:
+        recipes = _planned_recipes(prepared.allowance.records, method.record_needs().means)
+        return {"unit": "record", "mu": [], "recipes": [[list(one) for one in recipe] for recipe in sorted(recipes)]}
+    if not method.is_private():  # nothing leaves
+        return {"unit": method.unit, "mu": [0.0] * len(VIEWS), "recipes": []}
+    noise = prepared.allowance.of_clients
+    protected = math.sqrt(schedule.turns) / noise.multiplier
+    shares = {view: honest_shares(view, schedule.cohort, noise.colluders) for view in VIEWS}
+    mu = [protected * math.sqrt(shares[noise.protect_from] / shares[view]) for view in VIEWS]
+    return {"unit": "client", "mu": list(mu), "recipes": []}
 
 
 def _planned_recipes(plan: RecordPlan, means: int) -> set[Recipe]:
-    """What the records of some client will go through: training records, and those that are set aside."""
+    """What the training records and the validation records of some client will go through at the most."""
     recipes: set[Recipe] = set()
     for client, turns in enumerate(plan.turns.tolist()):
-        rate, z, steps = plan.charge(client)
-        once, judged = float(plan.matrix_multipliers[client]), float(plan.mean_multipliers[client])
-        recipes.add((*(((1.0, once, 1),) if once else ()), (rate, z, int(steps * turns))))
-        if means:
-            recipes.add(((1.0, judged, int(means * turns)),))
+        rate, multiplier, steps = plan.charge(client)
+        matrix, mean = float(plan.matrix_multipliers[client]), float(plan.mean_multipliers[client])
+        recipes.add((*(((1.0, matrix, 1),) if matrix else ()), (rate, multiplier, int(steps * turns))))
+        recipes |= {((1.0, mean, means * turns),)} if means else set()
     return recipes
 
 
@@ -145,12 +148,14 @@ def sentence(total: OverRuns, view: View) -> str | None:
     """What all runs on the same people have spent, in one line; None where there was one run, or none."""
     if total["runs"] < 2:
         return None
-    epsilon = total["epsilon"][view]
-    shown = "infinite" if epsilon is None else f"{epsilon:.3g}"
     return (
-        f"{total['runs']} runs in this store protected a {total['unit']} of these people; together they come to an "
-        f"epsilon of {shown} for the {view} at delta = {total['delta']:.3g}."
+        f"{total['runs']} runs in this store protected a {total['unit']} of these people; together they come to "
+        f"{_shown(total['epsilon'][view], 3)} for the {view} at delta = {total['delta']:.3g}."
     )
+
+
+def _shown(epsilon: float | None, digits: int) -> str:
+    return "an infinite epsilon" if epsilon is None else f"an epsilon of {epsilon:.{digits}g}"
 
 
 def merged(recipes: Sequence[Recipe]) -> Recipe:

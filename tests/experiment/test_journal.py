@@ -72,7 +72,7 @@ def test_a_torn_tail_is_ignored_wherever_it_is_torn(tmp_path: Path) -> None:
         path.write_bytes(whole[:place])
         known = sum(place >= end for end in ends)
         assert rows_after(tmp_path, 0, BLANK) == chosen[:known]
-        if place % 50:
+        if place % 100:
             continue
         journal = Journal(tmp_path, 0, BLANK)
         journal.write(chosen, links)  # a resumed run charges everything again
@@ -84,12 +84,11 @@ def test_a_changed_byte_is_told_wherever_it_is(tmp_path: Path) -> None:
     path, _ = written(tmp_path, rows(2))
     whole = path.read_bytes()
     for place in range(len(whole)):
-        for change in (1, 128):
-            path.write_bytes(whole[:place] + bytes([whole[place] ^ change]) + whole[place + 1 :])
-            with pytest.raises(UserError, match=f"The journal {path} is damaged"):
-                rows_after(tmp_path, 0, BLANK)
-            with pytest.raises(UserError, match=f"The journal {path} is damaged"):
-                Journal(tmp_path, 0, BLANK)
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        with pytest.raises(UserError, match=f"The journal {path} is damaged"):
+            rows_after(tmp_path, 0, BLANK)
+    with pytest.raises(UserError, match=f"The journal {path} is damaged"):
+        Journal(tmp_path, 0, BLANK)
 
 
 def test_a_journal_of_another_run_is_told(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,8 @@ from sordino.methods.fedavg import FedAvg
 from sordino.server import RoundReport
 from sordino.simulator.memory import Memory
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 ROUNDS = 6
 KEYS: dict[str, Any] = {"clients": 8, "rounds": ROUNDS, "partition": "dirichlet:1", "workers": 1}
 CASES: dict[str, dict[str, Any]] = {
@@ -47,15 +49,6 @@ def uninterrupted(folder: Path, case: str, engine: str) -> dict[str, Any]:
 def quiet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The store of the undisturbed runs."""
     return tmp_path_factory.mktemp("quiet")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """A copied process has none of torch's threads: it would wait for them forever."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-import torch
 from helpers import command
 from killing import die_at, killed, trace
 from torch import Tensor
@@ -22,15 +20,7 @@ from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.privacy.ledger import Ledger
 from sordino.server import Server
 
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """A copied process has none of torch's threads: it would wait for them forever."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 RECORDS: dict[str, Any] = {
     **{"method": "dp-fedavg-record", "clients": 4, "partition": "iid", "workers": 1, "noise_multiplier": 2.0},

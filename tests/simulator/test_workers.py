@@ -28,18 +28,11 @@ from sordino.simulator import slabs, workers
 from sordino.simulator.engine import Engine
 from sordino.simulator.workers import Workers
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 KEYS: dict[str, Any] = QUICK_KEYS | {"method": "dp-fedavg", "engine": "one-by-one", "rounds": 4}
 OPTIONS = ("--method=dp-fedavg", "--clients=8", "--rounds=4", "--partition=iid", "--set=epochs=1", "--set=batch=64")
 HERE = os.getpid()
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """A copied process has none of torch's threads: it would wait for them forever."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,259 @@
+"""What all runs of a store have spent together on the same people."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import QUICK, QUICK_KEYS, command, refused
+from killing import die_at, killed
+
+from sordino import server
+from sordino.api import run
+from sordino.errors import UserError
+from sordino.experiment.compare import compare
+from sordino.experiment.config import Experiment
+from sordino.experiment.lifetime import Spent, composed, merged, over_runs, planned, sentence, spent_by
+from sordino.experiment.prepare import prepare
+from sordino.experiment.store import Store
+from sordino.privacy.accountant import epsilon_of, mu_of
+from sordino.privacy.ledger import Ledger
+from sordino.privacy.records import record_epsilon
+from sordino.privacy.release import Unit
+from sordino.privacy.views import VIEWS
+from sordino.server import RoundReport
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+DELTA = 1e-5
+KEYS: dict[str, Any] = QUICK_KEYS | {"method": "dp-fedavg", "epsilon": 8, "delta": DELTA}
+RECORDS: dict[str, Any] = QUICK_KEYS | {"method": "dp-fedavg-record", "epsilon": 2, "delta": DELTA}
+
+
+def client_level(*mu: float | None) -> Spent:
+    return {"unit": "client", "mu": list(mu), "recipes": []}
+
+
+def record_level(*recipes: list[list[float]]) -> Spent:
+    return {"unit": "record", "mu": [], "recipes": list(recipes)}
+
+
+def total(store: Path, unit: Unit = "client", delta: float = DELTA) -> Any:
+    """What the people of the newest run have spent."""
+    opened = Store(store)
+    found = over_runs(opened, opened.all()[0].people, unit, delta)
+    opened.close()
+    return found
+
+
+def test_four_runs_of_epsilon_eight_are_nineteen() -> None:
+    """Gaussian mu adds up in squares: 2 mu(8, 1e-5) = 2 x 1.4867; its curve gives 19.1 at 1e-5."""
+    once = mu_of(8, DELTA)
+    found = composed([client_level(once, 2 * once, 3 * once)] * 4, "client", DELTA)
+    assert found["outsider"] == pytest.approx(19.1, abs=0.05)
+    assert [found[view] for view in VIEWS] == pytest.approx([epsilon_of(2 * k * once, DELTA) for k in (1, 2, 3)])
+    assert composed([client_level(once, None, once), client_level(once, once, once)], "client", DELTA)["peer"] is None
+    assert composed([], "client", DELTA) == dict.fromkeys(VIEWS, 0)
+
+
+def test_four_runs_of_a_store_are_told_together(tmp_path: Path) -> None:
+    options = ("--method=dp-fedavg", "--epsilon=8", "--delta=1e-5", *QUICK, "--store", tmp_path)
+    told = [command("run", *options, f"--seed={seed}").out for seed in range(4)]
+    assert "runs in this store" not in told[0]
+    words = " ".join(told[3].split())
+    assert (
+        "4 runs in this store protected a client of these people; together they come to an epsilon of 19.1 for the "
+        "outsider at delta = 1e-05." in words
+    )
+    found = command("run", *options, "--seed=4", "--json").document["over_runs"]
+    assert found["runs"] == 5
+    assert found["epsilon"]["outsider"] == pytest.approx(epsilon_of(math.sqrt(5) * mu_of(8, DELTA), DELTA))
+
+
+def test_records_pay_for_all_runs_too(tmp_path: Path) -> None:
+    """Two runs of one recipe are one of twice as many steps: less than twice the epsilon, more than one."""
+    for seed in (0, 1):
+        run(store=tmp_path, seed=seed, **RECORDS)
+    found = total(tmp_path, "record")
+    rows = [row for one in Store(tmp_path).all() for row in Store(tmp_path).ledger(one.run)]
+    rate, multiplier, steps = rows[0].histories()[0]
+    assert found["runs"] == 2
+    assert len(rows) == 4
+    by_hand = record_epsilon(((rate, multiplier, 4 * int(steps)),), DELTA)
+    assert [found["epsilon"][view] for view in VIEWS] == pytest.approx([by_hand] * 3, rel=0.02)
+    assert 2 < by_hand < 4
+    assert total(tmp_path, "client")["runs"] == 0
+
+
+def test_recipes_add_up() -> None:
+    recipes = [((0.1, 1.5, 10), (1.0, 3.0, 1)), ((0.1, 1.5, 5),), ((0.2, 1.5, 5),)]
+    assert merged(recipes) == ((0.1, 1.5, 15), (0.2, 1.5, 5), (1.0, 3.0, 1))
+    of_two = composed([record_level([[1, 2, 1]]), record_level([[1, 9, 1]], [[1, 2, 1]])], "record", DELTA)
+    assert of_two["server"] == pytest.approx(epsilon_of(math.sqrt(2) / 2, DELTA))
+    assert composed([record_level([[1, 0, 1]]), record_level([[1, 2, 1]])], "record", DELTA)["server"] is None
+
+
+def test_only_runs_that_spend_on_these_people_count(tmp_path: Path) -> None:
+    run(store=tmp_path, **KEYS)
+    run(store=tmp_path, **(KEYS | {"method": "local"}))
+    run(store=tmp_path, **RECORDS)
+    folder = tmp_path / "own"
+    folder.mkdir()
+    for client in range(8):
+        lines = "".join(f"{i % 2 + 0.1 * client},{i},{i % 2}\n" for i in range(10))
+        (folder / f"{client}.csv").write_text("a,b,label\n" + lines)
+    run(store=tmp_path, **(KEYS | {"data": str(folder), "partition": "natural", "clients": None}))
+    assert total(tmp_path)["runs"] == 1
+    run(store=tmp_path, **(KEYS | {"clients": 6, "partition": "dirichlet:1", "seed": 3, "records": 600}))
+    assert total(tmp_path)["runs"] == 2, "other clients of the same people"
+    assert total(tmp_path)["epsilon"]["outsider"] == pytest.approx(epsilon_of(math.sqrt(2) * mu_of(8, DELTA), DELTA))
+
+
+def test_a_bare_run_makes_the_sum_infinite(tmp_path: Path) -> None:
+    run(store=tmp_path, **KEYS)
+    run(store=tmp_path, **(KEYS | {"method": "fedavg"}))
+    found = total(tmp_path)
+    assert found["epsilon"] == dict.fromkeys(VIEWS)
+    told = sentence(found, "outsider")
+    assert told is not None
+    assert "epsilon of infinite" not in told
+    assert "infinite epsilon" in told
+
+
+def stop_after(rounds: int) -> Any:
+    def watch(report: RoundReport) -> None:
+        if report.round + 1 == rounds:
+            raise ZeroDivisionError
+
+    return watch
+
+
+NOISY: dict[str, Any] = {key: value for key, value in KEYS.items() if key != "epsilon"} | {
+    **{"noise_multiplier": 2.0, "rounds": 6},
+}
+
+
+@pytest.mark.parametrize("seconds", [0, 1e9])
+def test_what_a_stopped_run_has_spent_counts(seconds: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Three rounds at multiplier 2 are mu = sqrt(3) / 2, whether the database knows of them or the journal alone."""
+    monkeypatch.setattr(server, "SAVE_SECONDS", seconds)
+    with pytest.raises(ZeroDivisionError):
+        run(store=tmp_path, watch=stop_after(3), **NOISY)
+    (row,) = Store(tmp_path).all()
+    assert len(Store(tmp_path).ledger(row.run)) == (0 if seconds else 2)
+    assert total(tmp_path)["epsilon"]["outsider"] == pytest.approx(epsilon_of(math.sqrt(3) / 2, DELTA))
+    run(store=tmp_path, seed=1, **NOISY)
+    assert total(tmp_path)["epsilon"]["outsider"] == pytest.approx(epsilon_of(math.sqrt(9) / 2, DELTA))
+
+
+def test_what_a_killed_run_was_about_to_ask_counts(tmp_path: Path) -> None:
+    """It is charged before it is asked: killed in between, it has paid for the second round."""
+    from sordino.simulator.simulation import Simulation
+
+    def victim() -> None:
+        die_at(Simulation, "ask", 2, "before")
+        run(store=tmp_path, **NOISY)
+
+    assert killed(victim)
+    assert total(tmp_path)["epsilon"]["outsider"] == pytest.approx(epsilon_of(math.sqrt(2) / 2, DELTA))
+
+
+def test_what_the_records_of_a_stopped_run_have_spent_counts(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        run(store=tmp_path, watch=stop_after(1), **RECORDS)
+    stopped = total(tmp_path, "record")["epsilon"]["server"]
+    assert 0 < stopped < 2
+    (row,) = Store(tmp_path).all()
+    assert command("resume", row.run, "--store", tmp_path, "--json").code == 0
+    assert stopped < total(tmp_path, "record")["epsilon"]["server"] <= 2
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        KEYS,
+        KEYS | {"protect_from": "server"},
+        KEYS | {"rounds": 5, "participation": 0.5},
+        KEYS | {"colluders": 3},
+        KEYS | {"set": {**KEYS["set"], "clipping": "quantile"}},
+    ],
+)
+def test_what_is_planned_is_what_is_spent(keys: dict[str, Any], tmp_path: Path) -> None:
+    prepared = prepare(Experiment.make(keys, {"store": tmp_path}))
+    result = run(store=tmp_path, **keys)
+    assert planned(prepared)["mu"] == pytest.approx(result["spent"]["mu"])
+    ledger = Ledger(8, rows=Store(tmp_path).ledger(result["run"]))
+    assert json.loads(json.dumps(spent_by(ledger))) == result["spent"]
+
+
+@pytest.mark.parametrize("method", ["dp-fedavg-record", "adadp-cfl"])
+def test_what_is_planned_of_records_is_what_is_spent(method: str, tmp_path: Path) -> None:
+    keys = RECORDS | {"method": method, "noise_multiplier": 1.5, "epsilon": None}
+    prepared = prepare(Experiment.make(keys, {"store": tmp_path}))
+    result = run(store=tmp_path, **keys)
+    before, after = (composed([one], "record", DELTA)["server"] for one in (planned(prepared), result["spent"]))
+    assert before == pytest.approx(after, rel=1e-6)
+
+
+def test_a_limit_over_runs_refuses_before_a_run_is_created(tmp_path: Path) -> None:
+    """Two runs at 8 come to 12.2."""
+    options = ("run", "--method=dp-fedavg", "--epsilon=8", "--delta=1e-5", *QUICK, "--store", tmp_path)
+    assert refused(*options, "--budget-over-runs=7.9") == (
+        f"This run in {tmp_path} would come to an epsilon of 8 for the outsider, above the 7.9 of budget_over_runs: "
+        "plan a smaller epsilon."
+    )
+    assert not list(tmp_path.glob("runs/*"))
+    assert command(*options, "--budget-over-runs=8", "--json").code == 0
+    for given in ("--budget-over-runs=12", "--set=budget_over_runs=12"):
+        said = refused(*options, "--seed=1", given)
+        assert f"This run and 1 before it on these people in {tmp_path} would come to an epsilon of 12.2" in said
+        assert "for the outsider, above the 12 of budget_over_runs" in said
+    file = tmp_path / "experiment.toml"
+    file.write_text("budget-over-runs = 12\n")
+    assert "above the 12 of budget_over_runs" in refused("run", file, *options[1:], "--seed=1")
+    assert len(Store(tmp_path).all()) == 1
+    assert command(*options, "--seed=1", "--budget-over-runs=12.5", "--json").code == 0
+    assert len(Store(tmp_path).all()) == 2
+
+
+def test_a_stopped_run_counts_against_the_limit(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        run(store=tmp_path, watch=stop_after(3), **NOISY)
+    limit = epsilon_of(math.sqrt(9) / 2, DELTA)  # three rounds and six more
+    with pytest.raises(UserError, match="above the"):
+        run(store=tmp_path, seed=1, budget_over_runs=limit - 0.01, **NOISY)
+    assert len(Store(tmp_path).all()) == 1
+    assert run(store=tmp_path, seed=1, budget_over_runs=limit + 0.01, **NOISY)["rounds_done"] == 6
+
+
+def test_a_limit_for_records(tmp_path: Path) -> None:
+    run(store=tmp_path, budget_over_runs=2, **RECORDS)
+    with pytest.raises(UserError, match=r"This run and 1 before it .* above the 2\.5 of budget_over_runs"):
+        run(store=tmp_path, seed=1, budget_over_runs=2.5, **RECORDS)
+    assert len(Store(tmp_path).all()) == 1
+    run(store=tmp_path, seed=1, budget_over_runs=4, **RECORDS)
+
+
+def test_a_limit_refuses_what_leaves_bare_and_lets_local_training_through(tmp_path: Path) -> None:
+    keys = KEYS | {"budget_over_runs": 8}
+    with pytest.raises(UserError, match="an infinite epsilon for the outsider, above the 8"):
+        run(store=tmp_path, **(keys | {"method": "fedavg"}))
+    bare = {"method": "acdp-pfsd", "variant": "paper", "model": "logistic"}
+    with pytest.raises(UserError, match="an infinite epsilon for the outsider, above the 8"):
+        run(store=tmp_path, **(keys | bare))
+    run(store=tmp_path, **(keys | {"method": "local"}))
+    run(store=tmp_path, **keys)
+    run(store=tmp_path, **(keys | {"method": "local", "seed": 1}))
+
+
+def test_a_comparison_keeps_to_the_limit(tmp_path: Path) -> None:
+    """Each seed is another run on the same people; runs that the store has are not run again, and cost nothing."""
+    chosen = Experiment.make(KEYS, {"store": tmp_path, "budget_over_runs": 8})
+    for _ in range(2):
+        assert compare(chosen, ["local", "dp-fedavg"], seeds=1).over_runs[0]["runs"] == 1
+    with pytest.raises(UserError, match="This run and 1 before it on these people"):
+        compare(chosen, ["local", "dp-fedavg"], seeds=2)
+    assert {row.method for row in Store(tmp_path).all()} == {"local", "dp-fedavg"}
