@@ -86,9 +86,9 @@ DAMAGES: tuple[Callable[[bytearray, int, random.Random], None], ...] = (
 )
 
 
-def damage(store: Path, chance: random.Random) -> str:
-    """Damage one file of a store, and say where and how."""
-    files = sorted(path for path in store.rglob("*") if path.is_file() and path.stat().st_size)
+def damage(store: Path, chance: random.Random, which: str) -> str:
+    """Damage one file of a store, and say where and how; `which` is the pattern of their names."""
+    files = sorted(path for path in store.rglob(which) if path.is_file() and path.stat().st_size)
     file = chance.choice(files)
     content = bytearray(file.read_bytes())
     reach = len(content) if chance.random() < 0.7 else min(len(content), 200)  # headers are small and matter most
@@ -135,14 +135,14 @@ def survives(kind: str, pristine: Path, store: Path, whole: dict[str, Any]) -> b
     return True
 
 
-def trials(kind: str, seeds: range, stores: dict[str, Path], scratch: Path) -> list[bool]:
+def trials(kind: str, seeds: range, stores: dict[str, Path], scratch: Path, which: str = "*") -> list[bool]:
     """Damage a store once for each seed; for each, whether the run could still be read or resumed."""
     whole = trace(stores["finished"], "dp-fedavg-digits-1")
     outcomes = []
     for seed in seeds:
         store = scratch / f"{kind}-{seed}"
         shutil.copytree(stores[kind], store)
-        what = damage(store, random.Random(f"{kind} {seed}"))
+        what = damage(store, random.Random(f"{kind} {seed}"), which)
         try:
             outcomes.append(survives(kind, stores[kind], store, whole))
         except BaseException as error:
@@ -156,6 +156,12 @@ def trials(kind: str, seeds: range, stores: dict[str, Path], scratch: Path) -> l
 def test_damage_is_told_or_changes_nothing(kind: str, stores: dict[str, Path], tmp_path: Path) -> None:
     outcomes = trials(kind, range(10), stores, tmp_path)
     assert False in outcomes
+
+
+@pytest.mark.parametrize("kind", ["stopped", "killed"])
+def test_a_damaged_journal_is_told_or_changes_nothing(kind: str, stores: dict[str, Path], tmp_path: Path) -> None:
+    outcomes = trials(kind, range(100, 110), stores, tmp_path, "ledger-*")
+    assert set(outcomes) == {True, False}  # what is cut off is charged again; what is changed is told
 
 
 @pytest.mark.slow
