@@ -117,10 +117,10 @@ class FedGLPADP(Clipped):
         shared = 1 - grown(1 - public["shared"], perturbed, message["growing"], layers)
         counts = torch.stack([part.sum() for part in public["shared"].split(layers)]).clamp(min=1)
         norms = torch.stack([part.norm() for part in perturbed.split(layers)]) / counts.sqrt()
-        weights, first = (public["clips"] / self.clip).square(), first_weights(layers)
+        weights = (public["clips"] / self.clip).square()
         direction = torch.where(norms > public["norms"], 1.0, -1.0)
         began = bool((public["norms"] >= 0).all())
-        moved = stepped(weights, direction, gamma, first) if began else weights
+        moved = stepped(weights, direction, gamma, first_weights(layers).to(weights)) if began else weights
         return {"shared": shared, "clips": self.clip * moved.sqrt(), "norms": norms}
 
     def memory(self, model: Tensor) -> dict[str, Tensor]:
@@ -146,7 +146,7 @@ class FedGLPADP(Clipped):
             update = Update(clip="clips", layered=True, spread="proportional", at="shared")
         else:
             update = Update(clip="clip", at="shared")
-        return {"update": update, "shared": Derived("shared", of=("update",), bits=1)}
+        return {"update": update, "shared": Derived("shared", bits=1)}
 
     def _penalty(self, start: Tensor, personal: Tensor) -> Callable[[Tensor], Tensor]:
         """The gradients of (lambda1/2) |v - v0| on personal and (lambda2/2) | |u - u0| - C | on shared entries."""

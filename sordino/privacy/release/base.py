@@ -44,19 +44,20 @@ class Public:
     """How many parameters each layer of the network has."""
 
     def rows(self, name: str | float) -> Tensor:
-        """A public value by its name (or as it is), one row per client, or one row for all of them; float64."""
+        """A public value by its name (or as it is), one row per client, or one row for all of them; float64, on the
+        processor, where noise is drawn."""
         if not isinstance(name, str):
             return torch.full((1, 1), name, dtype=torch.float64)
         if name in self.states:
-            return self.states[name].double().reshape(len(self.clients), -1)
+            return self.states[name].cpu().double().reshape(len(self.clients), -1)
         if name not in self.message:
             raise ReleaseError(
                 f"A release is bounded by {name!r}, which is neither in the message nor a public state of the clients."
             )
         value = self.message[name]
         if isinstance(value, Each):
-            return value.of(self.clients).double().reshape(len(self.clients), -1)
-        return torch.as_tensor(value, dtype=torch.float64).reshape(1, -1)
+            return value.of(self.clients).cpu().double().reshape(len(self.clients), -1)
+        return torch.as_tensor(value, dtype=torch.float64, device="cpu").reshape(1, -1)
 
     def common(self, name: str) -> bool:
         """Whether a public value is the same for all clients, by where it comes from."""
@@ -115,6 +116,9 @@ class Release:
     """What its noise protects; None where it carries none of its own."""
     summed: ClassVar[bool] = False
     """Whether its noise is shared out over the cohort, so that only a sum of enough messages is covered."""
+    tells: ClassVar[Literal["nothing", "itself", "everything"]] = "nothing"
+    """What whoever learns single values of it learns that noise in sums had hidden: nothing new, this message, or
+    everything that its owner has ever sent."""
     once: ClassVar[bool] = False
     """At record level: whether it is released once in a run, not in every round."""
     made_of_gradients: ClassVar[bool] = False
@@ -135,7 +139,7 @@ class Release:
                 f"{self.describe()}: the step must hand over a tensor, not {value!r}; values of raw records leave as a "
                 "mean or a matrix that the gate makes of them"
             )
-        rows = value.detach().reshape(len(public.clients), -1)
+        rows = value.detach().to(torch.float32).reshape(len(public.clients), -1)
         wanted = self.width(public)
         if wanted is not None and rows.shape[1] != wanted:
             raise ReleaseError(f"{self.describe()}: a message has {wanted} entries, but the step sent {rows.shape[1]}")
@@ -166,9 +170,9 @@ class Release:
         """The releases of the same step of whose noisy gradients it is made too."""
         return ()
 
-    def exposes(self, name: str) -> tuple[str, ...]:
-        """The releases of which single messages become known to whoever learns the single values of `name`."""
-        return (name,)
+    def bounded_by(self) -> tuple[str, ...]:
+        """The public values that its bounds are read from, by name."""
+        return ()
 
     def message_bytes(self, width: int, public: Public) -> int:
         """Bytes of one message, the largest over clients."""
