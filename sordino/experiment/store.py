@@ -120,6 +120,16 @@ class Progress:
     """Position, row, and the link that binds it to the rows before."""
 
 
+class _Connection(sqlite3.Connection):
+    """A connection to a database that may be damaged so that SQLite's own complaint is no text."""
+
+    def execute(self, *statement: Any) -> sqlite3.Cursor:
+        try:
+            return super().execute(*statement)
+        except UnicodeDecodeError as error:
+            raise sqlite3.DatabaseError("its names are no text") from error
+
+
 class Store:
     """A folder of runs."""
 
@@ -134,7 +144,7 @@ class Store:
             raise UserError(f"There is no store in {folder}: `sordino run` makes one; --store names another folder.")
         with saving(folder):
             folder.mkdir(parents=True, exist_ok=True)
-            self._database = sqlite3.connect(file, timeout=30, isolation_level=None)
+            self._database = sqlite3.connect(file, timeout=30, isolation_level=None, factory=_Connection)
             # Not a write-ahead log: one whose first bytes are damaged is dropped by SQLite without a word, and
             # everything in it. What is committed stands in the database file, after a power cut too.
             self._database.execute("pragma synchronous = extra")

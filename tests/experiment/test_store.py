@@ -181,6 +181,14 @@ def test_a_store_of_another_version(tmp_path: Path) -> None:
     assert "was written by another version of Sordino" in refused("runs", "--store", tmp_path)
 
 
+def test_a_table_whose_name_is_no_text(tmp_path: Path) -> None:
+    """SQLite complains with the bytes that it has found."""
+    Store(tmp_path).close()
+    database = tmp_path / "sordino.db"
+    database.write_bytes(database.read_bytes().replace(b"primary key", b"primary \xbaey"))
+    assert f"The database {database} is damaged" in refused("runs", "--store", tmp_path)
+
+
 def test_tables_of_another_shape(tmp_path: Path) -> None:
     Store(tmp_path).close()
     changed(tmp_path, "alter table rounds rename column clip to clap")
