@@ -115,6 +115,9 @@ class Clients:
             raise UserError(f"The step {question.step} changed its client's records in place: let it work on a copy.")
         releases = due(self.steps[question.step], question.round)
         passed = self.gate.passes(releases, done.sent, question.number, public)
+        stolen = sorted(set(done.kept) & set(self.public_names))
+        if stolen:
+            raise UserError(f"The step {question.step} keeps {stolen[0]}, a public state: only `learn` may write it.")
         kept = done.kept | self._learned(question, public, passed) if done.kept else {}
         return Outcome(passed, kept, done.start)
 
@@ -158,6 +161,8 @@ class Clients:
             state = {name: rows[place] for name, rows in public.states.items()}
             sent = {name: rows[place] for name, rows in passed.values.items()}
             learned.append(self.method.learn(state, message, sent, self.learner.layout))
+            if sorted(learned[-1]) != self.public_names:
+                raise UserError(f"`learn` must give {self.public_names}, not {sorted(learned[-1])}: see public_memory.")
         return {name: torch.stack([one[name] for one in learned]) for name in learned[0]}
 
     def _versions(self) -> tuple[int, int]:

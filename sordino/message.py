@@ -6,12 +6,15 @@ place changes nothing for anybody else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from sordino.errors import UserError
 
 Message = Mapping[str, Any]
 
@@ -41,6 +44,41 @@ def shared(message: Message, device: torch.device) -> dict[str, Any]:
 def own(message: Message, clients: Sequence[int], device: torch.device) -> dict[str, Tensor]:
     """The part of a message of which each client has its own: one row for each of `clients`."""
     return {name: value.of(clients).to(device) for name, value in message.items() if isinstance(value, Each)}
+
+
+def digest(message: Message) -> str:
+    """SHA-256 of a message; one that holds anything but tensors, numbers, texts, lists and dictionaries is refused."""
+    made = hashlib.sha256()
+    for part in _parts(message, "the message"):
+        made.update(part)
+    return made.hexdigest()
+
+
+def _parts(value: Any, place: str) -> Iterator[bytes]:
+    """What a value of a message is made of, as bytes that say where they end."""
+    if isinstance(value, Each):
+        yield b"each"
+        value = value.values
+    if isinstance(value, Tensor):
+        content = value.detach().cpu().contiguous()
+        yield f"{content.dtype}{tuple(content.shape)}".encode()
+        yield content.reshape(-1).view(torch.uint8).numpy().tobytes()
+    elif isinstance(value, Mapping):
+        yield f"table {len(value)}".encode()
+        for key, one in value.items():
+            yield repr(key).encode()
+            yield from _parts(one, f"{key} of {place}")
+    elif isinstance(value, list | tuple):
+        yield f"{type(value).__name__} {len(value)}".encode()
+        for one in value:
+            yield from _parts(one, place)
+    elif value is None or isinstance(value, bool | int | float | str):
+        yield f"{value!r};".encode()
+    else:
+        raise UserError(
+            f"A method sent a {type(value).__name__} as {place}: a message holds tensors, numbers, texts, lists and "
+            "dictionaries, of which every client gets a copy."
+        )
 
 
 def _copied(value: Any, device: torch.device) -> Any:

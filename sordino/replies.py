@@ -58,6 +58,9 @@ class Answers:
 
     def _expose(self, release: str) -> None:
         """Charge everybody for what becomes known of single messages, before it does."""
-        names = self._releases[release].exposes(release)
-        added = self._books.ledger.expose(names, self._rows[release], everything=names != (release,))
-        self._books.charge(added)
+        row, tells = self._rows[release], self._releases[release].tells
+        if tells == "itself":
+            self._books.charge(self._books.ledger.expose(row))
+        elif tells == "everything":
+            about = (row.question, row.round, row.step)
+            self._books.charge(self._books.ledger.expose_all(self._public.clients, about))

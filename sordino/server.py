@@ -75,6 +75,19 @@ class Restored:
     """How many have been asked."""
 
 
+@dataclass(frozen=True)
+class Ending:
+    """How a run ended, for whoever sums it up; a method's script has no part in it."""
+
+    now: Restored
+    shared: np.ndarray | None
+    """Each client's accuracy with the server's model; None where the server has none."""
+    stopped: dict[int, int]
+    """Clients whose budget did not pay for their next turn, and after which round; zero: they never took part."""
+    unreached: list[int]
+    """Clients that never had a turn."""
+
+
 class Books(Protocol):
     """What is kept of a run, durably."""
 
@@ -114,7 +127,7 @@ class Server:
     ) -> None:
         self.schedule, self.budget, self.layout = schedule, budget, ground.layout
         self.features, self.classes = ground.features, ground.classes
-        self.last: RoundReport | None = None
+        self._closed = 0
         self._method, self._gate, self._transport, self._books, self._ground = method, gate, transport, books, ground
         self._evaluate_every, self._watch = evaluate_every, watch
         self._steps = method.steps()
@@ -146,23 +159,17 @@ class Server:
             yield self._next_round
             self._close()
             if time.monotonic() - self._saved > SAVE_SECONDS and self._next_round <= self._last_round:
-                self._books.save(self.now())
+                self._books.save(self._now())
                 self._saved = time.monotonic()
 
-    def end(self) -> State:
-        """The server's state once the script has come to its end."""
+    def end(self) -> Ending:
+        """What is left once the script has come to its end."""
         self._leave()
-        return self._state
+        until = self.schedule.rounds if self._next_round > self._last_round else self._next_round
+        stopped = self._turns.stopped(until)
+        return Ending(self._now(), self._shared_accuracies(self.everyone()), stopped, self._turns.unreached())
 
-    def stopped(self) -> dict[int, int]:
-        """Clients whose budget did not pay for their next turn, and after which round; zero: they never took part."""
-        return self._turns.stopped(self.schedule.rounds if self._next_round > self._last_round else self._next_round)
-
-    def unreached(self) -> list[int]:
-        """Clients that never had a turn."""
-        return self._turns.unreached()
-
-    def now(self) -> Restored:
+    def _now(self) -> Restored:
         """Where the run would go on."""
         return Restored(self._state.__dict__, self._next_round, self._questions)
 
@@ -178,6 +185,7 @@ class Server:
         releases = due(self._steps[name], opened.number)
         public = Public(message, clients, self._transport.public_states(clients, self._state_names), self.layout.layers)
         self._check(name, releases, clients)
+        self._expose_bounds(releases, clients, (self._questions, opened.number, name))
         rows = self._books.ledger.charge(releases, self._questions, opened.number, name, self._gate.allowance, public)
         self._books.charge(rows)
         question = Question(self._questions, opened.number, name, message, clients)
@@ -206,7 +214,7 @@ class Server:
     def record_plan(self) -> RecordPlan:
         return self._gate.allowance.of_records
 
-    def shared_accuracies(self, clients: Sequence[int]) -> np.ndarray | None:
+    def _shared_accuracies(self, clients: Sequence[int]) -> np.ndarray | None:
         """The accuracy of the server's model for each client; None where the server has none."""
         served = self._method.shared_models(self._state, self.schedule.clients)
         if served is None:
@@ -268,6 +276,13 @@ class Server:
                     "times that its budget allows: ask those whom fed.sample() names, once a round."
                 )
 
+    def _expose_bounds(self, releases: Releases, clients: Sequence[int], about: tuple[int, int, str]) -> None:
+        """Charge for single messages of which bounds tell: a client's public state is a function of its own messages,
+        and where it bounds what the client sends, it shows in the noise of the sum."""
+        bounds = {name for release in releases.values() for name in release.bounded_by()}
+        if bounds & set(self._state_names):
+            self._books.charge(self._books.ledger.expose_all(clients, about))
+
     def _evaluates(self, number: int) -> bool:
         return (number + 1) % self._evaluate_every == 0 or number == self._last_round
 
@@ -280,18 +295,19 @@ class Server:
     def _close(self) -> None:
         """Evaluate and note down the round that has just ended."""
         opened = self._opened
-        if self.last is None:  # early enough to lose no more than one round
+        if not self._closed:  # early enough to lose no more than one round
             self._books.check(self._state.__dict__)
+        self._closed += 1
         self._open, self._next_round = None, opened.number + 1
         trained = [(clients, answer) for clients, answer in opened.answers if answer.kept]
         who = [client for clients, _ in trained for client in clients]
         own, start, shared = (np.full(len(who), np.nan) for _ in range(3))
         if self._evaluates(opened.number) and who:
             own, start = np.concatenate([answer.accuracies for _, answer in trained]).T
-            found = self.shared_accuracies(who)
+            found = self._shared_accuracies(who)
             shared = shared if found is None else found
         answers = [answer for _, answer in opened.answers]
-        self.last = RoundReport(
+        report = RoundReport(
             round=opened.number,
             rounds=self.schedule.rounds,
             personal=mean(own),
@@ -307,9 +323,9 @@ class Server:
         )
         evaluated = zip(who, own, start, shared, strict=True) if self._evaluates(opened.number) else ()
         # A client that was asked twice has one row: how it was in the end.
-        self._books.note(self.last, {client: figures for client, *figures in evaluated})
+        self._books.note(report, {client: figures for client, *figures in evaluated})
         if self._watch is not None:
-            self._watch(self.last)
+            self._watch(report)
 
 
 @dataclass

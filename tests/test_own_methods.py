@@ -7,15 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 import torch
 
 from sordino.errors import UserError
+from sordino.experiment.run import carry_on, register
+from sordino.experiment.store import Store
 from sordino.message import Each
 from sordino.method import Method, Result
 from sordino.methods.bases import RecordLevel
 from sordino.privacy.accountant import epsilon_of
-from sordino.privacy.release import Average, Derived, Follows, Gradients, Number, ReleaseError, Update, sends
+from sordino.privacy.release import Average, Derived, Follows, Gradients, Number, Public, ReleaseError, Update, sends
 from sordino.privacy.sealed import SealedError
 from sordino.testing.case import CLIENTS, ROUNDS, Case, OneRound
 
@@ -189,7 +192,7 @@ class Telling(Plain):
     def read(self, got: Any) -> None:
         got.mean("state")
 
-    @sends(lambda self: {"state": Derived("state", of=("update",))})
+    @sends(lambda self: {"state": Derived("state")})
     def tell(self, message: Any, me: Any, data: Any) -> Result:
         return Result()
 
@@ -212,6 +215,131 @@ def test_what_follows_from_single_messages_is_paid_for_once_it_is_read(
     method: Method, shares: int, tmp_path: Path
 ) -> None:
     assert epsilons(method, tmp_path)["outsider"] == pytest.approx(epsilon(ROUNDS * CLIENTS / shares / Z**2))
+
+
+class OwnThreshold(Telling):
+    """Its clients' thresholds follow from their own messages; the server reads sums only."""
+
+    def round(self, fed: Any, server: Any) -> None:
+        Plain.round(self, fed, server)
+
+    def public_memory(self, model: Any, layout: Any) -> dict[str, Any]:
+        return {"mine": torch.tensor([0.5])}
+
+    def learn(self, public: Any, message: Any, sent: Any, layout: Any) -> dict[str, Any]:
+        return {"mine": 0.5 + 0.1 * (sent["update"].sum() > 0).float().reshape(1)}
+
+    @sends(lambda self: {"update": Update(clip="mine")})
+    def local(self, message: Any, me: Any, data: Any) -> Result:
+        return Plain.local(self, message, me, data)
+
+    @sends(lambda self: {})
+    def tell(self, message: Any, me: Any, data: Any) -> Result:
+        return Result()
+
+
+def test_bounds_that_tell_of_single_messages_are_paid_for(tmp_path: Path) -> None:
+    """A client's own threshold shows in the noise of the next sum: all but the last round's messages are exposed."""
+    found = epsilons(OwnThreshold(), tmp_path)
+    assert found["outsider"] > epsilon((ROUNDS - 1) * CLIENTS / Z**2)
+    assert found["server"] == pytest.approx(epsilon(ROUNDS * CLIENTS / Z**2))
+
+
+class Writing(Telling):
+    """A step that writes a public state."""
+
+    def local(self, message: Any, me: Any, data: Any) -> Result:
+        result = Plain.local(self, message, me, data)
+        return Result(result.send, {**result.keep, "state": result.keep["model"]}, result.start)
+
+    local.releases = Plain.local.releases  # type: ignore[attr-defined]
+
+
+class Forgetting(Telling):
+    """Learns less than it said."""
+
+    def learn(self, public: Any, message: Any, sent: Any, layout: Any) -> dict[str, Any]:
+        return {}
+
+
+class Array(Plain):
+    """Sends an array, which clients would share."""
+
+    def round(self, fed: Any, server: Any) -> None:
+        fed.ask(fed.sample(), self.local, {"global": server.model, "odd": np.zeros(2)})
+
+
+class Peeking(Plain):
+    """Steers by raw accuracies."""
+
+    def round(self, fed: Any, server: Any) -> None:
+        super().round(fed, server)
+        fed.shared_accuracies(fed.everyone())
+
+
+class Misspelt(Plain):
+    """Reads what nobody sends."""
+
+    def round(self, fed: Any, server: Any) -> None:
+        fed.ask(fed.sample(), self.local, {"global": server.model}).mean("updates")
+
+
+class Unbounded(Plain):
+    """Names a threshold that nobody knows."""
+
+    @sends(lambda self: {"update": Update(clip="klip")})
+    def local(self, message: Any, me: Any, data: Any) -> Result:
+        return super().local(message, me, data)
+
+
+@pytest.mark.parametrize(
+    ("method", "error", "sentence"),
+    [
+        (Writing(), UserError, "only `learn` may write it"),
+        (Forgetting(), UserError, "`learn` must give"),
+        (Array(), UserError, "sent a ndarray as odd of the message"),
+        (Peeking(), AttributeError, "shared_accuracies"),
+        (Misspelt(), UserError, "did you mean 'update'"),
+        (Unbounded(), ReleaseError, "neither in the message nor a public state"),
+    ],
+)
+def test_slips_are_told(method: Method, error: type[Exception], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(error, match=sentence):
+        epsilons(method, tmp_path)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float64])
+def test_messages_in_other_formats_keep_their_bound(kind: torch.dtype) -> None:
+    public = Public({}, [0], layers=[4_000])
+    release = Update(1.0)
+    rows = release.bounded(release.opened(torch.full((1, 4_000), 0.31, dtype=kind), public), public).rows
+    assert rows.double().norm() <= 1.0
+
+
+class Changing(Plain):
+    """Its script is not a function of its seed: another message answers the same question after a resume."""
+
+    def round(self, fed: Any, server: Any) -> None:
+        self.rolls.append(len(self.rolls))
+        got = fed.ask(fed.sample(), self.local, {"global": server.model, "roll": self.rolls[-1]})
+        server.model = server.model + got.mean("update")
+
+    rolls: ClassVar[list[int]] = []
+
+
+def test_the_same_noise_never_answers_another_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sordino.server.SAVE_SECONDS", 0.0)
+    case, store = Case(Changing(), tmp_path), Store(tmp_path)
+    run = register(case.prepared(), store)
+
+    def stop(report: Any) -> None:
+        if report.round == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        carry_on(case.prepared(), store, run, stop)
+    with pytest.raises(UserError, match="does not repeat itself"):
+        carry_on(case.prepared(), store, run)
 
 
 class Altering(Plain):
@@ -356,7 +484,7 @@ class Extravagant(Plain):
 class Stateless(Plain):
     """Sends a state that clients do not have."""
 
-    @sends(lambda self: {"state": Derived("state", of=("update",))})
+    @sends(lambda self: {"state": Derived("state")})
     def local(self, message: Any, me: Any, data: Any) -> Result:
         raise AssertionError("it is refused before it runs")
 

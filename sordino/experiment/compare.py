@@ -16,6 +16,7 @@ from sordino.experiment.prepare import prepare
 from sordino.experiment.run import resume, start
 from sordino.experiment.store import Store
 from sordino.experiment.summary import Summary
+from sordino.privacy.accountant import rounded_up
 from sordino.privacy.release import Unit
 from sordino.privacy.views import VIEWS, View
 from sordino.server import Watch
@@ -163,7 +164,7 @@ def _verdict(private: list[dict[str, Any]], free: list[dict[str, Any]], protect_
         if max(figures) > 1.01 * min(figures):
             sentences.append(
                 "The private methods are NOT at equal epsilon: "
-                + ", ".join(f"{row['method']} {row['epsilon'][protect_from]:.2f}" for row in private)
+                + ", ".join(f"{row['method']} {rounded_up(row['epsilon'][protect_from])}" for row in private)
                 + "."
             )
     contenders = sorted(private + free, key=lambda row: -row["accuracy"]["personal"]["mean"])

@@ -182,9 +182,8 @@ class Experiment(BaseModel):
 
     def decisive(self) -> dict[str, Any]:
         """The keys that decide a run's results: the place and the number of processes do not, nor what earlier runs
-        have spent. Nor does `compiled`, up to rounding: where there is no compiler, `auto` comes to something else.
-        """
-        indifferent = {"store", "workers", "data_dir", "data", "compiled", "budget_over_runs"}
+        have spent."""
+        indifferent = {"store", "workers", "data_dir", "data", "budget_over_runs"}
         return self.model_dump(mode="json", exclude=indifferent)
 
     def public_choice(self) -> PublicChoice:

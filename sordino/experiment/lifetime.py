@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypedDict
 from sordino.errors import UserError
 from sordino.experiment.journal import rows_after
 from sordino.experiment.store import RunRow, Store
-from sordino.privacy.accountant import epsilon_of
+from sordino.privacy.accountant import epsilon_of, rounded_up
 from sordino.privacy.ledger import BLANK, Ledger
 from sordino.privacy.records import Recipe, RecordPlan, record_epsilon
 from sordino.privacy.release import Unit
@@ -62,12 +62,28 @@ class OverRuns(TypedDict):
     delta: float
 
 
-def over_runs(store: Store, people: str, unit: Unit, delta: float, more: Sequence[Spent] = ()) -> OverRuns:
-    """The epsilon of all runs of a store that protected a unit of these people, and of `more` that are planned."""
-    spent = [_spent(row, store) for row in store.all() if row.people == people and row.unit == unit]
-    chosen = [*spent, *more]
-    private = [one for one in chosen if spends(one)]
-    return {"unit": unit, "runs": len(private), "epsilon": composed(private, unit, delta), "delta": delta}
+def over_runs(
+    store: Store, people: str, unit: Unit, delta: float, more: Sequence[Spent] = (), but: str | None = None
+) -> OverRuns:
+    """The epsilon for a unit of these people of all runs of a store but one, and of `more` that are planned.
+
+    A run that protected records protects no client as a whole; what a run released of whole clients counts for each of
+    their records.
+    """
+    spent = [_spent(row, store) for row in store.all() if row.people == people and row.run != but]
+    costly = [as_paid_by(unit, one) for one in (*spent, *more) if spends(one)]
+    return {"unit": unit, "runs": len(costly), "epsilon": composed(costly, unit, delta), "delta": delta}
+
+
+def as_paid_by(unit: Unit, spent: Spent) -> Spent:
+    """What a run has cost a unit, whichever it protected."""
+    if spent["unit"] == unit:
+        return spent
+    if unit == "client":
+        return {"unit": unit, "mu": [None] * len(VIEWS), "recipes": []}
+    server = spent["mu"][VIEWS.index("server")]
+    whole = INFINITE if server is None else [[1.0, 1 / (2 * server), 1]]
+    return {"unit": unit, "mu": [], "recipes": [whole]}
 
 
 def spends(spent: Spent) -> bool:
@@ -98,25 +114,29 @@ def _records_composed(runs: Sequence[Sequence[Recipe]], delta: float) -> float:
     return sum(max(record_epsilon(recipe, delta / len(runs)) for recipe in recipes) for recipes in runs)
 
 
-def check_lifetime(store: Store, prepared: Prepared) -> None:
-    """Refuse a run with which its people would have spent more than `budget_over_runs` in this store."""
+def check_lifetime(store: Store, prepared: Prepared, run: str | None = None) -> None:
+    """Refuse a run with which its people would have spent more than `budget_over_runs` in this store.
+
+    `run` is its name where it is in the store already: it counts as planned then, not as spent.
+    """
     limit, more = prepared.experiment.budget_over_runs, planned(prepared)
     if limit is None or not spends(more):
         return
     unit, view = prepared.method.unit, prepared.experiment.protect_from
-    total = over_runs(store, prepared.data.people, unit, prepared.budget.delta, [more])
+    total = over_runs(store, prepared.data.people, unit, prepared.budget.delta, [more], run)
     epsilon = total["epsilon"][view]
     if epsilon is None or epsilon > limit * (1 + 1e-9):
         before = total["runs"] - 1
         others = f" and {before} before it on these people" if before else ""
         raise UserError(
-            f"This run{others} in {store.folder} would come to {_shown(epsilon, 4)} for the {view}, above the "
+            f"This run{others} in {store.folder} would come to {_shown(epsilon)} for the {view}, above the "
             f"{limit:g} of budget_over_runs: plan a smaller epsilon."
         )
 
 
 def planned(prepared: Prepared) -> Spent:
-    """What a prepared run will spend at the most, if its method asks everybody once in each of its turns."""
+    """What a prepared run will spend at the most, if its method asks everybody once in each of its turns and reads
+    single messages only as it declares."""
     method, schedule = prepared.method, prepared.schedule
     releases = [release for step in method.steps().values() for release in step.values()]
     if any(not release.private for release in releases):
@@ -129,7 +149,9 @@ def planned(prepared: Prepared) -> Spent:
     noise = prepared.allowance.of_clients
     protected = math.sqrt(schedule.turns) / noise.multiplier
     shares = {view: honest_shares(view, schedule.cohort, noise.colluders) for view in VIEWS}
-    mu = [protected * math.sqrt(shares[noise.protect_from] / shares[view]) for view in VIEWS]
+    exposed = any(release.tells == "everything" for release in releases)
+    met = {view: shares["server" if exposed else view] for view in VIEWS}
+    mu = [protected * math.sqrt(shares[noise.protect_from] / met[view]) for view in VIEWS]
     return {"unit": "client", "mu": list(mu), "recipes": []}
 
 
@@ -149,13 +171,13 @@ def sentence(total: OverRuns, view: View) -> str | None:
     if total["runs"] < 2:
         return None
     return (
-        f"{total['runs']} runs in this store protected a {total['unit']} of these people; together they come to "
-        f"{_shown(total['epsilon'][view], 3)} for the {view} at delta = {total['delta']:.3g}."
+        f"{total['runs']} runs in this store cost these people something; for one {total['unit']} they come to "
+        f"{_shown(total['epsilon'][view])} for the {view} at delta = {total['delta']:.3g}."
     )
 
 
-def _shown(epsilon: float | None, digits: int) -> str:
-    return "an infinite epsilon" if epsilon is None else f"an epsilon of {epsilon:.{digits}g}"
+def _shown(epsilon: float | None) -> str:
+    return "an infinite epsilon" if epsilon is None else f"an epsilon of {rounded_up(epsilon)}"
 
 
 def merged(recipes: Sequence[Recipe]) -> Recipe:

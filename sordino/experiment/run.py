@@ -25,7 +25,7 @@ from sordino.experiment.summary import Summary, summarize
 from sordino.learning import compiling
 from sordino.method import State
 from sordino.privacy.gate import Gate
-from sordino.server import Server, Watch
+from sordino.server import Ending, Server, Watch
 from sordino.simulator.engine import Engine
 from sordino.simulator.memory import Memory, unused
 from sordino.simulator.simulation import Simulation
@@ -63,7 +63,9 @@ def resume(run: str, store: Store, watch: Watch | None = None, workers: int | No
     if row.state == "done":
         return _finished(row, store)
     changes = {"store": str(store.folder), "workers": workers or row.configuration.get("workers")}
-    return carry_on(prepare(Experiment.make(row.configuration | changes), resumed=True), store, run, watch)
+    prepared = prepare(Experiment.make(row.configuration | changes), resumed=True)
+    check_lifetime(store, prepared, run)  # others may have spent meanwhile
+    return carry_on(prepared, store, run, watch)
 
 
 def carry_on(prepared: Prepared, store: Store, run: str, watch: Watch | None = None) -> Summary:
@@ -102,12 +104,13 @@ def _carried_on(
         watch,
     )
     method.run(server, prepared.initial)
-    state = server.end()
-    summary = summarize(run, prepared, server, books, *_evaluated(server, transport))
+    ending = server.end()
+    state = State(**ending.now.state)
+    summary = summarize(run, prepared, ending, books, _personal(ending, transport))
     models = _save_models(prepared, transport, state, store, run)
     with contextlib.suppress(UserError):  # pictures are extra, and need matplotlib
         method.pictures(state, store.path(run))
-    books.save(server.now(), summary, models)
+    books.save(ending.now, summary, models)
     return summary
 
 
@@ -124,13 +127,10 @@ def clients_of(prepared: Prepared, gate: Gate) -> Clients:
     )
 
 
-def _evaluated(server: Server, transport: Simulation) -> tuple[np.ndarray, np.ndarray | None]:
-    """Every client's accuracy with its personal model and with the server's, where there is one."""
-    shared = server.shared_accuracies(server.everyone())
-    personal = transport.accuracies(server.everyone(), None)
-    if shared is not None:  # a client that never took part predicts with the global model
-        personal = np.where(np.isnan(personal), shared, personal)
-    return personal, shared
+def _personal(ending: Ending, transport: Simulation) -> np.ndarray:
+    """Every client's accuracy with its personal model; who never took part predicts with the server's."""
+    personal = transport.accuracies(range(transport.clients), None)
+    return personal if ending.shared is None else np.where(np.isnan(personal), ending.shared, personal)
 
 
 def _save_models(prepared: Prepared, transport: Simulation, state: State, store: Store, run: str) -> KeptFile:

@@ -58,7 +58,8 @@ TABLES = {
     "ledger": (
         *("run text not null", "position integer not null", "question integer not null", "round integer not null"),
         *("step text not null", "release text not null", "owners blob not null", "sensitivity blob not null"),
-        *("noise blob not null", "exposed integer not null", "reason text not null", "pool text not null"),
+        *("noise blob not null", "told text not null", "exposed integer not null", "reason text not null"),
+        "pool text not null",
         *("sampled blob not null", "link blob not null"),
         "primary key (run, position)",
     ),

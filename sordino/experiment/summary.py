@@ -9,10 +9,11 @@ import numpy as np
 from sordino.experiment.books import RunBooks, none
 from sordino.experiment.lifetime import Spent, spent_by
 from sordino.experiment.prepare import Prepared
+from sordino.privacy.accountant import rounded_up
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.release import Unit
 from sordino.privacy.views import View
-from sordino.server import Server, mean
+from sordino.server import Ending, mean
 
 NAMED = 10
 """How many clients a sentence names."""
@@ -59,24 +60,23 @@ class Summary(TypedDict, total=False):
 def summarize(
     run: str,
     prepared: Prepared,
-    server: Server,
+    ending: Ending,
     books: RunBooks,
     personal: np.ndarray,
-    shared: np.ndarray | None,
 ) -> Summary:
-    """The result of a run whose clients have the accuracies `personal`, and `shared` with the server's models."""
+    """The result of a run whose clients have the accuracies `personal`."""
     ledger, delta = books.ledger, prepared.budget.delta
     summary: Summary = {
         "run": run,
         "method": prepared.experiment.method,
         "variant": prepared.method.variant,
         "rounds": prepared.schedule.rounds,
-        "rounds_done": server.now().rounds,
+        "rounds_done": ending.now.rounds,
         "accuracy": {
             "personal": none(mean(personal)),
             "personal_worst": none(float(np.nanmin(personal))),
             "start": none(books.start),
-            "global": None if shared is None else none(mean(shared)),
+            "global": None if ending.shared is None else none(mean(ending.shared)),
         },
         "epsilon": {view: none(value) for view, value in ledger.epsilon(delta).items()},
         "attack_accuracy": ledger.attack_accuracy(),
@@ -90,11 +90,11 @@ def summarize(
         "clients": prepared.schedule.clients,
         "parameters": prepared.learner.layout.size,
         "seed": prepared.experiment.seed,
-        "notes": prepared.notes + _if_public(ledger, prepared) + _who_stopped(prepared, server),
+        "notes": prepared.notes + _if_public(ledger, prepared) + _who_stopped(prepared, ending),
         "seconds": round(books.seconds, 3),
     }
     if prepared.method.unit == "record":
-        summary |= _record_figures(ledger, delta, server)
+        summary |= _record_figures(ledger, delta, ending)
     return summary
 
 
@@ -103,11 +103,11 @@ def _if_public(ledger: Ledger, prepared: Prepared) -> list[str]:
     if not ledger.reasons() or not prepared.method.is_private():
         return []
     covered = ledger.covered_epsilon(prepared.budget.delta)
-    figures = ", ".join(f"{value:.4g} for the {view}" for view, value in covered.items())
+    figures = ", ".join(f"{rounded_up(value)} for the {view}" for view, value in covered.items())
     return [f"If what leaves bare were public, epsilon would be {figures}."]
 
 
-def _record_figures(ledger: Ledger, delta: float, server: Server) -> Summary:
+def _record_figures(ledger: Ledger, delta: float, ending: Ending) -> Summary:
     """At record level: the spread of epsilon over clients, the figure for replacing a record, and who stopped."""
     values = sorted(ledger.record_epsilons(delta).values())
     replaced = max(ledger.record_epsilons(delta, replace=True).values(), default=0.0)
@@ -115,13 +115,13 @@ def _record_figures(ledger: Ledger, delta: float, server: Server) -> Summary:
     return {
         "epsilon_clients": spread,
         "epsilon_replace_one": none(replaced),
-        "stopped_clients": list(server.stopped()),
+        "stopped_clients": list(ending.stopped),
     }
 
 
-def _who_stopped(prepared: Prepared, server: Server) -> list[str]:
+def _who_stopped(prepared: Prepared, ending: Ending) -> list[str]:
     """Whose budget was used up and when, who never took part, and whether the run ended before its last round."""
-    stopped, notes = server.stopped(), []
+    stopped, notes = ending.stopped, []
     by_round: dict[int, list[int]] = {}
     for client, number in stopped.items():
         by_round.setdefault(number, []).append(client)
@@ -130,10 +130,10 @@ def _who_stopped(prepared: Prepared, server: Server) -> list[str]:
         notes.append(f"Budgets were used up, and their clients took no further part: {'; '.join(ends)}.")
     if 0 in by_round:
         notes.append(f"Budgets too small for a single round; these never took part: {_clients(by_round[0])}.")
-    unreached = [client for client in server.unreached() if client not in stopped]
+    unreached = [client for client in ending.unreached if client not in stopped]
     if prepared.method.unit == "record" and unreached:
         notes.append(f"Rounds too few to reach everybody; these never took part: {_clients(unreached)}.")
-    done, planned = server.now().rounds, prepared.schedule.rounds
+    done, planned = ending.now.rounds, prepared.schedule.rounds
     if done < planned:
         everybody = len(stopped) == prepared.schedule.clients
         why = "everybody's budget was used up" if everybody else "the method ended it"

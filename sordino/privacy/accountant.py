@@ -54,6 +54,14 @@ def mu_of(epsilon: float, delta: float) -> float:
     return float(brentq(lambda mu: delta_of(mu, epsilon) - delta, 0.0, high, xtol=1e-13, rtol=1e-13))
 
 
+def rounded_up(figure: float) -> str:
+    """An epsilon for people, to two places behind the point and never below the truth."""
+    # Rounded far behind the point first: a calibrated 8 may come as 8.000000000000002.
+    if figure >= 1000:
+        return f"{math.ceil(round(figure, 6)):,}"
+    return f"{math.ceil(round(figure * 100, 8)) / 100:.2f}"
+
+
 def attack_accuracy(mu: float) -> float:
     """The balanced accuracy of the best attacker who must tell one client's (or record's) presence."""
     return float(ndtr(mu / 2))

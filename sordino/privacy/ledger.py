@@ -14,6 +14,7 @@ amplification: a client pays for the rounds in which it took part.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import math
 from collections.abc import Iterable, Sequence
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from sordino.message import digest
 from sordino.privacy.accountant import attack_accuracy, epsilon_of
 from sordino.privacy.allowance import Allowance
 from sordino.privacy.records import (
@@ -56,6 +58,8 @@ class Row:
     """How far one owner can move the result, in the L2 norm."""
     noise: bytes
     """The deviation of the noise that the outsider, a peer and the server meet there: three numbers an owner."""
+    told: str = ""
+    """SHA-256 of the message to which it answers: the same noise never answers another one."""
     exposed: bool = False
     """Whether it charges for single messages becoming known that had been paid for in a sum."""
     reason: str = ""
@@ -66,13 +70,14 @@ class Row:
     """At record level: for each owner its sampling rate, noise multiplier and number of times."""
 
     @classmethod
-    def of(cls, about: tuple[int, int, str, str], clients: Sequence[int], charge: Charge) -> Row:
-        """The row of a charge; `about` is question, round, step and release."""
+    def of(cls, about: tuple[int, int, str, str], clients: Sequence[int], charge: Charge, told: str = "") -> Row:
+        """The row of a charge; `about` is question, round, step and release, `told` the message's digest."""
         return cls(
             *about,
             owners=np.asarray(clients, dtype="<u4").tobytes(),
             sensitivity=np.asarray(charge.sensitivity, dtype="<f8").tobytes(),
             noise=np.asarray(charge.noise, dtype="<f8").tobytes(),
+            told=told,
             reason=f"{about[3]}: {charge.reason}" if charge.reason else "",
             pool=charge.pool or "",
             sampled=b"" if charge.sampled is None else charge.sampled.astype("<f8").tobytes(),
@@ -125,36 +130,40 @@ class Ledger:
         self, releases: Releases, question: int, round: int, step: str, allowance: Allowance, public: Public
     ) -> list[Row]:
         """Charge everything that `step` is about to send; the rows that this adds."""
+        told = digest(public.message) if releases else ""
         rows = [
-            Row.of((question, round, step, name), public.clients, release.charge(allowance, public))
+            Row.of((question, round, step, name), public.clients, release.charge(allowance, public), told)
             for name, release in releases.items()
         ]
         for row in rows:
             self.append(row)
         return rows
 
-    def expose(self, names: Sequence[str], about: Row, everything: bool) -> list[Row]:
-        """Charge everybody the server's price for single messages that become known; the rows that this adds.
+    def expose(self, row: Row) -> list[Row]:
+        """Charge everybody the server's price for the single messages of a row; the rows that this adds."""
+        about = (row.question, row.round, row.step)
+        return self._exposed(row.release, row.clients(), about, gap(row))
 
-        `about` is the row of the value that is read. With `everything` all that its owners have sent so far under
-        `names` becomes known, otherwise only the messages of that row.
+    def expose_all(self, clients: Sequence[int], about: tuple[int, int, str]) -> list[Row]:
+        """Charge everybody the server's price for all that clients have sent so far; the rows that this adds.
+
+        `about` is question, round and step of what tells of it.
         """
-        added = []
-        clients = about.clients()
-        for name in names:
-            unpaid = self._in_sums.get(name, np.zeros_like(self.spent))[:, clients]
-            if not everything:
-                unpaid = np.minimum(unpaid, gap(about))
-            unpaid = np.where(unpaid > ROUNDING * self.spent[-1, clients], unpaid, 0.0)
-            if not unpaid.any():
-                continue
-            with np.errstate(divide="ignore"):
-                charge = Charge(np.ones(1), 1 / np.sqrt(unpaid.T))
-            row = Row.of((about.question, about.round, about.step, name), clients.tolist(), charge)
-            row = Row(**{**vars(row), "exposed": True})
-            self.append(row)
-            added.append(row)
-        return added
+        found = [self._exposed(name, np.asarray(clients), about, np.inf) for name in list(self._in_sums)]
+        return [row for rows in found for row in rows]
+
+    def _exposed(
+        self, name: str, clients: np.ndarray, about: tuple[int, int, str], most: np.ndarray | float
+    ) -> list[Row]:
+        unpaid = np.minimum(self._in_sums[name][:, clients], most)
+        unpaid = np.where(unpaid > ROUNDING * self.spent[-1, clients], unpaid, 0.0)
+        if not unpaid.any():
+            return []
+        with np.errstate(divide="ignore"):
+            charge = Charge(np.ones(1), 1 / np.sqrt(unpaid.T))
+        row = dataclasses.replace(Row.of((*about, name), clients.tolist(), charge), exposed=True)
+        self.append(row)
+        return [row]
 
     def append(self, row: Row) -> None:
         """Add a row and its cost."""

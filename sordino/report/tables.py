@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from sordino.privacy.accountant import rounded_up
 from sordino.report.terminal import shown
 
 OBSERVERS = {
@@ -24,10 +25,7 @@ def epsilon_text(value: float | None) -> str:
     """An epsilon for people, rounded up so that it is never understated."""
     if value is None or math.isinf(value):
         return shown("∞")
-    # Rounded far behind the point first: a calibrated 8 may come as 8.000000000000002.
-    if value >= 1000:
-        return f"{math.ceil(round(value, 6)):,}"
-    return f"{math.ceil(round(value * 100, 8)) / 100:.2f}"
+    return rounded_up(value)
 
 
 def percent(value: float | None) -> str:
@@ -35,12 +33,17 @@ def percent(value: float | None) -> str:
     return "–" if value is None else f"{value:.1%}"
 
 
+def attack_text(accuracy: float) -> str:
+    """What the best attack achieves, rounded up so that it is never understated."""
+    return f"{math.ceil(round(accuracy * 1000, 8)) / 10:.1f}%"
+
+
 def views_table(epsilon: Mapping[str, float | None], accuracy: Mapping[str, float]) -> Table:
     """Epsilon for each observer, with what the best attack achieves."""
     table = Table("observer", "what it sees", "epsilon", "best attack", box=None, padding=(0, 2, 0, 0))
     table.columns[2].justify = table.columns[3].justify = "right"
     for view, sees in OBSERVERS.items():
-        table.add_row(view, sees, epsilon_text(epsilon[view]), percent(accuracy[view]))
+        table.add_row(view, sees, epsilon_text(epsilon[view]), attack_text(accuracy[view]))
     return table
 
 

@@ -18,6 +18,7 @@ class Simulation:
 
     def __init__(self, workers: Workers) -> None:
         self._workers, self._memory = workers, workers.engine.memory
+        self.clients = len(self._memory.slots)
 
     def ask(self, question: Question, evaluate: bool) -> Answer:
         targets = self._memory.targets(question.clients)

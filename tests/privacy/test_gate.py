@@ -159,7 +159,7 @@ def test_each_client_is_held_to_its_own_threshold(told: str) -> None:
 
 def test_nothing_leaves_where_a_mask_is_zero() -> None:
     shared = torch.tensor([[1.0, 0.0, 1.0, 0.0], [0.0, 0.0, 1.0, 1.0]])
-    releases = {"update": Update(1.0, at="shared"), "shared": Derived("shared", of=("update",), bits=1)}
+    releases = {"update": Update(1.0, at="shared"), "shared": Derived("shared", bits=1)}
     public = Public({}, range(2), {"shared": shared}, layers=[4])
     out = gate(Noise(1.0, "server", 1)).passes(releases, {"update": torch.ones(2, 4)}, 0, public)
     assert ((out.values["update"] != 0) == (shared > 0)).all()
@@ -244,7 +244,7 @@ def test_what_is_not_declared_does_not_leave() -> None:
         check_declared({"update": Update("clip")}, {"update": torch.zeros(2), "secret": torch.zeros(2)}, "local")
     with pytest.raises(UndeclaredReleaseError, match="did not send"):
         check_declared({"update": Update("clip")}, {}, "local")
-    check_declared({"mask": Derived("mask", of=())}, {}, "local")
+    check_declared({"mask": Derived("mask")}, {}, "local")
 
 
 def test_bare_values_leave_as_they_are() -> None:

@@ -95,6 +95,7 @@ def test_the_chain_shows_a_changed_a_lost_and_a_swapped_row() -> None:
         {"question": 7},
         {"reason": "x"},
         {"exposed": True},
+        {"told": "x"},
         {"sensitivity": one},
     ):
         assert Ledger(50, "client", [replace(ledger.rows[0], **change), *ledger.rows[1:]]).head != head
@@ -111,16 +112,16 @@ def test_whoever_reads_single_messages_pays_for_them() -> None:
     ledger = charged(20, list(range(10)), noise, 10)
     assert ledger.mu("outsider") == pytest.approx(math.sqrt(20) / 3.97)
     for row in list(ledger.rows):
-        ledger.expose(("update",), row, everything=False)
+        ledger.expose(row)
     for view in VIEWS:
         assert ledger.mu(view) == pytest.approx(math.sqrt(200) / 3.97)
     for row in ledger.rows[:20]:
-        assert ledger.expose(("update",), row, everything=False) == [], "nothing is charged twice"
+        assert ledger.expose(row) == [], "nothing is charged twice"
 
 
 def test_only_what_was_read_is_charged() -> None:
     ledger = charged(4, list(range(10)), Noise(1.0, "outsider", 10), 10)
-    ledger.expose(("update",), ledger.rows[1], everything=False)
+    ledger.expose(ledger.rows[1])
     assert ledger.mu("outsider") ** 2 == pytest.approx(3 + 10)
     assert ledger.mu("server") ** 2 == pytest.approx(40)
 
@@ -133,9 +134,9 @@ def test_what_was_computed_from_single_messages_exposes_all_of_them() -> None:
     noise = Noise(3.97, "outsider", 10)
     ledger = charged(20, list(range(10)), noise, 10)
     public = Public({}, range(10), {"mask": torch.ones(10, 5)}, layers=[5])
-    (row,) = ledger.charge({"mask": Derived("mask", of=("update",))}, 20, 20, "tell", Allowance(noise), public)
+    (row,) = ledger.charge({"mask": Derived("mask")}, 20, 20, "tell", Allowance(noise), public)
     assert ledger.mu("outsider") == pytest.approx(math.sqrt(20) / 3.97), "the server alone learns nothing new"
-    ledger.expose(("update",), row, everything=True)
+    ledger.expose_all(range(10), (row.question, row.round, row.step))
     assert ledger.mu("outsider") == pytest.approx(ledger.mu("server")) == pytest.approx(math.sqrt(200) / 3.97)
     assert ledger.epsilon(0.1)["outsider"] == pytest.approx(10.1, abs=0.05)
     assert Ledger(10, "client", ledger.rows).epsilon(0.1) == ledger.epsilon(0.1), "rows alone decide"

@@ -36,6 +36,7 @@ class Update(Release):
     entries: int | None = None
     unit: ClassVar[Unit | None] = "client"
     summed: ClassVar[bool] = True
+    tells: ClassVar[Literal["nothing", "itself", "everything"]] = "itself"
 
     def width(self, public: Public) -> int:
         return sum(public.layers) if self.entries is None else self.entries
@@ -95,6 +96,9 @@ class Update(Release):
         total = variances * len(public.clients) if len(variances) == 1 else variances.sum(dim=0, keepdim=True)
         return total.squeeze(0).sqrt().float()
 
+    def bounded_by(self) -> tuple[str, ...]:
+        return tuple(name for name in (self.clip, self.at) if isinstance(name, str))
+
     def message_bytes(self, width: int, public: Public) -> int:
         """Four for each coordinate that leaves."""
         return 4 * (width if self.at is None else int(self._mask(public).sum(dim=1).max()))
@@ -127,7 +131,10 @@ class Update(Release):
     def _mask(self, public: Public) -> Tensor:
         """Which entries leave: (clients or 1, width)."""
         assert self.at is not None
-        return public.rows(self.at) != 0
+        mask = public.rows(self.at) != 0
+        if mask.shape[1] != self.width(public):
+            raise ReleaseError(f"{self.describe()}: {self.at} has {mask.shape[1]} entries, not {self.width(public)}")
+        return mask
 
     def _deviations(self, allowance: Allowance, public: Public) -> Tensor:
         """The noise of one message on each of its parts: (clients or 1, parts)."""
@@ -176,6 +183,7 @@ class Number(Release):
     entries: int = 1
     unit: ClassVar[Unit | None] = "client"
     summed: ClassVar[bool] = True
+    tells: ClassVar[Literal["nothing", "itself", "everything"]] = "itself"
 
     def width(self, public: Public) -> int:
         return self.entries

@@ -52,9 +52,6 @@ class Average(Release):
         """How far one of so many records can move the mean."""
         return (self.high - self.low) / 2 / max(1, records)
 
-    def exposes(self, name: str) -> tuple[str, ...]:
-        return ()
-
     def centre(self) -> float:
         return (self.low + self.high) / 2
 
@@ -94,9 +91,6 @@ class Matrix(Release):
         multipliers = allowance.of_records.matrix_multipliers
         return Charge.of_records(self.pool, [(1.0, float(multipliers[client]), 1) for client in public.clients])
 
-    def exposes(self, name: str) -> tuple[str, ...]:
-        return ()
-
     def describe(self) -> str:
         return "second-moment matrix of projected records, Gaussian noise"
 
@@ -124,9 +118,6 @@ class Gradients(Release):
         plan = allowance.of_records
         return Charge.of_records(self.pool, [plan.charge(client) for client in public.clients])
 
-    def exposes(self, name: str) -> tuple[str, ...]:
-        return ()
-
     def describe(self) -> str:
         return f"model trained on noisy gradients, each record's clipped to {self.clip}"
 
@@ -143,9 +134,6 @@ class Follows(Release):
 
     def charge(self, allowance: Allowance, public: Public) -> Charge:
         return Charge.nothing()
-
-    def exposes(self, name: str) -> tuple[str, ...]:
-        return ()
 
     def describe(self) -> str:
         return f"made of the same noisy gradients as {self.of}"

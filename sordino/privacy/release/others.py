@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from torch import Tensor
@@ -18,14 +18,13 @@ from sordino.privacy.views import VIEWS
 class Derived(Release):
     """A client's public state `state`: a function of what it has sent before, so it costs the server nothing new.
 
-    Whoever else learns it learns something about the single messages that it was computed from: once the server reads
-    it, everybody pays the server's price for all that `of`, which names those releases, has sent so far. `bits` is how
-    many bits an entry takes on the wire.
+    Whoever else learns it learns something about single messages: once the server reads it, everybody pays the server's
+    price for all that its owner has sent so far. `bits` is how many bits an entry takes on the wire.
     """
 
     state: str = field()
-    of: tuple[str, ...]
     bits: int = 32
+    tells: ClassVar[Literal["nothing", "itself", "everything"]] = "everything"
 
     def opened(self, value: Any, public: Public) -> Tensor:
         return public.states[self.state].reshape(len(public.clients), -1)
@@ -36,14 +35,11 @@ class Derived(Release):
     def charge(self, allowance: Allowance, public: Public) -> Charge:
         return Charge.nothing()
 
-    def exposes(self, name: str) -> tuple[str, ...]:
-        return self.of
-
     def message_bytes(self, width: int, public: Public) -> int:
         return math.ceil(width * self.bits / 8)
 
     def describe(self) -> str:
-        return f"computed from earlier noisy messages ({', '.join(self.of)}); whoever reads it learns of single ones"
+        return "computed from earlier noisy messages; whoever reads it learns of single ones"
 
 
 @dataclass(frozen=True)
@@ -55,9 +51,6 @@ class Bare(Release):
 
     def charge(self, allowance: Allowance, public: Public) -> Charge:
         return Charge(np.ones(1), np.zeros((1, len(VIEWS))), reason=self.why)
-
-    def exposes(self, name: str) -> tuple[str, ...]:
-        return ()
 
     def describe(self) -> str:
         return f"without noise: {self.why}"
