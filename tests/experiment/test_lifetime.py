@@ -65,7 +65,7 @@ def test_four_runs_of_a_store_are_told_together(tmp_path: Path) -> None:
     assert "runs in this store" not in told[0]
     words = " ".join(told[3].split())
     assert (
-        "4 runs in this store protected a client of these people; together they come to an epsilon of 19.1 for the "
+        "4 runs in this store cost these people something; for one client they come to an epsilon of 19.13 for the "
         "outsider at delta = 1e-05." in words
     )
     found = command("run", *options, "--seed=4", "--json").document["over_runs"]
@@ -85,7 +85,7 @@ def test_records_pay_for_all_runs_too(tmp_path: Path) -> None:
     by_hand = record_epsilon(((rate, multiplier, 4 * int(steps)),), DELTA)
     assert [found["epsilon"][view] for view in VIEWS] == pytest.approx([by_hand] * 3, rel=0.02)
     assert 2 < by_hand < 4
-    assert total(tmp_path, "client")["runs"] == 0
+    assert total(tmp_path, "client")["epsilon"] == dict.fromkeys(VIEWS), "no client as a whole was protected"
 
 
 def test_recipes_add_up() -> None:
@@ -99,7 +99,6 @@ def test_recipes_add_up() -> None:
 def test_only_runs_that_spend_on_these_people_count(tmp_path: Path) -> None:
     run(store=tmp_path, **KEYS)
     run(store=tmp_path, **(KEYS | {"method": "local"}))
-    run(store=tmp_path, **RECORDS)
     folder = tmp_path / "own"
     folder.mkdir()
     for client in range(8):
@@ -110,6 +109,19 @@ def test_only_runs_that_spend_on_these_people_count(tmp_path: Path) -> None:
     run(store=tmp_path, **(KEYS | {"clients": 6, "partition": "dirichlet:1", "seed": 3, "records": 600}))
     assert total(tmp_path)["runs"] == 2, "other clients of the same people"
     assert total(tmp_path)["epsilon"]["outsider"] == pytest.approx(epsilon_of(math.sqrt(2) * mu_of(8, DELTA), DELTA))
+
+
+def test_records_pay_for_what_was_released_of_whole_clients(tmp_path: Path) -> None:
+    """One record may move a bounded contribution by twice its bound: a client's mu counts twice for its records."""
+    mu = run(store=tmp_path, **KEYS)["spent"]["mu"][VIEWS.index("server")]
+    assert mu is not None
+    of_clients = record_epsilon(((1.0, 1 / (2 * mu), 1),), DELTA)
+    assert total(tmp_path, "record")["epsilon"]["server"] == pytest.approx(of_clients)
+    run(store=tmp_path, **RECORDS)
+    both = total(tmp_path, "record")
+    assert both["runs"] == 2
+    assert of_clients < both["epsilon"]["server"] <= of_clients + 2.1
+    assert total(tmp_path, "client")["epsilon"] == dict.fromkeys(VIEWS), "a run for records protects no whole client"
 
 
 def test_a_bare_run_makes_the_sum_infinite(tmp_path: Path) -> None:
@@ -202,7 +214,7 @@ def test_a_limit_over_runs_refuses_before_a_run_is_created(tmp_path: Path) -> No
     """Two runs at 8 come to 12.2."""
     options = ("run", "--method=dp-fedavg", "--epsilon=8", "--delta=1e-5", *QUICK, "--store", tmp_path)
     assert refused(*options, "--budget-over-runs=7.9") == (
-        f"This run in {tmp_path} would come to an epsilon of 8 for the outsider, above the 7.9 of budget_over_runs: "
+        f"This run in {tmp_path} would come to an epsilon of 8.00 for the outsider, above the 7.9 of budget_over_runs: "
         "plan a smaller epsilon."
     )
     assert not list(tmp_path.glob("runs/*"))
