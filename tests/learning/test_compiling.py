@@ -123,13 +123,16 @@ def test_a_plan_of_a_compiled_run_compiles_nothing(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.usefixtures("it_pays")
 def test_a_run_keeps_its_choice_and_its_identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A resumed run repeats the same numbers; the same experiment is found again whatever `auto` comes to."""
+    """A resumed run repeats the same numbers. Otherwise compiled it would round otherwise, so it draws other noise: the
+    difference of two runs must not be rid of it."""
     monkeypatch.setattr(compiling, "compile_for", made)
     whole = {"epochs": 1, "batch": 1000}  # all records at each step: the price is known without distributions
     summary = start(prepare(experiment(tmp_path, set=whole)))
     row = Store(tmp_path).get(summary["run"])
     assert row.configuration["compiled"] == "always"
-    assert row.identity == prepare(experiment(tmp_path, set=whole, compiled="never")).identity
+    for same in ("auto", "always"):
+        assert row.identity == prepare(experiment(tmp_path, set=whole, compiled=same)).identity
+    assert row.identity != prepare(experiment(tmp_path, set=whole, compiled="never")).identity
 
 
 @pytest.mark.slow
