@@ -107,7 +107,7 @@ def test_a_changed_row_is_not_taken_over(tmp_path: Path) -> None:
 
 
 def test_memory_wants_exactly_what_it_was_laid_out_for(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="must keep exactly"):
+    with pytest.raises(UserError, match="must keep exactly"):
         memory(tmp_path).write([0], [0], {"model": torch.zeros(1, 3)})
 
 
