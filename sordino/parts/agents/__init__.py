@@ -1,0 +1,1 @@
+"""Agents that learn which threshold to choose."""
