@@ -5,15 +5,15 @@ reaches them as a few numbers; tensors travel through slabs that are set up when
 Each client's batch order depends on the run's seed, the round and the client, its noise also on the run's identity and
 the question: it does not matter who does the work.
 
-A worker may be killed at any instant. Nobody waits for it then: the turn is the position of a file that all processes
-have open, which the system moves on in one piece, so there is no lock that a dead process could hold. A worker ends
-with the process that started it.
+A worker may be killed at any instant. Nobody waits for it then: the turn is a number in a file that all processes have
+open, under a lock that the system takes away from a process which ends. A worker ends with the process that started it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import gc
 import multiprocessing
 import os
@@ -36,6 +36,8 @@ from sordino.simulator.engine import Engine, Work, together
 from sordino.simulator.slabs import Slabs
 from sordino.transport import Answer
 
+TURN = 8
+"""Bytes of the number whose turn it is."""
 PARENT_DEATH_SIGNAL = 1
 """Linux's number for the wish to be sent a signal when the parent ends (PR_SET_PDEATHSIG)."""
 
@@ -154,7 +156,7 @@ class Workers:
         """Put a question about `clients` to the other processes; whoever is free takes the next unit of it."""
         memory = self.engine.memory
         states = (clients, memory.slots[clients], memory.participations[clients])
-        os.lseek(self._turn, 0, os.SEEK_SET)
+        os.pwrite(self._turn, bytes(TURN), 0)
         for worker in self._team:
             with worker.alive():
                 slabs.send(worker.pipe, (kind, question, states))
@@ -291,8 +293,22 @@ def _end_with(parent: int) -> None:
 
 def _taken(turn: int, units: int) -> Iterator[int]:
     """The numbers of the units that fall to this process: the next one each time it is free."""
-    while (number := os.lseek(turn, 1, os.SEEK_CUR) - 1) < units:
+    while (number := _next(turn)) < units:
         yield number
+
+
+def _next(turn: int) -> int:
+    """The number that all processes see, which is one higher for whoever comes next.
+
+    The lock belongs to this process: where it dies, the system lets go of it.
+    """
+    fcntl.lockf(turn, fcntl.LOCK_EX)
+    try:
+        number = int.from_bytes(os.pread(turn, TURN, 0), "little")
+        os.pwrite(turn, (number + 1).to_bytes(TURN, "little"), 0)
+    finally:
+        fcntl.lockf(turn, fcntl.LOCK_UN)
+    return number
 
 
 def _work(engine: Engine, shared: Slabs, work: Work, units: list[list[int]]) -> Callable[[int], Answer]:
