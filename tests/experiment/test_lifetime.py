@@ -73,6 +73,7 @@ def test_four_runs_of_a_store_are_told_together(tmp_path: Path) -> None:
     assert found["epsilon"]["outsider"] == pytest.approx(epsilon_of(math.sqrt(5) * mu_of(8, DELTA), DELTA))
 
 
+@pytest.mark.slow
 def test_records_pay_for_all_runs_too(tmp_path: Path) -> None:
     """Two runs of one recipe are one of twice as many steps: less than twice the epsilon, more than one."""
     for seed in (0, 1):

@@ -104,7 +104,9 @@ class Case:
             assert float(part.norm()) <= float(threshold)
 
 
-@pytest.mark.parametrize("layered", [False, True], ids=["one threshold", "one for each layer"])
+@pytest.mark.parametrize(
+    "layered", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["one threshold", "layers"]
+)
 @pytest.mark.parametrize("name", NETWORKS)
 def test_traced_it_is_the_eager_sum(name: str, layered: bool) -> None:
     case = Case(name, layered)

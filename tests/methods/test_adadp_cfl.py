@@ -22,6 +22,7 @@ def final_state(folder: Path, run: str) -> dict:
     return load(row.checkpoint, store.path(run)).server
 
 
+@pytest.mark.slow
 def test_clients_of_one_distribution_are_not_parted(tmp_path: Path) -> None:
     result = sordino.run(**KEYS, store=tmp_path, set=SETTINGS)
     state = final_state(tmp_path, result["run"])

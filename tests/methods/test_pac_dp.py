@@ -40,6 +40,7 @@ def test_wrong_budgets_are_refused(wrong: str) -> None:
         PACDP(budgets=wrong).client_budgets(3, 8.0, np.random.default_rng(0))
 
 
+@pytest.mark.slow
 def test_each_client_spends_its_own_budget(tmp_path: Path) -> None:
     result = sordino.run(**KEYS, store=tmp_path, set={**SETTINGS, "budgets": "1,2,4,8"})
     ledger = Store(tmp_path).ledger(result["run"])

@@ -106,7 +106,7 @@ def test_an_update_lowers_the_critics_loss_and_empties_the_replay() -> None:
     assert torch.isfinite(gradient(later["actor"], lambda flat: agent.policy(flat, rows[:, :2]).mean.sum())).all()
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 10))])
 def test_it_finds_the_best_threshold_of_a_bandit(seed: int) -> None:
     """Thresholds in [0.05, 2], the best is 1; the reward falls with the distance. 200 steps."""
     agent, generator = Ppo(), torch.Generator().manual_seed(seed)

@@ -98,6 +98,7 @@ def test_rates_are_rounded_up_where_sizes_are_many() -> None:
     assert sampling_rates([5], 20).tolist() == [1.0]
 
 
+@pytest.mark.slow
 def test_a_plan_meets_every_budget() -> None:
     budgets = np.array([1.0, 4.0])
     plan = plan_records([200, 200], budgets, 1e-5, batch=20, epochs=1, turns=5, needs=RecordNeeds(0.2, 2, 0.2))
