@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from pathlib import Path
@@ -139,7 +140,8 @@ def test_a_run_keeps_its_choice_and_its_identity(tmp_path: Path, monkeypatch: py
 def test_workers_share_what_was_compiled(tmp_path: Path) -> None:
     def models(name: str, **keys: Any) -> dict[str, torch.Tensor]:
         chosen = experiment(tmp_path / name, **keys)
-        return load_file(chosen.store / "runs" / start(prepare(chosen))["run"] / "models.safetensors")
+        prepared = dataclasses.replace(prepare(chosen), identity="one for all")  # the same noise, compiled or not
+        return load_file(chosen.store / "runs" / start(prepared)["run"] / "models.safetensors")
 
     alone, two = models("one", compiled="always"), models("two", compiled="always", workers=2)
     eager = models("eager", compiled="never")
