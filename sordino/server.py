@@ -311,7 +311,7 @@ class Server:
             round=opened.number,
             rounds=self.schedule.rounds,
             personal=mean(own),
-            personal_worst=float(np.nanmin(own)) if np.isfinite(own).any() else float("nan"),
+            personal_worst=worst(own),
             start=mean(start),
             global_=mean(shared),
             clip=overall(self._state.__dict__.get("threshold")),
@@ -340,6 +340,11 @@ class _OpenRound:
 def mean(values: np.ndarray) -> float:
     """The mean of the finite values; `nan` when there is none."""
     return float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
+
+
+def worst(values: np.ndarray) -> float:
+    """The smallest of the finite values; `nan` when there is none."""
+    return float(np.nanmin(values)) if np.isfinite(values).any() else float("nan")
 
 
 def overall(threshold: Mapping[str, Any] | None) -> float | None:

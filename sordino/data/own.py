@@ -121,7 +121,7 @@ def read_file(path: Path, label: str, order: tuple[str, ...] | None) -> ClientFi
         return read_arrays(path)
     table = read_csv(path) if path.suffix.lower() == ".csv" else read_parquet(path)
     if label not in table.columns:
-        near = difflib.get_close_matches(label, table.columns, n=len(table.columns), cutoff=0.0)
+        near = difflib.get_close_matches(label, table.columns, n=max(1, len(table.columns)), cutoff=0.0)
         raise UserError(
             f"The file {path} has no column {label!r} for the label; its columns are: {quote(', '.join(near))}. "
             "Name the right one with --label."

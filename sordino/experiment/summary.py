@@ -13,7 +13,7 @@ from sordino.privacy.accountant import rounded_up
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.release import Unit
 from sordino.privacy.views import View
-from sordino.server import Ending, mean
+from sordino.server import Ending, mean, worst
 
 NAMED = 10
 """How many clients a sentence names."""
@@ -74,7 +74,7 @@ def summarize(
         "rounds_done": ending.now.rounds,
         "accuracy": {
             "personal": none(mean(personal)),
-            "personal_worst": none(float(np.nanmin(personal))),
+            "personal_worst": none(worst(personal)),
             "start": none(books.start),
             "global": None if ending.shared is None else none(mean(ending.shared)),
         },

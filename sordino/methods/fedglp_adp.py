@@ -137,7 +137,8 @@ class FedGLPADP(Clipped):
     def share(self, schedule: Schedule, budget: Budget) -> float:
         """beta = beta_0 exp(a (sigma - sigma_0)) (Eq. 11), at most 0.95."""
         moderate = multiplier_for(self.moderate_epsilon, budget.delta, schedule.turns)
-        return min(0.95, self.beta0 * math.exp(self.growth * (budget.multiplier - moderate)))
+        exponent = min(self.growth * (budget.multiplier - moderate), 100.0)  # beyond it beta is at its end anyway
+        return min(0.95, self.beta0 * math.exp(exponent))
 
     def _releases(self) -> Releases:
         if self.variant == "sound":
