@@ -152,8 +152,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("layers' noise is halved", "return by_part.repeat_interleave", "return (by_part / 2).repeat_interleave"),
             (
                 "every owner pays like the first",
-                "cost = (np.square(bounds) / met).sum(axis=1)",
-                "cost = (np.square(bounds) / met).sum(axis=1)[:1]",
+                "np.square(bounds), 0.0) / met).sum(axis=1)",
+                "np.square(bounds), 0.0) / met).sum(axis=1)[:1]",
             ),
             ("rare coordinates carry all noise", "public.common(self.at) or view", "True or view"),
             ("several numbers are charged as one", "math.sqrt(self.entries) * (self.high", "1.0 * (self.high"),
@@ -200,7 +200,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         "tests/privacy/test_ledger.py tests/test_contract.py",
         [
             ("a bare release is free", "np.zeros((1, len(VIEWS))), reason", "np.ones((1, len(VIEWS))) * 1e9, reason"),
-            ("published masks are free", '"everything"] = "everything"', '"everything"] = "nothing"'),
+            ("published masks are free", '= "everything"', '= "nothing"'),
         ],
     ),
     "privacy/release/declaring.py": (
