@@ -197,14 +197,14 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "privacy/release/others.py": (
-        "tests/privacy/test_ledger.py tests/test_contract.py",
+        "tests/privacy/test_ledger.py tests/test_own_methods.py",
         [
             ("a bare release is free", "np.zeros((1, len(VIEWS))), reason", "np.ones((1, len(VIEWS))) * 1e9, reason"),
             ("published masks are free", '= "everything"', '= "nothing"'),
         ],
     ),
     "privacy/release/declaring.py": (
-        "tests/privacy tests/methods",
+        "tests/test_own_methods.py",
         [
             ("noise for another unit is taken", "if release.unit not in (None, unit):", "if False:"),
             ("shares beyond a round's budget", "if whole > 1 + 1e-9:", "if False:"),
@@ -325,13 +325,13 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "privacy/plan.py": (
-        "tests/privacy/test_plan.py tests/privacy tests/data",
+        "tests/privacy/test_plan.py",
         [
             ("a vacuous delta passes", "if delta >= 1 / units:", "if False:"),
         ],
     ),
     "message.py": (
-        "tests/test_contract.py",
+        "tests/privacy/test_gate.py tests/test_own_methods.py tests/methods/test_pac_dp.py",
         [
             (
                 "clients share what they are told",
@@ -358,7 +358,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "server.py": (
-        "tests/test_contract.py tests/test_own_methods.py",
+        "tests/test_own_methods.py tests/test_server.py",
         [
             ("a smaller cohort is used", "len(clients) < noise.minimum_cohort", "False"),
             ("the ledger is not asked", "self._books.charge(rows)", "pass"),
@@ -377,7 +377,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "data/selection.py": (
-        "tests/data",
+        "tests/data/test_public.py",
         [
             ("owners' records are public", "if held_out and dataset.owner is not None:", "if False:"),
         ],
