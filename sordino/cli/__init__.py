@@ -41,6 +41,8 @@ def main() -> NoReturn:
     except RunStoppedError as stop:
         typer.echo(str(stop), err=True)
         sys.exit(INTERRUPTED)
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
     except OSError as error:
         if error.filename is None:
             raise
