@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import fcntl
 import hashlib
 import json
-import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
@@ -24,12 +22,13 @@ from typing import Any, Literal
 
 from sordino.errors import UserError, unknown
 from sordino.experiment.files import KeptFile, sync_folder
+from sordino.experiment.holding import HeldError, holding, is_held
 from sordino.privacy.ledger import Row
 from sordino.privacy.release import Unit
 
 RunState = Literal["running", "stopped", "done"]
-LOCK_ATTEMPTS = 20
-"""How often to try for a run that seems to be running: who looks at its state holds it for an instant."""
+LOCK = "lock"
+"""The file of a run that is held by the process which advances it."""
 
 VERSION = 2
 """Of the tables below: a store of another version is refused."""
@@ -197,20 +196,13 @@ class Store:
     @contextlib.contextmanager
     def lock(self, run: str) -> Iterator[None]:
         """Hold a run: only one process may advance it, and others see it as running."""
-        with saving(self.folder):
-            self._make_folder(run)
-            file = (self.path(run) / "lock").open("w")
-        with file:
-            for attempt in range(1, LOCK_ATTEMPTS + 1):
+        with contextlib.ExitStack() as held:
+            with saving(self.folder):
+                self._make_folder(run)
                 try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError as error:  # perhaps only somebody who looks whether it is running
-                    if attempt == LOCK_ATTEMPTS:
-                        raise UserError(f"The run {run!r} is already running in another process.") from error
-                    time.sleep(0.01)
-            # Worker processes inherit the open file; kept open there, it would outlive a killed run.
-            os.register_at_fork(after_in_child=file.close)
+                    held.enter_context(holding(self.path(run) / LOCK))
+                except HeldError as error:
+                    raise UserError(f"The run {run!r} is already running in another process.") from error
             yield
 
     def advance(
@@ -347,7 +339,8 @@ class Store:
         """A row of the table `runs`, if it is what was written."""
         if row["digest"] != _row_digest(row):
             raise damaged(self.folder, f"the row of the run {row['run']!r} has been altered")
-        state: RunState = "done" if row["summary"] else ("running" if self._is_locked(row["run"]) else "stopped")
+        unfinished: RunState = "running" if is_held(self.path(row["run"]) / LOCK) else "stopped"
+        state: RunState = "done" if row["summary"] else unfinished
         return RunRow(
             configuration=json.loads(row["configuration"]),
             state=state,
@@ -364,16 +357,6 @@ class Store:
             path.mkdir(parents=True, exist_ok=True)
             sync_folder(path.parent)
             sync_folder(self.folder)
-
-    def _is_locked(self, run: str) -> bool:
-        try:
-            with (self.path(run) / "lock").open() as file:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError:  # it was never held, or its folder was removed
-            return False
-        return False
 
 
 def runs_in(folder: Path) -> list[RunRow]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
+import signal
 import sqlite3
 from pathlib import Path
 from threading import Event, Thread
@@ -51,6 +53,30 @@ def test_a_held_run_is_running_and_cannot_be_held_twice(tmp_path: Path) -> None:
         with pytest.raises(UserError, match="already running"), Store(tmp_path).lock(run):
             pass
     assert store.get(run).state == "stopped"
+
+
+def test_a_stopped_child_of_a_dead_process_holds_no_run(tmp_path: Path) -> None:
+    """A worker that was stopped before it could close what it inherited: its run can be taken up all the same."""
+    store = Store(tmp_path)
+    run = store.create("a", about())
+    reading, writing = os.pipe()
+    parent = os.fork()
+    if not parent:
+        with Store(tmp_path).lock(run):
+            child = ctypes.CDLL(None).fork()  # without what Python does in a new process
+            if not child:
+                signal.pause()
+            os.write(writing, str(child).encode())
+            os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(parent, 0)
+    child = int(os.read(reading, 100))
+    try:
+        with store.lock(run):
+            assert Store(tmp_path).get(run).state == "running"
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.close(reading)
+        os.close(writing)
 
 
 def test_looking_at_a_run_does_not_keep_it_from_starting(tmp_path: Path) -> None:
