@@ -6,13 +6,14 @@
 # make bench        speed against bare PyTorch loops and what was aimed at, about a quarter of an hour
 # make bench-scale  how time and memory grow with clients, rounds and parameters
 # make bench-peers  the same against Flower, pfl and Opacus, each in an environment of its own under .bench/
+# make readme       write the README's table of methods anew, from the code's own declarations
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-slow mutants faults bench bench-scale bench-peers format clean
+.PHONY: demo test test-slow mutants faults bench bench-scale bench-peers readme format clean
 
 demo: $(INSTALLED)
 	$(BIN)/sordino compare experiments/demo.toml --methods local,dp-fedavg,feddpa --seeds 2 --store .sordino/demo
@@ -40,6 +41,10 @@ bench-scale: $(INSTALLED)
 
 bench-peers: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_peers.py
+
+readme: $(INSTALLED)
+	$(BIN)/python -c "from pathlib import Path; from sordino.report.catalogue import with_table; \
+	  readme = Path('README.md'); readme.write_text(with_table(readme.read_text()))"
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .

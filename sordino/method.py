@@ -28,10 +28,11 @@ from sordino.learning.parameters import Layout
 from sordino.learning.records import Records
 from sordino.message import Message
 from sordino.privacy.records import RecordNeeds, RecordPlan
-from sordino.privacy.release import Releases, Unit, record_needs
+from sordino.privacy.release import Releases, Unit, record_needs, unprotected
 from sordino.schedule import Schedule
 
 Variant = Literal["sound", "paper"]
+Privacy = Literal["dp", "none"]
 
 # What a hyper-parameter may be: configuration refuses the rest.
 LARGEST = 1e18
@@ -170,6 +171,8 @@ class Method:
 
     variant: Variant = "sound"
     """`sound`: the epsilon holds as stated. `paper`: the mechanism as published, its true epsilon printed."""
+    privacy: Privacy = "dp"
+    """`dp`: what leaves is bounded and noised. `none`: nothing is, and epsilon is infinite, as in the papers' NoDP."""
 
     epochs: Epochs = 5
     """Passes over the local records in each round. FedDPA: 2 to 4; ACDP-pFSD, AdaDP-CFL, PAC-DP: 5; FedGLP-ADP: 1."""
@@ -219,7 +222,7 @@ class Method:
         for name, step in inspect.getmembers(type(self), inspect.isfunction):
             declare = getattr(step, "releases", None)
             if declare is not None:
-                found[name] = declare(self)
+                found[name] = declare(self) if self.privacy == "dp" else unprotected(declare(self))
         return found
 
     def record_needs(self) -> RecordNeeds:

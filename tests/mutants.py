@@ -166,11 +166,12 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "privacy/release/base.py": (
-        "tests/privacy/test_gate.py tests/privacy/test_sealed.py",
+        "tests/privacy/test_gate.py tests/privacy/test_sealed.py tests/privacy/test_ledger.py",
         [
             ("messages of any width", "if wanted is not None and rows.shape[1] != wanted:", "if False:"),
             ("sealed values leave under any release", "if not isinstance(value, Tensor):", "if False:"),
             ("bare NaN passes", "torch.where(finite.unsqueeze(1), rows, torch.zeros_like(rows)), int", "rows, int"),
+            ("a bare release is free", "np.zeros((1, len(VIEWS))), reason", "np.ones((1, len(VIEWS))) * 1e9, reason"),
         ],
     ),
     "privacy/release/of_records.py": (
@@ -197,10 +198,24 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "privacy/release/others.py": (
-        "tests/privacy/test_ledger.py tests/test_own_methods.py",
+        "tests/privacy/test_ledger.py tests/test_own_methods.py tests/test_no_privacy.py",
         [
-            ("a bare release is free", "np.zeros((1, len(VIEWS))), reason", "np.ones((1, len(VIEWS))) * 1e9, reason"),
             ("published masks are free", '= "everything"', '= "nothing"'),
+            (
+                "a run without privacy is free",
+                "return Charge.infinite('privacy",
+                "return Charge.nothing() or Charge.infinite('privacy",
+            ),
+            (
+                "a run without privacy clips",
+                "return self.of.unbounded(rows, public)",
+                "return self.of.bounded(rows, public)",
+            ),
+            (
+                "without privacy, bare releases lose their reason",
+                "if release.private else release",
+                "if True else release",
+            ),
         ],
     ),
     "privacy/release/declaring.py": (
@@ -263,6 +278,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
             ("records: batches are not sampled", "coins(records, self.sampling,", "coins(records, 1.0,"),
             ("records: steps are not counted", "if self.taken >= self.steps:", "if False:"),
+            ("records: gradients leave bare", "SampledGradients if charge[1] > 0", "BareGradients if charge[1] > 0"),
+            ("records: nothing is scaled down", "self.limit = self.clip", "self.limit = self.clip * 1e9"),
         ],
     ),
     "privacy/gradients.py": (
@@ -343,6 +360,13 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "return self.values[torch.as_tensor(list(clients), dtype=torch.int64)]",
                 "return self.values[:1].expand(len(clients), *self.values.shape[1:])",
             ),
+        ],
+    ),
+    "method.py": (
+        "tests/test_no_privacy.py tests/test_contract.py",
+        [
+            ("nothing is protected", 'if self.privacy == "dp" else', 'if self.privacy == "never" else'),
+            ("everything is protected", 'if self.privacy == "dp" else', "if True else"),
         ],
     ),
     "client.py": (

@@ -8,7 +8,18 @@ from pathlib import Path
 
 import pytest
 
-BLOCKS = re.findall(r"```python\n(.*?)```", (Path(__file__).parent.parent / "README.md").read_text(), re.DOTALL)
+from sordino.methods import names
+from sordino.report.catalogue import with_table
+
+README = (Path(__file__).parent.parent / "README.md").read_text()
+BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def test_the_table_of_methods_is_made_from_the_code() -> None:
+    assert with_table(README) == README, "make the table anew with `make readme`"
+    assert with_table(README.replace("| `feddpa` |", "| `fedpda` |")) == README
+    for name in names():
+        assert README.count(f"| `{name}` |") == 1
 
 
 def test_the_short_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:

@@ -23,6 +23,7 @@ Clients = Annotated[int | None, typer.Option(help="How many clients. [default: a
 Model = Annotated[str | None, typer.Option(help="A network, or your own as package.module:Class.")]
 MethodName = Annotated[str | None, typer.Option(help="A method (`sordino methods`). [default: feddpa]")]
 Variant = Annotated[str | None, typer.Option(help="sound (epsilon holds) or paper (as published).")]
+Privacy = Annotated[str | None, typer.Option(help="dp, or none: nothing is clipped or noised. [default: dp]")]
 Rounds = Annotated[int | None, typer.Option(help="How many rounds. [default: 30]")]
 Participation = Annotated[float | None, typer.Option(help="The share of clients in a round. [default: 1]")]
 Epsilon = Annotated[float | None, typer.Option(help="The budget of the protected observer. [default: 8]")]

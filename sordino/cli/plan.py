@@ -61,10 +61,16 @@ def plan(
     Console(markup=False).print(plan_report(found, chosen.protect_from), highlight=False)
 
 
-def methods(as_json: Json = False) -> None:
+def methods(
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the README's table of methods.")] = False,
+    as_json: Json = False,
+) -> None:
     """What each method is, what leaves a client, and for whom its epsilon holds."""
-    from sordino.report.catalogue import describe_methods
+    from sordino.report.catalogue import describe_methods, methods_markdown
 
+    if markdown:
+        typer.echo(methods_markdown())
+        return
     found = describe_methods()
     if as_json:
         typer.echo(json.dumps(found))

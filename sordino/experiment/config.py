@@ -21,6 +21,8 @@ MOST = 1_000_000_000
 MOST_SEEDS = 1000
 DEFAULT_EPSILON = 8.0
 DEFAULT_CLIENTS = 100
+BUDGETS = ("epsilon", "noise_multiplier")
+"""The keys that say how much noise there is."""
 
 
 class Experiment(BaseModel):
@@ -59,6 +61,8 @@ class Experiment(BaseModel):
     """A method by name, or `package.module:Class`."""
     variant: Literal["sound", "paper"] = "sound"
     """`sound`: the epsilon holds. `paper`: as published, with its true epsilon."""
+    privacy: Literal["dp", "none"] = "dp"
+    """`dp`: what leaves is clipped and noised. `none`: nothing is, with any method, and epsilon is infinite."""
     rounds: int = Field(default=30, ge=1, le=1_000_000)
     """How many rounds."""
     participation: float = Field(default=1.0, gt=0, le=1)
@@ -120,20 +124,28 @@ class Experiment(BaseModel):
             more = given.pop("set", {})
             if not isinstance(more, Mapping):
                 raise UserError('"set" must be a table of hyper-parameters, for example [set] with tau = 0.3.')
-            settings |= dotted(more)
+            flat = dotted(more)
+            own = {key for key in flat if key.replace("-", "_") in cls.model_fields and key != "set"}
+            given |= {key.replace("-", "_"): flat.pop(key) for key in own}
+            settings |= flat
             values |= given
             if "epsilon" in given and "noise_multiplier" not in given:
                 values.pop("noise_multiplier", None)
             if "noise_multiplier" in given and "epsilon" not in given:
                 values.pop("epsilon", None)
-        own = {key for key in settings if key.replace("-", "_") in cls.model_fields and key != "set"}
-        values |= {key.replace("-", "_"): settings.pop(key) for key in own}
+            if given.get("privacy") == "none":  # a budget of an earlier source is of no use any more
+                values = {key: value for key, value in values.items() if key in given or key not in BUDGETS}
         try:
             experiment = cls(**values, set=settings)
         except ValidationError as error:
             raise _sentence(error, values) from error
         if experiment.epsilon is not None and experiment.noise_multiplier is not None:
             raise UserError("Give either epsilon or noise_multiplier, not both: each decides the other.")
+        useless = [key for key in BUDGETS if getattr(experiment, key) is not None]
+        if experiment.privacy == "none" and useless:
+            raise UserError(
+                f'privacy = "none" adds no noise, and epsilon is infinite: leave out either it or {useless[0]}.'
+            )
         if methods:
             experiment.check_settings(methods)
         else:
@@ -168,7 +180,7 @@ class Experiment(BaseModel):
 
     def build_method(self) -> Method:
         """The method with its hyper-parameters."""
-        return make_method(self.method, self.variant, self.set)
+        return make_method(self.method, self.variant, self.privacy, self.set)
 
     def model_options(self) -> dict[str, Any]:
         """The options of the network."""

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from sordino.dotted import failed, is_dotted
 from sordino.errors import UserError, quoted, unknown
-from sordino.method import Method
+from sordino.method import Method, Privacy, Variant
 from sordino.methods import find, names
 from sordino.named import Named, named, settings
 
@@ -60,7 +60,7 @@ def is_method(name: str) -> bool:
 
 def field_names(kind: type[Method]) -> set[str]:
     """The hyper-parameters of a method."""
-    return {field.name for field in dataclasses.fields(kind)} - {"variant"}
+    return {field.name for field in dataclasses.fields(kind)} - {"variant", "privacy"}
 
 
 def check_known(key: str, methods: typing.Sequence[str]) -> None:
@@ -77,7 +77,7 @@ def concerns(key: str, method: str) -> bool:
     return found is None or bool(found.owner) or found.field in field_names(find(method))
 
 
-def make_method(method: str, variant: str, table: Mapping[str, Any]) -> Method:
+def make_method(method: str, variant: Variant, privacy: Privacy, table: Mapping[str, Any]) -> Method:
     """The method with the hyper-parameters of `table`; those of other methods are checked, and left out."""
     by_owner: dict[str, dict[str, Any]] = {method: {}}
     for key, value in table.items():
@@ -95,7 +95,7 @@ def make_method(method: str, variant: str, table: Mapping[str, Any]) -> Method:
             place.setdefault(f"{found.field}.", {})[found.setting] = value
     made = {owner: _converted(find(owner), chosen) for owner, chosen in by_owner.items()}
     try:
-        return find(method)(variant=variant, **made[method])  # type: ignore[arg-type]
+        return find(method)(variant=variant, privacy=privacy, **made[method])
     except Exception as error:
         if not is_dotted(method):
             raise

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from sordino.errors import UserError
 from sordino.experiment.config import DEFAULT_CLIENTS, DEFAULT_EPSILON, Experiment
 from sordino.privacy.plan import Plan, plan
 
 
 def plan_of(experiment: Experiment, parameters: int | None, with_model: bool) -> Plan:
     """What an experiment would cost; `with_model` counts the parameters of its network on its data."""
+    if experiment.privacy == "none":
+        raise UserError('With privacy = "none" there is no noise to plan, and epsilon is infinite: leave it out.')
     clients = experiment.clients or DEFAULT_CLIENTS
     if with_model and parameters is None:
         from sordino.experiment.prepare import prepare

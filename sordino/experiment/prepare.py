@@ -24,7 +24,7 @@ from sordino.methods.bases import RecordLevel
 from sordino.privacy.allowance import Allowance, Noise
 from sordino.privacy.noise import Seeded
 from sordino.privacy.plan import check_delta, default_delta, multiplier_for
-from sordino.privacy.records import RecordPlan, plan_records
+from sordino.privacy.records import RecordPlan, plan_records, plan_without_noise
 from sordino.privacy.release import check_steps
 from sordino.schedule import Schedule
 from sordino.server import Ground
@@ -121,6 +121,7 @@ def prepare(
         decision = compiling.decide(
             experiment.compiled, method, module, data, spending.allowance.records, experiment.device
         )
+    noised = method.privacy == "dp"  # else there is no budget to tell of, and no epsilon that could leave things out
     decided = {"model": name, "precision": coarse.precision, "engine": choice.engine, "compiled": decision.compiled}
     experiment = experiment.model_copy(update=decided)
     return Prepared(
@@ -138,8 +139,8 @@ def prepare(
             experiment.decisive() | {"made": repr(method)}, data.fingerprint, type(method), type(module)
         ),
         compiled=decision.made,
-        notes=spending.notes + coarse.notes + method.notes(schedule, spending.budget),
-        disclosed=data.disclosed + method.discloses(),
+        notes=spending.notes + coarse.notes + (method.notes(schedule, spending.budget) if noised else []),
+        disclosed=data.disclosed + (method.discloses() if noised else []),
     )
 
 
@@ -186,7 +187,8 @@ def _spending(experiment: Experiment, method: Method, data: FederatedData, sched
     if experiment.colluders >= minimum:
         raise UserError(f"With {experiment.colluders} colluders among {minimum} clients no honest noise is left.")
     if not method.is_private():
-        return _Spending(Budget(delta, 0.0), Allowance(), [])
+        plan = _plan_without_noise(method, data, schedule, experiment.seed) if method.unit == "record" else None
+        return _Spending(Budget(delta, 0.0), Allowance(records=plan), [])
     published = method.variant == "paper"
     notes = check_delta(delta, units, method.unit, experiment.allow_vacuous_delta or published)
     notes += [method.caveats[method.variant]] if method.variant in method.caveats else []
@@ -213,14 +215,9 @@ def _record_plan(
     experiment: Experiment, method: Method, data: FederatedData, schedule: Schedule, delta: float
 ) -> RecordPlan:
     """What each client's records pay: from the clients' budgets, or from a given noise multiplier."""
-    if not isinstance(method, RecordLevel):
-        raise UserError(
-            f"{type(method).__name__} protects records, but is no sordino.methods.bases.RecordLevel: derive it from "
-            "that, which knows the clients' budgets."
-        )
+    method = _record_level(method)
     epsilon, needs = experiment.epsilon or DEFAULT_EPSILON, method.record_needs()
-    random = np.random.default_rng(Seeded(experiment.seed).key("budgets"))
-    budgets = method.client_budgets(schedule.clients, epsilon, random)
+    budgets = _client_budgets(method, schedule, epsilon, experiment.seed)
     multiplier = experiment.noise_multiplier
     if multiplier is not None and experiment.epsilon is None and method.budgets is None:
         budgets = np.full(schedule.clients, np.inf)  # the noise decides: nobody is stopped
@@ -247,3 +244,29 @@ def _record_plan(
         if all(z is not None for z in published):
             return replace(plan, multipliers=np.array(published, dtype=float))
     return plan
+
+
+def _plan_without_noise(method: Method, data: FederatedData, schedule: Schedule, seed: int) -> RecordPlan:
+    """The batches and steps of a record-level method in a run without privacy."""
+    method = _record_level(method)
+    return plan_without_noise(
+        data.train.sizes.tolist(),
+        _client_budgets(method, schedule, DEFAULT_EPSILON, seed),
+        batch=method.batch,
+        epochs=method.epochs,
+        turns=schedule.turns,
+        held_out=method.record_needs().held_out,
+    )
+
+
+def _record_level(method: Method) -> RecordLevel:
+    if not isinstance(method, RecordLevel):
+        raise UserError(
+            f"{type(method).__name__} protects records, but is no sordino.methods.bases.RecordLevel: derive it from "
+            "that, which knows the clients' budgets."
+        )
+    return method
+
+
+def _client_budgets(method: RecordLevel, schedule: Schedule, epsilon: float, seed: int) -> np.ndarray:
+    return method.client_budgets(schedule.clients, epsilon, np.random.default_rng(Seeded(seed).key("budgets")))

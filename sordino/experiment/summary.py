@@ -29,6 +29,7 @@ class Summary(TypedDict, total=False):
     run: str
     method: str
     variant: str
+    privacy: str
     rounds: int
     rounds_done: int
     accuracy: dict[str, float | None]
@@ -42,7 +43,7 @@ class Summary(TypedDict, total=False):
     noise_multiplier: float | None
     not_covered: list[str]
     """What epsilon does not cover, in sentences; where something left bare, why epsilon is infinite."""
-    epsilon_clients: dict[str, float] | None
+    epsilon_clients: dict[str, float | None] | None
     """At record level: `min`, `median` and `max` over clients."""
     epsilon_replace_one: float | None
     """At record level: for one record replaced by another."""
@@ -70,6 +71,7 @@ def summarize(
         "run": run,
         "method": prepared.experiment.method,
         "variant": prepared.method.variant,
+        "privacy": prepared.method.privacy,
         "rounds": prepared.schedule.rounds,
         "rounds_done": ending.now.rounds,
         "accuracy": {
@@ -111,9 +113,9 @@ def _record_figures(ledger: Ledger, delta: float, ending: Ending) -> Summary:
     """At record level: the spread of epsilon over clients, the figure for replacing a record, and who stopped."""
     values = sorted(ledger.record_epsilons(delta).values())
     replaced = max(ledger.record_epsilons(delta, replace=True).values(), default=0.0)
-    spread = {"min": values[0], "median": float(np.median(values)), "max": values[-1]} if values else None
+    spread = {"min": values[0], "median": float(np.median(values)), "max": values[-1]} if values else {}
     return {
-        "epsilon_clients": spread,
+        "epsilon_clients": {name: none(value) for name, value in spread.items()} or None,
         "epsilon_replace_one": none(replaced),
         "stopped_clients": list(ending.stopped),
     }

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sordino.learning.records import Batch, Loss, Records, cross_entropy
+from sordino.learning.records import Batch, Change, Loss, Records, cross_entropy
 
 Optimizer = Literal["sgd", "adam"]
 
@@ -108,6 +108,8 @@ class Descent:
     """How many records a step sees."""
     momentum: float = 0.0
     """Of SGD; Adam has (0.9, 0.999)."""
+    change: Change | None = None
+    """What is done to records before a step sees them; None: nothing."""
     memory: tuple[Tensor, ...] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -122,11 +124,11 @@ class Descent:
         """
         if not self.records.stacked:
             return self._epoch_alone(flat.clone(), loss, mask, pull)
-        if loss is cross_entropy and mask is pull is None and self.optimizer == "sgd" and not self.momentum:
+        if loss is cross_entropy and mask is pull is self.change is None and self._is_plain():
             whole = self.records.plain_epoch(flat, self.batch, self.rate)
             if whole is not None:
                 return whole
-        for batch in self.records.batches(self.batch):
+        for batch in self.records.batches(self.batch, self.change):
             gradient = self.records.gradient(flat, batch, loss)
             if pull is not None:
                 gradient = gradient + pull(flat)
@@ -135,13 +137,16 @@ class Descent:
             flat = self._step(flat, gradient, batch)
         return flat
 
+    def _is_plain(self) -> bool:
+        return self.optimizer == "sgd" and not self.momentum
+
     def _epoch_alone(self, flat: Tensor, loss: Loss, mask: Tensor | None, pull: Pull | None) -> Tensor:
         """The same for one client: in place, and without touching what does not move."""
         moving = None if mask is None else mask.nonzero().squeeze(1)
         if moving is not None and 2 * len(moving) < len(flat) and (pull is None or isinstance(pull, Tether)):
             return self._epoch_of_few(flat, loss, moving, pull)
         still = None if mask is None else (mask == 0).nonzero().squeeze(1)
-        for batch in self.records.batches(self.batch):
+        for batch in self.records.batches(self.batch, self.change):
             gradient = self.records.gradient(flat, batch, loss)
             if isinstance(pull, Tether):
                 pull.add_to(gradient, flat)
@@ -156,7 +161,7 @@ class Descent:
         """The same where few entries move: the optimizer and the penalty see only these."""
         few, tether = flat[moving], None if pull is None else pull.at(moving)
         narrow = self._alone.narrowed(flat, moving)
-        for batch in self.records.batches(self.batch):
+        for batch in self.records.batches(self.batch, self.change):
             gradient = self.records.gradient(flat, batch, loss)[moving]
             if tether is not None:
                 tether.add_to(gradient, few)

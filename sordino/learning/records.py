@@ -38,6 +38,8 @@ class Batch:
 
 Loss = Callable[[Tensor, Batch], Tensor]
 """Logits and their batch to one loss for each record."""
+Change = Callable[[Tensor, Tensor], Tensor]
+"""Records, and a random number for each, to the records as a step shall see them."""
 
 
 def cross_entropy(logits: Tensor, batch: Batch) -> Tensor:
@@ -187,10 +189,12 @@ class Records:
             return torch.tensor(float(len(self.y)), device=self.x.device)
         return self.valid.sum()
 
-    def batches(self, size: int) -> Iterator[Batch]:
+    def batches(self, size: int, change: Change | None = None) -> Iterator[Batch]:
         """All records once, in a new order, `size` at a time; the last batch may be smaller."""
         order = self._order()
         x, y = self.x[order], self.y[order]
+        if change is not None:
+            x = change(x, scrambled(self._numbers()[order] + 1))
         valid = None if self.valid is None else self.valid[order]
         for begin in range(0, len(self.y), size):
             part = slice(begin, begin + size)
@@ -241,11 +245,15 @@ class Records:
     def _order(self) -> Tensor:
         """A permutation that depends on the seed and the epoch; padding comes last."""
         self._epochs += 1
-        places = torch.arange(len(self.y), device=self.y.device)
-        keys = scrambled(places + self.seed * 1_000_003 + self._epochs * 7_919_000_000_003)
+        keys = self._numbers()
         if self.valid is not None:
             keys = torch.where(self.valid > 0, keys, torch.iinfo(torch.int64).max)
         return keys.argsort(stable=True)
+
+    def _numbers(self) -> Tensor:
+        """A random number for each record, another in each epoch."""
+        places = torch.arange(len(self.y), device=self.y.device)
+        return scrambled(places + self.seed * 1_000_003 + self._epochs * 7_919_000_000_003)
 
 
 def scrambled(numbers: Tensor) -> Tensor:

@@ -10,9 +10,11 @@ import numpy as np
 from torch import Tensor
 
 from sordino.errors import UserError
-from sordino.learning.descent import InPlace
+from sordino.learning.descent import Descent, InPlace
+from sordino.learning.records import Records
 from sordino.method import LARGEST, LARGEST_EPSILON, LEAST_EPSILON, Budget, Method, Positive, Schedule
 from sordino.named import Named
+from sordino.parts.augmentation import Augmentation, change_of
 from sordino.parts.ppo_threshold import LearnedThreshold
 from sordino.parts.thresholds import Fixed, LayerWise, Median, Quantile, Threshold
 from sordino.privacy.gradients import PrivateRecords
@@ -32,11 +34,17 @@ class Clipped(Method):
     """The clipping threshold C, or the one to start from. FedDPA, FedGLP-ADP, ACDP-pFSD on EMNIST: 0.5."""
     clipping: Clipping = Fixed()
     """How the threshold is chosen: `fixed`, `quantile`, `median`, `layer-wise` or `ppo`, each with its own settings."""
+    augmentation: Augmentation = "none"
+    """What is done to images in each pass over the records: `crop` shifts them by up to 4 pixels, `crop-flip` also
+    mirrors every other one. FedDPA's code: `crop-flip` on CIFAR-10, `crop` on SVHN."""
 
     @property
     def threshold(self) -> Threshold:
         """The rule for the threshold."""
         return self.clipping
+
+    def descent(self, data: Records) -> Descent:
+        return dataclasses.replace(super().descent(data), change=change_of(self.augmentation))
 
     def settled(self, clients: int) -> Clipped:
         return dataclasses.replace(self, clipping=self.clipping.settled(clients))

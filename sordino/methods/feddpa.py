@@ -6,12 +6,23 @@ takes the noisy global values of the rest (dynamic Fisher personalization). It t
 turn under two constraints: personal parameters are held near their start, and the length of the shared
 update is drawn towards the clipping threshold, so that clipping distorts it less (adaptive constraint).
 
-Departures from the released code, each where code and paper differ and the paper is followed: the penalties
-use one norm of the group anchored at the start of the round (`constraints="code"` gives the sum of tensor
-norms around the global model), groups alternate in each epoch (`schedule="two-phase"` trains one after the
-other), the update is measured from the start of the round, the average is uniform, dropout stays on, and a
-tensor whose Fisher values are all equal is shared instead of turning into NaN. Fisher information is the
-mean of per-record squared gradients, as in the code: the paper's Eq. 4 squares a sum.
+Each epoch is two passes over the records, one for each group: 2E passes a round where DP-FedAvg has E. Its fair
+rival is `dp-fedavg[epochs=2E]`, and a run says so.
+
+Where paper and released code differ, the paper is followed, and the code's way is a switch: groups take turns in each
+epoch (`schedule="two-phase"` trains one after the other); the penalties use one norm of the group anchored at the start
+of the round (`constraints="code"`: the sum of tensor norms around the global model, of all parameters); the update is
+measured from the start of the round (`base="global"`: from the global model, personal parameters included); the average
+is uniform (`weights="records"`: by numbers of records, which then leave bare, and single messages are read); images
+are taken as they are (`augmentation`: shifted and mirrored at random).
+
+Other departures from the code: a parameter is personal from tau on, not above it; dropout stays on (the code forgets to
+switch it on again after the Fisher information, for FedDPA alone); a tensor whose Fisher values are all equal is shared
+instead of turning into NaN, and zero; Fisher information is taken of all records as they are, not of augmented ones
+without the last batch; test images are never augmented, and clients are tested on their own records (`test="official"`
+gives the code's common test set); clients take turns instead of being drawn; noise is shared out over the cohort of a
+round, not over all clients. As in the code, Fisher information is the mean of per-record squared gradients (the paper's
+Eq. 4 squares a sum), and `personal` is the accuracy after local training, before clipping and noise.
 
 Privacy: mask, personal parameters and penalties stay at the client and precede the clip, so the epsilon of
 the clipped and noised update is all there is. The `paper` variant takes its noise from the released code's
@@ -39,10 +50,10 @@ from torch import Tensor
 from sordino.learning.descent import Pull, Tether
 from sordino.learning.parameters import Layout
 from sordino.learning.records import Records
-from sordino.method import Federation, Message, NotNegative, Result, Variant
+from sordino.method import Budget, Federation, Message, NotNegative, Replies, Result, Schedule, Variant
 from sordino.methods.bases import Clipped
 from sordino.privacy.accountant import rdp_multiplier
-from sordino.privacy.release import sends
+from sordino.privacy.release import Bare, Releases, sends
 
 
 @dataclass(frozen=True)
@@ -67,15 +78,20 @@ class FedDPA(Clipped):
     """Personal and shared parameters take turns in each epoch (paper), or one after the other (code)."""
     constraints: Literal["paper", "code"] = "paper"
     """Penalties on one norm around the round's start, or on the sum of tensor norms around the global model."""
+    base: Literal["start", "global"] = "start"
+    """From where the update is measured: the round's start (paper), or the global model (code)."""
+    weights: Literal["uniform", "records"] = "uniform"
+    """How updates are averaged: all alike, or by the clients' numbers of records (code), which leave bare: epsilon is
+    infinite."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
         server = fed.state(model=model, threshold=self.threshold.begin(fed, self.clip))
         for _ in fed.rounds(server):
             got = fed.ask(fed.sample(), self.local, {"global": server.model, "clip": server.threshold["clip"]})
-            server.model = server.model + got.mean("update")
+            server.model = server.model + self._average(got)
             server.threshold = self.threshold.following(server.threshold, got, fed, server.model)
 
-    @sends(lambda self: self.threshold.releases())
+    @sends(lambda self: self._releases())
     def local(self, message: Message, me: dict[str, Tensor], data: Records) -> Result:
         received, clip = message["global"], whole(message["clip"])
         own = torch.where(me["participations"] > 0, me["model"], received)
@@ -94,8 +110,30 @@ class FedDPA(Clipped):
             else:
                 model = train_shared.epoch(model, mask=shared, pull=draw)  # Eq. 10, 11
 
-        sent = self.threshold.tell(model - start, model, message, data)
+        update = model - (start if self.base == "start" else received)
+        sent = self.threshold.tell(update, model, message, data)
+        if self.weights == "records":
+            sent["records"] = data.count
         return Result(send=sent, keep={"model": model}, start=start)
+
+    def notes(self, schedule: Schedule, budget: Budget) -> list[str]:
+        twice = (
+            f"FedDPA passes over the records {2 * self.epochs} times a round, twice in each of its {self.epochs} "
+            f"epoch{'s' if self.epochs > 1 else ''}: its fair rival is dp-fedavg[epochs={2 * self.epochs}]."
+        )
+        return [*super().notes(schedule, budget), twice]
+
+    def _releases(self) -> Releases:
+        if self.weights == "uniform":
+            return self.threshold.releases()
+        counted = Bare("the released code weighs clients by their numbers of records")
+        return {**self.threshold.releases(), "records": counted}
+
+    def _average(self, got: Replies) -> Tensor:
+        if self.weights == "uniform":
+            return got.mean("update")
+        records = got.rows("records")
+        return (records / records.sum() * got.rows("update")).sum(dim=0)
 
     def _phases(self) -> list[str]:
         """Which group each pass over the records trains."""

@@ -122,7 +122,7 @@ class PACDP(RecordLevel):
 
     def _thresholds(self, budgets: np.ndarray) -> Tensor:
         """F(epsilon_i) for each client."""
-        if self.curve is None:
+        if self.curve is None or self.privacy == "none":
             return torch.full((len(budgets),), self.clip)
         curve = self._curve(self.curve)
         return torch.tensor([curve(float(epsilon)) for epsilon in budgets])

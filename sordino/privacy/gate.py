@@ -61,8 +61,13 @@ class Gate:
         return Passed(values, rejected, size)
 
     def gradients(self, question: int, client: int, clip: Tensor) -> SampledGradients:
-        """The exit of one client's gradients for one question, with one threshold or one for each layer."""
-        return SampledGradients(self.source, (question, client), self.allowance.of_records.charge(client), clip)
+        """The exit of one client's gradients for one question, with one threshold or one for each layer.
+
+        Where no noise is planned, epsilon is infinite whatever the threshold, and gradients leave as they are.
+        """
+        charge = self.allowance.of_records.charge(client)
+        exit = SampledGradients if charge[1] > 0 else BareGradients
+        return exit(self.source, (question, client), charge, clip)
 
     def _draw(self, question: int, name: str, public: Public) -> Callable[[int], Tensor]:
         return lambda size: self.source.normals(size, (question, name), public.clients)
@@ -80,6 +85,8 @@ class SampledGradients:
         self.clip = clip.double().reshape(-1)
         self.whole = float(torch.linalg.vector_norm(self.clip))
         """The threshold of all layers together."""
+        self.limit = self.clip
+        """What each record's gradient is scaled down to."""
         self.taken = 0
 
     def pass_sum(self, records: int, clipped_sum: Callable[[Tensor], Tensor]) -> Tensor:
@@ -95,9 +102,22 @@ class SampledGradients:
         purpose = (*self._purpose, self.taken)
         self.taken += 1
         coins = self._source.coins(records, self.sampling, *purpose)
-        total = clipped_sum(coins.nonzero().squeeze(1))
+        return self._noised(clipped_sum(coins.nonzero().squeeze(1)), purpose)
+
+    def _noised(self, total: Tensor, purpose: tuple[int, ...]) -> Tensor:
         noise = self._source.normal(total.numel(), "gradient", *purpose).to(total.device)
         return total.add_(noise, alpha=self.multiplier * self.whole)
+
+
+class BareGradients(SampledGradients):
+    """The same in a run without privacy: sums of gradients of any length, without noise."""
+
+    def __init__(self, source: Seeded, purpose: tuple[int, int], charge: Sampled, clip: Tensor) -> None:
+        super().__init__(source, purpose, charge, clip)
+        self.limit = torch.full_like(self.clip, torch.inf)
+
+    def _noised(self, total: Tensor, purpose: tuple[int, ...]) -> Tensor:
+        return total
 
 
 def check_declared(releases: Releases, wanted: Mapping[str, Any], step: str) -> None:

@@ -125,7 +125,7 @@ class PrivateRecords:
     def _sum(self, flat: Tensor, chosen: Tensor) -> Tensor:
         if len(chosen) == 0:
             return torch.zeros_like(flat)
-        batch, clip = self._batch(chosen), self._exit.clip.to(flat.device)
+        batch, clip = self._batch(chosen), self._exit.limit.to(flat.device)
         if self.__compiled is not None and self.__compiled.fits(len(chosen), clip, cross_entropy):
             return self.__compiled(flat, batch.x, batch.y, clip)
         return clipped_sum(self.__bookkeeper.book(flat, batch, cross_entropy), clip)

@@ -78,7 +78,7 @@ class Row:
             sensitivity=np.asarray(charge.sensitivity, dtype="<f8").tobytes(),
             noise=np.asarray(charge.noise, dtype="<f8").tobytes(),
             told=told,
-            reason=f"{about[3]}: {charge.reason}" if charge.reason else "",
+            reason=charge.reason if charge.general or not charge.reason else f"{about[3]}: {charge.reason}",
             pool=charge.pool or "",
             sampled=b"" if charge.sampled is None else charge.sampled.astype("<f8").tobytes(),
         )

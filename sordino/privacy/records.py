@@ -207,13 +207,8 @@ def plan_records(
     that are set aside are disjoint from those that are trained on, so means over them have the whole budget to
     themselves.
     """
-    validation = np.array([held_out_count(count, needs.held_out) for count in records])
-    sampling = sampling_rates([max(1, count - held) for count, held in zip(records, validation, strict=True)], batch)
-    steps = np.array([epochs * math.ceil(1 / rate) for rate in sampling])
-    blank = {name: np.zeros(len(steps)) for name in ("multipliers", "matrix_multipliers", "mean_multipliers")}
-    most = np.full(len(steps), turns)
-    plan = RecordPlan(sampling, steps, budgets=budgets, turns=most, validation=validation, **blank)
-    for client, (rate, count, budget) in enumerate(zip(sampling, steps, budgets, strict=True)):
+    plan = plan_without_noise(records, budgets, batch=batch, epochs=epochs, turns=turns, held_out=needs.held_out)
+    for client, (rate, count, budget) in enumerate(zip(plan.sampling, plan.steps, budgets, strict=True)):
         if not np.isfinite(budget):  # the given noise decides, for everything that leaves
             assert multiplier is not None
             plan.multipliers[client] = multiplier
@@ -232,6 +227,19 @@ def plan_records(
             plan.multipliers[client] = multiplier
             plan.turns[client] = affordable(budget, delta, (float(rate), multiplier, int(count)), turns, others)
     return plan
+
+
+def plan_without_noise(
+    records: Sequence[int], budgets: np.ndarray, *, batch: int, epochs: int, turns: int, held_out: float
+) -> RecordPlan:
+    """Batches, steps and records set aside, and no noise at all: of a run without privacy, whose budgets are what its
+    clients would have allowed."""
+    validation = np.array([held_out_count(count, held_out) for count in records])
+    sampling = sampling_rates([max(1, count - held) for count, held in zip(records, validation, strict=True)], batch)
+    steps = np.array([epochs * math.ceil(1 / rate) for rate in sampling])
+    blank = {name: np.zeros(len(steps)) for name in ("multipliers", "matrix_multipliers", "mean_multipliers")}
+    most = np.full(len(steps), turns)
+    return RecordPlan(sampling, steps, budgets=budgets, turns=most, validation=validation, **blank)
 
 
 def sampling_rates(sizes: Sequence[int], batch: int) -> np.ndarray:

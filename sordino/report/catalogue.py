@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, get_args
 
 from sordino.method import Variant
@@ -34,3 +35,47 @@ def describe_methods() -> list[dict[str, Any]]:
             }
         )
     return described
+
+
+LEVELS = {
+    "client": "One whole client is protected",
+    "record": "One record of a client is protected",
+    "none": "Nothing is protected, or nothing leaves",
+}
+"""By what a method's default variant protects, in the order of the table."""
+TABLE = re.compile(r"(<!-- methods -->\n).*?(<!-- end of methods -->)", re.DOTALL)
+"""Where a text has the table of methods."""
+
+
+def methods_markdown() -> str:
+    """The table of methods for a README, one part for each level."""
+    parts = []
+    for level, heading in LEVELS.items():
+        rows = [_markdown_row(name) for name in names() if _level(name) == level]
+        head = ["| name | what it does | published | what leaves a client |", "|---|---|---|---|"]
+        parts += [f"{heading}:", "", *head, *rows, ""]
+    return "\n".join(parts)
+
+
+def with_table(text: str) -> str:
+    """A text with its table of methods made anew."""
+    return TABLE.sub(lambda found: f"{found[1]}{methods_markdown()}{found[2]}", text)
+
+
+def _level(name: str) -> str:
+    method = find(name)()
+    return method.unit if method.is_private() else "none"
+
+
+def _markdown_row(name: str) -> str:
+    kind = find(name)
+    sound, paper = (_leaving(name, variant) for variant in get_args(Variant))
+    leaves = sound if paper == sound else f"{sound}<br>`paper`: {paper}"
+    return f"| `{name}` | {kind.title} | {kind.paper} | {leaves} |"
+
+
+def _leaving(name: str, variant: Variant) -> str:
+    """The names of what leaves in a variant, what leaves bare apart."""
+    sent = {key: r.private for step in find(name)(variant=variant).steps().values() for key, r in step.items()}
+    noised, bare = (", ".join(key for key, private in sent.items() if private == kind) for kind in (True, False))
+    return "; ".join(part for part in (noised, f"bare: {bare}" if bare else "") if part) or "nothing"

@@ -56,7 +56,7 @@ def run_report(summary: Mapping[str, Any], store: str) -> RenderableType:
     table.add_row("models at round start", percent(accuracy["start"]))
     table.add_row("global model", percent(accuracy["global"]))
     head = (
-        f"{summary['run']}: {summary['method']} ({summary['variant']}), {summary['rounds']} rounds, "
+        f"{summary['run']}: {summary['method']} ({_mode(summary)}), {summary['rounds']} rounds, "
         f"{summary['clients']} clients, {summary['parameters']:,} parameters, {summary['seconds']:.1f} s"
     )
     parts: list[RenderableType] = [
@@ -77,6 +77,11 @@ def run_report(summary: Mapping[str, Any], store: str) -> RenderableType:
     )
     parts.append(Text(f"Models: {store}/runs/{summary['run']}/models.safetensors", style="dim"))
     return Group(*parts)
+
+
+def _mode(summary: Mapping[str, Any]) -> str:
+    """Which variant it was, and whether it was private at all."""
+    return str(summary["variant"]) if summary["privacy"] == "dp" else f"{summary['variant']}, without privacy"
 
 
 def _meaning(summary: Mapping[str, Any]) -> list[str]:

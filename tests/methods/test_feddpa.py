@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -10,6 +12,8 @@ from sordino.learning.parameters import Layout, flatten
 from sordino.learning.records import Learner, Records
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.methods.feddpa import FedDPA, scaled
+from sordino.privacy.views import VIEWS
+from sordino.testing.case import Case
 
 LAYOUT = Layout(("a", "b"), ((2, 2), (2,)))
 
@@ -116,3 +120,47 @@ def test_the_second_constraint_draws_the_update_to_the_threshold() -> None:
 def test_phases() -> None:
     assert FedDPA(epochs=2)._phases() == ["personal", "shared"] * 2
     assert FedDPA(epochs=2, schedule="two-phase")._phases() == ["personal", "personal", "shared", "shared"]
+
+
+def test_the_released_code_measures_the_update_from_the_global_model() -> None:
+    _, model = client()
+    me = {"model": model + 1, "participations": torch.tensor(3.0)}
+    message = {"global": model - 1, "clip": 0.5}
+    ours, code = (FedDPA(tau=0.4, epochs=1, base=base).local(message, me, client()[0]) for base in ("start", "global"))
+    assert torch.equal(ours.keep["model"], code.keep["model"])
+    assert torch.equal(ours.send["update"], ours.keep["model"] - ours.start)
+    assert torch.equal(code.send["update"], code.keep["model"] - (model - 1))
+    assert not torch.allclose(ours.send["update"], code.send["update"]), "personal parameters are in it"
+
+
+def test_the_released_codes_weights_leave_bare(tmp_path: Path) -> None:
+    case = Case(FedDPA(weights="records"), tmp_path)
+    prepared = case.prepared()
+    summary, _ = case.finished(prepared, tmp_path)
+    assert summary["epsilon"] == dict.fromkeys(VIEWS)
+    assert any(sentence.startswith("records: ") for sentence in summary["not_covered"])
+    told = [note for note in summary["notes"] if note.startswith("If what leaves bare were public")]
+    assert len(told) == 1, "what the noise alone is worth, once single messages have been read"
+    assert case.prepared().method.is_private()
+
+
+def test_weights_by_hand() -> None:
+    class Replied:
+        """Two clients, of one record and of three."""
+
+        def mean(self, release: str) -> torch.Tensor:
+            return self.rows(release).mean(dim=0)
+
+        def rows(self, release: str) -> torch.Tensor:
+            return torch.tensor([[1.0], [3.0]] if release == "records" else [[4.0, 0.0], [0.0, 8.0]])
+
+    assert FedDPA()._average(Replied()).tolist() == [2.0, 4.0]
+    assert FedDPA(weights="records")._average(Replied()).tolist() == [1.0, 6.0]
+
+
+def test_twice_the_passes_are_told(tmp_path: Path) -> None:
+    notes = Case(FedDPA(), tmp_path).prepared().notes
+    assert any("2 times a round" in note and "dp-fedavg[epochs=2]" in note for note in notes)
+    data, model = client()
+    FedDPA(epochs=3).local({"global": model, "clip": 0.5}, first_time(model), data)
+    assert data._epochs == 6

@@ -80,7 +80,15 @@ def test_curves_are_drawn_into_a_new_folder(tmp_path: Path) -> None:
 def test_run_report_names_what_is_not_covered() -> None:
     views = ("outsider", "peer", "server")
     summary = {
-        **{"run": "x-1", "method": "x", "variant": "sound", "rounds": 2, "clients": 3, "parameters": 1234},
+        **{
+            "run": "x-1",
+            "method": "x",
+            "variant": "sound",
+            "privacy": "dp",
+            "rounds": 2,
+            "clients": 3,
+            "parameters": 1234,
+        },
         **{"seconds": 1.0, "delta": 1e-5, "unit": "client", "protect_from": "outsider"},
         "accuracy": {"personal": 0.5, "personal_worst": 0.25, "start": 0.4, "global": None},
         "epsilon": dict.fromkeys(views),

@@ -9,7 +9,7 @@ from sordino.privacy.release.base import Bounded, Charge, Public, Release, Relea
 from sordino.privacy.release.declaring import check_steps, due, record_needs, sends
 from sordino.privacy.release.of_clients import Number, Update
 from sordino.privacy.release.of_records import Average, Follows, Gradients, Matrix
-from sordino.privacy.release.others import Bare, Derived
+from sordino.privacy.release.others import Bare, Derived, Unprotected, unprotected
 
 __all__ = [
     "Average",
@@ -26,9 +26,11 @@ __all__ = [
     "ReleaseError",
     "Releases",
     "Unit",
+    "Unprotected",
     "Update",
     "check_steps",
     "due",
     "record_needs",
     "sends",
+    "unprotected",
 ]

@@ -87,11 +87,18 @@ class Charge:
     """At record level: for each client its sampling rate, noise multiplier and number of times."""
     reason: str = ""
     """Why no noise covers it; empty where noise does."""
+    general: bool = False
+    """Whether that is so for everything that leaves, not for this release alone."""
 
     @classmethod
     def of_records(cls, pool: Pool, sampled: Sequence[tuple[float, float, int]]) -> Charge:
         """What a client's records pay; the client as a whole is not protected by it."""
         return cls(np.zeros(1), np.ones((1, len(VIEWS))), pool, np.array(sampled, dtype="<f8").reshape(-1, 3))
+
+    @classmethod
+    def infinite(cls, reason: str, general: bool = False) -> Charge:
+        """Of what leaves without noise although it depends on data."""
+        return cls(np.ones(1), np.zeros((1, len(VIEWS))), reason=reason, general=general)
 
     @classmethod
     def nothing(cls) -> Charge:
@@ -146,7 +153,11 @@ class Release:
         return rows
 
     def bounded(self, rows: Tensor, public: Public) -> Bounded:
-        """Rows as they are; a row that is not finite becomes zero."""
+        """Rows within their bounds: as they are, where there are none."""
+        return self.unbounded(rows, public)
+
+    def unbounded(self, rows: Tensor, public: Public) -> Bounded:
+        """What leaves of the rows in a run without privacy: all of it; a row that is not finite becomes zero."""
         finite = torch.isfinite(rows).all(dim=1)
         return Bounded(torch.where(finite.unsqueeze(1), rows, torch.zeros_like(rows)), int((~finite).sum()))
 

@@ -56,6 +56,10 @@ class Update(Release):
         pieces = [shortened(part, length, threshold) for part, length, threshold in parts]
         return Bounded(pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1), rejected)
 
+    def unbounded(self, rows: Tensor, public: Public) -> Bounded:
+        """Rows of any length; what `at` leaves out does not leave without privacy either."""
+        return super().unbounded(rows if self.at is None else rows * self._mask(public).to(rows), public)
+
     def noise(self, draw: Draw, width: int, allowance: Allowance, public: Public) -> Tensor:
         deviations = self._spread_out(self._deviations(allowance, public), public).float()
         if self.at is None:

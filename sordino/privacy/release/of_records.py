@@ -39,6 +39,12 @@ class Average(Release):
         single = held(rows, self.low, self.high)
         return Bounded(single.rows.mean(dim=1, keepdim=True), single.rejected)
 
+    def unbounded(self, rows: Tensor, public: Public) -> Bounded:
+        """The mean of each row's finite numbers, whatever their range."""
+        finite = torch.isfinite(rows)
+        total = torch.where(finite, rows, torch.zeros_like(rows)).sum(dim=1, keepdim=True)
+        return Bounded(total / finite.sum(dim=1, keepdim=True).clamp(min=1), int((~finite).sum()))
+
     def noise(self, draw: Draw, width: int, allowance: Allowance, public: Public) -> Tensor:
         (client,) = public.clients
         plan = allowance.of_records
@@ -82,6 +88,10 @@ class Matrix(Release):
         kept = torch.where(finite.unsqueeze(1), rows, torch.zeros_like(rows))
         kept = shortened(kept, lengths(kept), torch.ones((), dtype=torch.float64, device=kept.device))
         return Bounded((kept.t() @ kept).reshape(1, -1), int((~finite).sum()))
+
+    def unbounded(self, rows: Tensor, public: Public) -> Bounded:
+        """The same: that records have a norm of at most one is part of what the matrix is, not only its bound."""
+        return self.bounded(rows, public)
 
     def noise(self, draw: Draw, width: int, allowance: Allowance, public: Public) -> Tensor:
         (client,) = public.clients
