@@ -147,6 +147,9 @@ class Federation(Protocol):
     def sample(self) -> Sequence[int]:
         """The clients whose turn it is in this round."""
 
+    def deviation(self, step: Callable[..., Result], release: str, message: Message) -> Tensor:
+        """The noise on each coordinate of one client's message, if `step` were asked in this round: public."""
+
     def ask(self, who: Sequence[int], step: Callable[..., Result], message: Message) -> Replies:
         """Charge what `step` sends, run it at the clients `who` with `message`, and bring back what left.
 

@@ -195,6 +195,11 @@ class Server:
         charged = {row.release: row for row in rows}
         return Answers(releases, charged, answer, self._gate, public, self._books)
 
+    def deviation(self, step: Callable[..., Result], release: str, message: Message) -> Tensor:
+        releases, who = due(self._steps[self._known_step(step)], self._opened.number), self.sample()
+        summed = releases[release].deviation(self._gate.allowance, Public(message, who, {}, self.layout.layers))
+        return summed / len(who) ** 0.5
+
     def judge(self, model: Tensor) -> tuple[float, float]:
         records = self.public()
         return records.learner.loss_and_accuracy(model, records.x, records.y)
