@@ -148,6 +148,9 @@ class Federation(Protocol):
     def sample(self) -> Sequence[int]:
         """The clients whose turn it is in this round."""
 
+    def deviation(self, step: Callable[..., Result], release: str, message: Message) -> Tensor:
+        """The noise on each coordinate of one client's message, if `step` were asked in this round: public."""
+
     def ask(self, who: Sequence[int], step: Callable[..., Result], message: Message) -> Replies:
         """Charge what `step` sends, run it at the clients `who` with `message`, and bring back what left.
 
@@ -200,9 +203,9 @@ class Method:
     def public_memory(self, model: Tensor, layout: Layout) -> dict[str, Tensor]:
         """The public half of what a client remembers: the names, shapes and first values of what `learn` gives.
 
-        Bounds and masks of what leaves may be read from it, because the server has already been paid for; others, who
-        knew sums only, then pay the server's price for what it was learned from. A step reads it from `me`, but cannot
-        write it.
+        Bounds and masks of what leaves may be read from it, because the server has already been paid for. A step reads
+        it from `me`, but cannot write it. Others, who knew sums only, pay the server's price for what it was learned
+        from as soon as its client sends again: what a client sends then may tell of the noise that it added before.
         """
         return {}
 

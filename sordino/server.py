@@ -185,7 +185,7 @@ class Server:
         releases = due(self._steps[name], opened.number)
         public = Public(message, clients, self._transport.public_states(clients, self._state_names), self.layout.layers)
         self._check(name, releases, clients)
-        self._expose_bounds(releases, clients, (self._questions, opened.number, name))
+        self._expose_states(releases, clients, (self._questions, opened.number, name))
         rows = self._books.ledger.charge(releases, self._questions, opened.number, name, self._gate.allowance, public)
         self._books.charge(rows)
         question = Question(self._questions, opened.number, name, message, clients)
@@ -194,6 +194,11 @@ class Server:
         opened.answers.append((clients, answer))
         charged = {row.release: row for row in rows}
         return Answers(releases, charged, answer, self._gate, public, self._books)
+
+    def deviation(self, step: Callable[..., Result], release: str, message: Message) -> Tensor:
+        releases, who = due(self._steps[self._known_step(step)], self._opened.number), self.sample()
+        summed = releases[release].deviation(self._gate.allowance, Public(message, who, {}, self.layout.layers))
+        return summed / len(who) ** 0.5
 
     def judge(self, model: Tensor) -> tuple[float, float]:
         records = self.public()
@@ -276,11 +281,16 @@ class Server:
                     "times that its budget allows: ask those whom fed.sample() names, once a round."
                 )
 
-    def _expose_bounds(self, releases: Releases, clients: Sequence[int], about: tuple[int, int, str]) -> None:
-        """Charge for single messages of which bounds tell: a client's public state is a function of its own messages,
-        and where it bounds what the client sends, it shows in the noise of the sum."""
+    def _expose_states(self, releases: Releases, clients: Sequence[int], about: tuple[int, int, str]) -> None:
+        """Charge for single messages of which sums will tell, because clients remember what they sent.
+
+        A client's public state is a function of its own messages, their noise included. Where it bounds what the client
+        sends, it shows in the noise of the sum. Where a step reads it, what the client sends depends on its share of
+        the noise in an earlier sum: later sums tell of that share, and the earlier one hides less than its noise says.
+        """
         bounds = {name for release in releases.values() for name in release.bounded_by()}
-        if bounds & set(self._state_names):
+        summed = any(release.summed for release in releases.values())
+        if bounds & set(self._state_names) or (summed and self._state_names):
             self._books.charge(self._books.ledger.expose_all(clients, about))
 
     def _evaluates(self, number: int) -> bool:

@@ -270,3 +270,18 @@ def test_the_servers_randomness_is_another_in_each_round_and_for_each_purpose(
         started(Scripted, tmp_path / store)
     assert drawn[:4] == drawn[4:]
     assert len(set(drawn)) == 4
+
+
+def test_the_noise_of_a_message_is_known_before_it_is_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Multiplier 3 and threshold 0.5 over six clients: 1.5 on the sum, 1.5 / sqrt(6) in each message."""
+    found: list[Tensor] = []
+
+    def script(method: Any, fed: Federation, state: Any, number: int) -> None:
+        message = {"global": state.model, "clip": 0.5}
+        found.append(fed.deviation(method.local, "update", message))
+        found.append(fed.ask(fed.sample(), method.local, message).deviation("update"))
+
+    monkeypatch.setattr(Scripted, "script", script, raising=False)
+    started(Scripted, tmp_path, clients=6, noise_multiplier=3.0, rounds=1)
+    assert float(found[0]) == pytest.approx(1.5 / 6**0.5)
+    assert float(found[1]) == pytest.approx(1.5)

@@ -242,6 +242,16 @@ class Records:
         self.learner.module.train()
         return found
 
+    def normals(self, count: int) -> Tensor:
+        """So many standard normal numbers for what a client draws for itself, the same each time in one round.
+
+        They follow from the seed and hide nothing: noise that is to protect what leaves is the gate's business.
+        """
+        places = 2 * torch.arange(count, device=self.x.device) + self.seed * 1_000_003
+        first, second = (scrambled(scrambled(places + odd)).double() * 2.0**-63 for odd in (0, 1))
+        radius = (-2 * first.clamp(min=2.0**-63).log()).sqrt()  # Box and Muller
+        return (radius * torch.cos(2 * torch.pi * second)).to(self.x.dtype)
+
     def _order(self) -> Tensor:
         """A permutation that depends on the seed and the epoch; padding comes last."""
         self._epochs += 1

@@ -110,7 +110,8 @@ class LayerWise(Threshold):
     """One threshold for each layer, C_l^2 = C^2 w_l, the weights adapted in log-odds space (FedGLP-ADP, Alg. 1).
 
     A layer's weight rises by `gamma` in log-odds when its part of the noisy sum, less what the noise alone would
-    contribute, has grown since the last round, and falls when that has shrunk: it reads only what was paid for.
+    contribute and in units of its threshold, has grown since the last round, and falls when that has shrunk: it reads
+    only what was paid for. (What is clipped grows with its threshold, and would raise it for ever.)
     """
 
     gamma: NotNegative = 0.2
@@ -129,12 +130,18 @@ class LayerWise(Threshold):
         noise = got.deviation("update")
         parts = zip(total.split(layers), noise.split(layers), strict=True)
         energy = torch.stack([(part.square().sum() - dev.square().sum()).clamp(min=0) for part, dev in parts])
+        energy = energy / state["clip"].square()
         if (state["energy"] < 0).all():  # nothing to compare the first round with
             return {**state, "energy": energy}
         direction = torch.sign(energy - state["energy"])
         weights = (state["clip"] / state["whole"]).square()
         moved = stepped(weights, direction, self.gamma, first_weights(layers))
         return {**state, "clip": state["whole"] * moved.sqrt(), "energy": energy}
+
+
+def whole(clip: float | Tensor) -> float | Tensor:
+    """The threshold of the whole update, from one or from those of all layers."""
+    return torch.linalg.vector_norm(clip) if isinstance(clip, Tensor) else clip
 
 
 def first_weights(layers: list[int]) -> Tensor:

@@ -149,3 +149,23 @@ def test_accuracy_by_hand() -> None:
     assert math.isnan(learner.accuracy(flat, x[:0], torch.tensor([], dtype=torch.int64)))
     loss, _ = learner.loss_and_accuracy(flat, x[:1], torch.tensor([0]))
     assert loss == pytest.approx(math.log(1 + math.exp(-1)))
+
+
+def test_a_clients_own_normal_numbers() -> None:
+    """Standard normal, other ones for another seed, and the same for one client as for many stacked."""
+    drawn = records(5).normals(200_000).double()
+    assert abs(float(drawn.mean())) < 5 / math.sqrt(200_000), "five standard errors"
+    assert abs(float(drawn.var()) - 1) < 5 * math.sqrt(2 / 200_000)
+    quantiles = torch.quantile(drawn[:100_000], torch.tensor([0.025, 0.16, 0.84, 0.975], dtype=torch.float64))
+    expected = torch.distributions.Normal(0.0, 1.0).icdf(torch.tensor([0.025, 0.16, 0.84, 0.975]))
+    assert torch.allclose(quantiles, expected.double(), atol=0.05)
+    assert abs(float((drawn[1:] * drawn[:-1]).mean())) < 5 / math.sqrt(200_000), "neighbours are independent"
+    other = records(5, seed=2).normals(200_000).double()
+    assert abs(float((drawn * other).mean())) < 5 / math.sqrt(200_000)
+
+    learner = Learner(network())
+    parts = [records(4, seed, learner) for seed in (1, 2)]
+    x, y, valid, seeds = stacked(parts)
+    together = vmap(lambda x, y, valid, seed: Records(x, y, learner, seed, valid, stacked=True).normals(9))
+    found = together(x, y, valid, seeds)
+    assert torch.allclose(found, torch.stack([part.normals(9) for part in parts]), atol=1e-6)
