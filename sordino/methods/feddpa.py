@@ -41,6 +41,7 @@ from sordino.learning.parameters import Layout
 from sordino.learning.records import Records
 from sordino.method import Federation, Message, NotNegative, Result, Variant
 from sordino.methods.bases import Clipped
+from sordino.parts.masks import scaled
 from sordino.privacy.accountant import rdp_multiplier
 from sordino.privacy.release import sends
 
@@ -141,15 +142,6 @@ class FedDPA(Clipped):
 def whole(clip: float | Tensor) -> float | Tensor:
     """The threshold of the whole update, from one or from those of all layers."""
     return torch.linalg.vector_norm(clip) if isinstance(clip, Tensor) else clip
-
-
-def scaled(information: Tensor, layout: Layout) -> Tensor:
-    """Each tensor's values brought to [0, 1] (Eq. 5); a constant tensor becomes zero."""
-    pieces = []
-    for piece in layout.tensors(information):
-        low, high = piece.min(), piece.max()
-        pieces.append((piece - low) / torch.where(high > low, high - low, torch.ones_like(high)))
-    return torch.cat(pieces)
 
 
 def unit(vector: Tensor) -> Tensor:
