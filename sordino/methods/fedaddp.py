@@ -75,8 +75,9 @@ class FedADDP(Clipped):
         for _ in fed.rounds(server):
             message = {"global": server.model, "clip": server.threshold["clip"]}
             if self.variant == "paper":
-                box = {"box": math.sqrt(len(fed.layout.sizes)), "entries": torch.ones(fed.layout.size)}
-                got = fed.ask(fed.sample(), self.local, message | box)
+                # Noise of sqrt(M) sigma_0 on the whole width of a bound is 2 sqrt(M) sigma_0 times half of it.
+                alone = {"excess": 2 * math.sqrt(len(fed.layout.sizes)), "entries": torch.ones(fed.layout.size)}
+                got = fed.ask(fed.sample(), self.local, message | alone)
                 server.model = server.model + (2 * got.rows("bounds") * got.rows("update")).mean(dim=0)
             else:
                 got = fed.ask(fed.sample(), self.local, message)
@@ -117,7 +118,7 @@ class FedADDP(Clipped):
         if self.variant == "sound":
             return self.threshold.releases()
         return {
-            "update": Update(clip="box", layered=True, spread="alone", sizes="entries"),
+            "update": Update(clip=0.5, layered=True, spread="alone", sizes="entries", excess="excess"),
             "bounds": Bare("each coordinate's bound, a function of the client's own weights, shows in its noise"),
         }
 

@@ -21,7 +21,7 @@ from sordino.methods.fedaddp import FedADDP
 from sordino.methods.nbafl import NbAFL
 from sordino.methods.ppsgd import PPSGD, head
 from sordino.parts.masks import scaled
-from sordino.privacy.accountant import epsilon_of
+from sordino.privacy.accountant import epsilon_of, rounded_up
 from sordino.testing.case import CLIENTS, ROUNDS, Case
 
 NOTHING_OF_THEIR_OWN = {
@@ -189,6 +189,10 @@ def test_fedaddps_true_epsilon_is_infinite(tmp_path: Path) -> None:
     assert prepared.budget.multiplier == FedADDP().published_multiplier(8, 1e-5, ROUNDS, 0)
     assert set(summary["epsilon"].values()) == {None}
     assert any("own weights" in reason for reason in summary["not_covered"])
+    # Were the bounds public: each of d coordinates moves by q_j, under noise of deviation sqrt(M) sigma_0 2 q_j.
+    layout, sigma = prepared.learner.layout, prepared.budget.multiplier
+    mu = math.sqrt(layout.size * ROUNDS) / (2 * math.sqrt(len(layout.sizes)) * sigma)
+    assert any(f"{rounded_up(epsilon_of(mu, 1e-5))} for the outsider" in note for note in summary["notes"])
 
 
 def test_nbafl_is_held_near_the_received_model() -> None:
@@ -218,10 +222,10 @@ def test_nbafls_true_epsilon_is_that_of_the_noise_it_publishes(tmp_path: Path) -
     case = Case(NbAFL(variant="paper", smallest=0.002), tmp_path)
     prepared = case.prepared(noise_multiplier=None, epsilon=8, delta=1e-5)
     fewest = 0.002 * int(prepared.data.train.sizes.sum())
-    deviation = math.sqrt(2 * math.log(1.25 / 1e-5)) * ROUNDS * (2 * 5.0 / fewest) / 8
+    deviation = math.sqrt(2 * math.log(1.25 / 1e-5)) * ROUNDS * (2 * 2.0 / fewest) / 8
     summary, _ = case.finished(prepared, tmp_path)
     for view, shares in {"outsider": CLIENTS, "peer": CLIENTS - 1, "server": 1}.items():
-        mu = 2 * 5.0 / deviation * math.sqrt(ROUNDS * CLIENTS / shares)
+        mu = 2 * 2.0 / deviation * math.sqrt(ROUNDS * CLIENTS / shares)
         assert summary["epsilon"][view] == pytest.approx(epsilon_of(mu, 1e-5), rel=1e-9)
     assert summary["epsilon"]["outsider"] != pytest.approx(8, rel=0.05)
 

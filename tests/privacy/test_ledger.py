@@ -214,6 +214,10 @@ def test_parts_that_are_noised_as_if_alone_are_charged_together(sizes: list[int]
     assert ledger.mu("server") == pytest.approx(math.sqrt(len(sizes)) / 2.5, rel=1e-12)
     assert np.frombuffer(row.sensitivity) == pytest.approx([0.3 * math.sqrt(len(sizes))])
     assert release.deviation(allowance, public).tolist() == pytest.approx([0.75] * 100)
+    twice = replace(release, excess=2.0)
+    assert twice.deviation(allowance, public).tolist() == pytest.approx([1.5] * 100)
+    charge = twice.charge(allowance, public)
+    assert charge.sensitivity / charge.noise[0] == pytest.approx([math.sqrt(len(sizes)) / 5] * 3)
     bounded = release.bounded(torch.linspace(-2.0, 3.0, 100).unsqueeze(0), public).rows
     for part, given in zip(bounded[0].split(sizes), torch.linspace(-2.0, 3.0, 100).split(sizes), strict=True):
         assert torch.allclose(part, given * min(1.0, 0.3 / float(given.norm())), rtol=1e-6)

@@ -20,10 +20,10 @@ from sordino.privacy.views import VIEWS, View, unknown_variance
 class Update(Release):
     """One vector per client, scaled down to L2 norm `clip` where it is longer, then noised.
 
-    `clip` is a number, or the name of a public value: one threshold for the whole vector, or, when `layered`,
-    one for each layer of the network. With layers, `spread` says how their noise is weighed at equal cost:
-    `energy` makes the noise of all layers together as small as it can be, `proportional` gives each layer noise
-    in proportion to its threshold, and `alone` gives each of them the noise that would do if no other left: the
+    `clip` is a number, or the name of a public value: one threshold for the whole vector, or, when `layered`, one for
+    each layer of the network. With layers, `spread` says how their noise is weighed at equal cost: `energy` makes the
+    noise of all layers together as small as it can be, `proportional` gives each layer noise in proportion to its
+    threshold, and `alone` gives each of them the noise that would do if no other left, times the public `excess`: the
     threshold is then one for all, and what they cost together is charged. `sizes` names a public list of the parts'
     sizes where these are not the network's layers. `at` names a public 0/1 vector, one for all clients or one for each:
     nothing leaves, and no noise is added, where it is zero. `entries` is how many the vector has where that is not the
@@ -35,6 +35,7 @@ class Update(Release):
     layered: bool = False
     spread: Literal["energy", "proportional", "alone"] = "energy"
     sizes: str | None = None
+    excess: float | str = 1.0
     at: str | None = None
     entries: int | None = None
     unit: ClassVar[Unit | None] = "client"
@@ -97,7 +98,7 @@ class Update(Release):
         return total.squeeze(0).sqrt().float()
 
     def bounded_by(self) -> tuple[str, ...]:
-        return tuple(name for name in (self.clip, self.at, self.sizes) if isinstance(name, str))
+        return tuple(name for name in (self.clip, self.at, self.sizes, self.excess) if isinstance(name, str))
 
     def message_bytes(self, width: int, public: Public) -> int:
         """Four for each coordinate that leaves."""
@@ -149,8 +150,10 @@ class Update(Release):
     def _deviations(self, allowance: Allowance, public: Public) -> Tensor:
         """The noise of one message on each of its parts: (clients or 1, parts)."""
         thresholds, multiplier = self._thresholds(public), allowance.of_clients.of_message(self.share)
-        if not self.layered or self.spread == "alone":
+        if not self.layered:
             return multiplier * thresholds
+        if self.spread == "alone":
+            return multiplier * public.rows(self.excess) * thresholds
         if self.spread == "proportional":
             return multiplier * math.sqrt(int((self._leaving(public) > 0).sum())) * thresholds
         # The least noise energy at equal cost (by Lagrange): s_l^2 = z^2 C_l (sum C_k sqrt(d_k)) / sqrt(d_l).
