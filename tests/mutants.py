@@ -157,6 +157,11 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
             ("rare coordinates carry all noise", "public.common(self.at) or view", "True or view"),
             ("several numbers are charged as one", "math.sqrt(self.entries) * (self.high", "1.0 * (self.high"),
+            (
+                "parts of any size",
+                "or int(sizes.sum()) != self.width(public):",
+                "and int(sizes.sum()) != self.width(public):",
+            ),
             ("nothing is left out", "rows * self._mask(public).to(rows)", "rows"),
             (
                 "any threshold will do",

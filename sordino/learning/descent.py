@@ -94,6 +94,8 @@ class Tether:
 
 Pull = Callable[[Tensor], Tensor]
 """A model to the gradient of a penalty on it."""
+Probe = Callable[[Tensor, Tensor], Tensor]
+"""A model and its gradient to the point at which the step's gradient is taken instead."""
 
 
 @dataclass
@@ -116,20 +118,26 @@ class Descent:
         self._alone = InPlace(self.optimizer, self.rate, self.momentum)
 
     def epoch(
-        self, flat: Tensor, loss: Loss = cross_entropy, mask: Tensor | None = None, pull: Pull | None = None
+        self,
+        flat: Tensor,
+        loss: Loss = cross_entropy,
+        mask: Tensor | None = None,
+        pull: Pull | None = None,
+        probe: Probe | None = None,
     ) -> Tensor:
         """The model after one pass over the records from `flat`, which is left as it is.
 
-        `mask` (0/1) names the entries that may move; `pull` is the gradient of a penalty on the model.
+        `mask` (0/1) names the entries that may move; `pull` is the gradient of a penalty on the model; `probe` says
+        where the loss's gradient is taken, if not at the model itself.
         """
         if not self.records.stacked:
-            return self._epoch_alone(flat.clone(), loss, mask, pull)
-        if loss is cross_entropy and mask is pull is self.change is None and self._is_plain():
+            return self._epoch_alone(flat.clone(), loss, mask, pull, probe)
+        if loss is cross_entropy and mask is pull is probe is self.change is None and self._is_plain():
             whole = self.records.plain_epoch(flat, self.batch, self.rate)
             if whole is not None:
                 return whole
         for batch in self.records.batches(self.batch, self.change):
-            gradient = self.records.gradient(flat, batch, loss)
+            gradient = self._gradient(flat, batch, loss, probe)
             if pull is not None:
                 gradient = gradient + pull(flat)
             if mask is not None:
@@ -140,14 +148,16 @@ class Descent:
     def _is_plain(self) -> bool:
         return self.optimizer == "sgd" and not self.momentum
 
-    def _epoch_alone(self, flat: Tensor, loss: Loss, mask: Tensor | None, pull: Pull | None) -> Tensor:
+    def _epoch_alone(
+        self, flat: Tensor, loss: Loss, mask: Tensor | None, pull: Pull | None, probe: Probe | None
+    ) -> Tensor:
         """The same for one client: in place, and without touching what does not move."""
         moving = None if mask is None else mask.nonzero().squeeze(1)
         if moving is not None and 2 * len(moving) < len(flat) and (pull is None or isinstance(pull, Tether)):
-            return self._epoch_of_few(flat, loss, moving, pull)
+            return self._epoch_of_few(flat, loss, moving, pull, probe)
         still = None if mask is None else (mask == 0).nonzero().squeeze(1)
         for batch in self.records.batches(self.batch, self.change):
-            gradient = self.records.gradient(flat, batch, loss)
+            gradient = self._gradient(flat, batch, loss, probe)
             if isinstance(pull, Tether):
                 pull.add_to(gradient, flat)
             elif pull is not None:
@@ -157,18 +167,25 @@ class Descent:
             flat = self._alone.step(flat, gradient)
         return flat
 
-    def _epoch_of_few(self, flat: Tensor, loss: Loss, moving: Tensor, pull: Tether | None) -> Tensor:
+    def _epoch_of_few(
+        self, flat: Tensor, loss: Loss, moving: Tensor, pull: Tether | None, probe: Probe | None
+    ) -> Tensor:
         """The same where few entries move: the optimizer and the penalty see only these."""
         few, tether = flat[moving], None if pull is None else pull.at(moving)
         narrow = self._alone.narrowed(flat, moving)
         for batch in self.records.batches(self.batch, self.change):
-            gradient = self.records.gradient(flat, batch, loss)[moving]
+            gradient = self._gradient(flat, batch, loss, probe)[moving]
             if tether is not None:
                 tether.add_to(gradient, few)
             few = narrow.step(few, gradient)
             flat[moving] = few
         self._alone.take_back(narrow, moving)
         return flat
+
+    def _gradient(self, flat: Tensor, batch: Batch, loss: Loss, probe: Probe | None) -> Tensor:
+        """The gradient of the batch's mean loss at the model, or at the point to which `probe` goes from there."""
+        gradient = self.records.gradient(flat, batch, loss)
+        return gradient if probe is None else self.records.gradient(probe(flat, gradient), batch, loss)
 
     def _step(self, flat: Tensor, gradient: Tensor, batch: Batch) -> Tensor:
         """One step of stacked clients."""

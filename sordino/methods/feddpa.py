@@ -52,6 +52,7 @@ from sordino.learning.parameters import Layout
 from sordino.learning.records import Records
 from sordino.method import Budget, Federation, Message, NotNegative, Replies, Result, Schedule, Variant
 from sordino.methods.bases import Clipped
+from sordino.parts.masks import scaled
 from sordino.parts.thresholds import whole
 from sordino.privacy.accountant import rdp_multiplier
 from sordino.privacy.release import Bare, Releases, sends
@@ -175,15 +176,6 @@ class FedDPA(Clipped):
         """What the released code computes: DP-SGD on the pooled records, although noise is added once a round."""
         steps = round(rounds * self.epochs * records / self.batch)
         return rdp_multiplier(epsilon, steps, delta, rate=min(1.0, self.batch / records))
-
-
-def scaled(information: Tensor, layout: Layout) -> Tensor:
-    """Each tensor's values brought to [0, 1] (Eq. 5); a constant tensor becomes zero."""
-    pieces = []
-    for piece in layout.tensors(information):
-        low, high = piece.min(), piece.max()
-        pieces.append((piece - low) / torch.where(high > low, high - low, torch.ones_like(high)))
-    return torch.cat(pieces)
 
 
 def unit(vector: Tensor) -> Tensor:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from sordino.learning.parameters import Layout
+
 
 def grown(personal: Tensor, change: Tensor, counts: list[int], layers: list[int]) -> Tensor:
     """A 0/1 mask grown to `counts[l]` personal parameters in each layer.
@@ -30,3 +32,12 @@ def grown(personal: Tensor, change: Tensor, counts: list[int], layers: list[int]
 def schedule(share: float, done: int, rounds: int, layers: list[int]) -> list[int]:
     """How many parameters of each layer are personal after `done` of `rounds` rounds: floor(share d_l done/T)."""
     return [int(share * size * done / rounds) for size in layers]
+
+
+def scaled(information: Tensor, layout: Layout) -> Tensor:
+    """Each tensor's values brought to [0, 1] (FedDPA's Eq. 5); a constant tensor becomes zero."""
+    pieces = []
+    for piece in layout.tensors(information):
+        low, high = piece.min(), piece.max()
+        pieces.append((piece - low) / torch.where(high > low, high - low, torch.ones_like(high)))
+    return torch.cat(pieces)

@@ -86,7 +86,10 @@ def noise_is_what_is_charged_and_never_reused(case: Case) -> None:
 
 def smallest_part(release: Release, public: Public, width: int) -> int:
     """How many numbers share one deviation at least."""
-    return min(public.layers) if getattr(release, "layered", False) else width
+    if not getattr(release, "layered", False):
+        return width
+    named = getattr(release, "sizes", None)
+    return min(public.layers) if named is None else int(public.rows(named).min())
 
 
 def one_clients_data_do_not_touch_anothers_state(case: Case) -> None:

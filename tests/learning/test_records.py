@@ -121,6 +121,40 @@ def test_stacked_clients_of_uneven_size_train_as_they_would_alone(
         assert torch.allclose(together[1][place], fisher, atol=1e-5)
 
 
+def uphill(model: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    return model + 0.3 * gradient / gradient.norm()
+
+
+def test_a_probe_moves_the_point_at_which_gradients_are_taken() -> None:
+    data = records(9)
+    flat = flatten(data.learner.module)
+    ours = Descent(data, "sgd", 0.5, 9).epoch(flat, probe=uphill)
+
+    def gradient(at: torch.Tensor) -> torch.Tensor:
+        at = at.clone().requires_grad_()
+        functional.cross_entropy(data.learner.logits(at, data.x), data.y).backward()
+        return at.grad
+
+    assert torch.allclose(ours, flat - 0.5 * gradient(uphill(flat, gradient(flat))), atol=1e-6)
+    assert not torch.allclose(ours, flat - 0.5 * gradient(flat), atol=1e-4)
+
+
+@pytest.mark.parametrize("few", [False, True])
+def test_stacked_clients_probe_as_they_would_alone(few: bool) -> None:
+    learner = Learner(network())
+    flat = flatten(learner.module)
+    mask = ((torch.arange(len(flat)) % 3 > 0) != few).float()
+    parts = [records(count, seed, learner) for seed, count in enumerate((5, 17, 1, 16))]
+
+    def train(data: Records) -> torch.Tensor:
+        descent = Descent(data, "sgd", 0.05, 8)
+        return descent.epoch(descent.epoch(flat, probe=uphill), mask=mask, probe=uphill)
+
+    together = vmap(lambda x, y, valid, seed: train(Records(x, y, learner, seed, valid, stacked=True)))(*stacked(parts))
+    for place, part in enumerate(parts):
+        assert torch.allclose(together[place], train(part), atol=1e-5)
+
+
 def test_masked_entries_do_not_move() -> None:
     data = records(10)
     flat = flatten(data.learner.module)

@@ -12,7 +12,7 @@ from sordino.privacy.accountant import epsilon_of
 from sordino.privacy.allowance import Allowance, Noise
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.records import record_epsilon
-from sordino.privacy.release import Bare, Charge, Derived, Number, Public, Update
+from sordino.privacy.release import Bare, Charge, Derived, Number, Public, ReleaseError, Update
 from sordino.privacy.views import VIEWS
 
 UPDATE = {"update": Update("clip")}
@@ -202,3 +202,33 @@ def test_layers_cost_what_their_noise_says() -> None:
         (row,) = ledger.charge(release, 0, 0, "local", Allowance(Noise(2.5, "server", 1)), public)
         assert ledger.mu("server") == pytest.approx(1 / 2.5, rel=1e-12)
         assert np.frombuffer(row.sensitivity) == pytest.approx([0.5])
+
+
+@pytest.mark.parametrize("sizes", [[70, 20, 10], [1] * 100])
+def test_parts_that_are_noised_as_if_alone_are_charged_together(sizes: list[int]) -> None:
+    """Each part is clipped to C with noise for C: one client moves the sum by C sqrt(parts)."""
+    public, allowance = Public({"clip": 0.3, "parts": sizes}, [0], layers=[100]), Allowance(Noise(2.5, "server", 1))
+    release = Update("clip", layered=True, spread="alone", sizes="parts")
+    ledger = Ledger(1)
+    (row,) = ledger.charge({"update": release}, 0, 0, "local", allowance, public)
+    assert ledger.mu("server") == pytest.approx(math.sqrt(len(sizes)) / 2.5, rel=1e-12)
+    assert np.frombuffer(row.sensitivity) == pytest.approx([0.3 * math.sqrt(len(sizes))])
+    assert release.deviation(allowance, public).tolist() == pytest.approx([0.75] * 100)
+    twice = replace(release, excess=2.0)
+    assert twice.deviation(allowance, public).tolist() == pytest.approx([1.5] * 100)
+    charge = twice.charge(allowance, public)
+    assert charge.sensitivity / charge.noise[0] == pytest.approx([math.sqrt(len(sizes)) / 5] * 3)
+    bounded = release.bounded(torch.linspace(-2.0, 3.0, 100).unsqueeze(0), public).rows
+    for part, given in zip(bounded[0].split(sizes), torch.linspace(-2.0, 3.0, 100).split(sizes), strict=True):
+        assert torch.allclose(part, given * min(1.0, 0.3 / float(given.norm())), rtol=1e-6)
+        assert float(part.double().norm()) <= 0.3
+
+
+@pytest.mark.parametrize(
+    "sizes", [[70, 20], [1] * 99, [120, -20], Each(torch.tensor([[70.0, 30.0]])), [0, 100]], ids=str
+)
+def test_sizes_that_are_not_those_of_the_message_are_refused(sizes: object) -> None:
+    public = Public({"clip": 0.3, "parts": sizes}, [0], layers=[100])
+    release = Update("clip", layered=True, spread="alone", sizes="parts")
+    with pytest.raises(ReleaseError, match="sizes that sum to the 100 entries"):
+        release.charge(Allowance(Noise(2.5, "server", 1)), public)

@@ -36,6 +36,23 @@ def shortened(rows: Tensor, norms: Tensor, threshold: Tensor) -> Tensor:
     return clipped
 
 
+def part_lengths(rows: Tensor, sizes: list[int]) -> Tensor:
+    """The L2 norm of each part of each row, in float64: (rows, parts)."""
+    if max(sizes) == 1:
+        return rows.double().abs()
+    return torch.stack([lengths(part) for part in rows.split(sizes, dim=1)], dim=1)
+
+
+def parts_shortened(rows: Tensor, norms: Tensor, thresholds: Tensor, sizes: list[int]) -> Tensor:
+    """Each part of each row scaled down to its threshold; `norms` are the `part_lengths`, one column for each part."""
+    if max(sizes) == 1:  # as many parts as entries: all of them at once
+        flat = shortened(rows.reshape(-1, 1), norms.reshape(-1), thresholds.expand_as(norms).reshape(-1))
+        return flat.reshape(rows.shape)
+    parts = zip(rows.split(sizes, dim=1), norms.unbind(dim=1), thresholds.unbind(dim=1), strict=True)
+    pieces = [shortened(part, length, threshold) for part, length, threshold in parts]
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
+
+
 def symmetric(flat: Tensor) -> Tensor:
     """A flat square matrix with its upper triangle mirrored below."""
     size = math.isqrt(flat.numel())

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sordino.privacy.allowance import Allowance
 from sordino.privacy.release.base import Bounded, Charge, Draw, Public, Release, ReleaseError, Unit
-from sordino.privacy.release.bounding import held, lengths, shortened
+from sordino.privacy.release.bounding import held, part_lengths, parts_shortened
 from sordino.privacy.views import VIEWS, View, unknown_variance
 
 
@@ -20,18 +20,22 @@ from sordino.privacy.views import VIEWS, View, unknown_variance
 class Update(Release):
     """One vector per client, scaled down to L2 norm `clip` where it is longer, then noised.
 
-    `clip` is a number, or the name of a public value: one threshold for the whole vector, or, when `layered`,
-    one for each layer of the network. With layers, `spread` says how their noise is weighed at equal cost:
-    `energy` makes the noise of all layers together as small as it can be, `proportional` gives each layer noise
-    in proportion to its threshold. `at` names a public 0/1 vector, one for all clients or one for each: nothing
-    leaves, and no noise is added, where it is zero. `entries` is how many the vector has where that is not the number
-    of the network's parameters.
+    `clip` is a number, or the name of a public value: one threshold for the whole vector, or, when `layered`, one for
+    each layer of the network. With layers, `spread` says how their noise is weighed at equal cost: `energy` makes the
+    noise of all layers together as small as it can be, `proportional` gives each layer noise in proportion to its
+    threshold, and `alone` gives each of them the noise that would do if no other left, times the public `excess`: the
+    threshold is then one for all, and what they cost together is charged. `sizes` names a public list of the parts'
+    sizes where these are not the network's layers. `at` names a public 0/1 vector, one for all clients or one for each:
+    nothing leaves, and no noise is added, where it is zero. `entries` is how many the vector has where that is not the
+    number of the network's parameters.
     """
 
     clip: float | str
     share: float = 1.0
     layered: bool = False
-    spread: Literal["energy", "proportional"] = "energy"
+    spread: Literal["energy", "proportional", "alone"] = "energy"
+    sizes: str | None = None
+    excess: float | str = 1.0
     at: str | None = None
     entries: int | None = None
     unit: ClassVar[Unit | None] = "client"
@@ -45,16 +49,13 @@ class Update(Release):
         """Rows whose parts are within their thresholds; a row that is not finite becomes zero."""
         kept = rows if self.at is None else rows * self._mask(public).to(rows)
         sizes = self._sizes(public)
-        norms = torch.stack([lengths(part) for part in kept.split(sizes, dim=1)], dim=1)
+        norms = part_lengths(kept, sizes)
         finite = torch.isfinite(norms).all(dim=1)  # no float32 vector is too long for float64
         rejected = int((~finite).sum())
         if rejected:
             kept = torch.where(finite.unsqueeze(1), kept, torch.zeros_like(kept))
             norms = torch.where(finite.unsqueeze(1), norms, torch.zeros_like(norms))
-        thresholds = self._thresholds(public).to(norms.device)
-        parts = zip(kept.split(sizes, dim=1), norms.unbind(dim=1), thresholds.unbind(dim=1), strict=True)
-        pieces = [shortened(part, length, threshold) for part, length, threshold in parts]
-        return Bounded(pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1), rejected)
+        return Bounded(parts_shortened(kept, norms, self._thresholds(public).to(norms.device), sizes), rejected)
 
     def unbounded(self, rows: Tensor, public: Public) -> Bounded:
         """Rows of any length; what `at` leaves out does not leave without privacy either."""
@@ -101,29 +102,39 @@ class Update(Release):
         return total.squeeze(0).sqrt().float()
 
     def bounded_by(self) -> tuple[str, ...]:
-        return tuple(name for name in (self.clip, self.at) if isinstance(name, str))
+        return tuple(name for name in (self.clip, self.at, self.sizes, self.excess) if isinstance(name, str))
 
     def message_bytes(self, width: int, public: Public) -> int:
         """Four for each coordinate that leaves."""
         return 4 * (width if self.at is None else int(self._mask(public).sum(dim=1).max()))
 
     def describe(self) -> str:
-        parts = "each layer's L2 norm" if self.layered else "L2 norm"
+        parts = f"each {'layer' if self.sizes is None else 'part'}'s L2 norm" if self.layered else "L2 norm"
         where = "" if self.at is None else ", on shared positions only"
         return f"vector, {parts} at most {self.clip}, Gaussian noise{where}"
 
     def _sizes(self, public: Public) -> list[int]:
-        return list(public.layers) if self.layered else [self.width(public)]
+        if not self.layered:
+            return [self.width(public)]
+        if self.sizes is None:
+            return list(public.layers)
+        sizes = public.rows(self.sizes)[0].long()
+        if not public.common(self.sizes) or int(sizes.min()) < 1 or int(sizes.sum()) != self.width(public):
+            raise ReleaseError(
+                f"{self.describe()}: {self.sizes} must be the same for all clients, and sizes that sum to the "
+                f"{self.width(public)} entries of a message"
+            )
+        return list(sizes.tolist())
 
     def _thresholds(self, public: Public) -> Tensor:
         """(clients or 1, parts)."""
-        thresholds = public.rows(self.clip)
-        parts = len(public.layers) if self.layered else 1
-        if thresholds.shape[1] != parts:
-            raise ReleaseError(f"{self.describe()}: it needs {parts} thresholds, but there are {thresholds.shape[1]}")
+        thresholds, parts = public.rows(self.clip), len(self._sizes(public))
+        given = 1 if self.spread == "alone" else parts
+        if thresholds.shape[1] != given:
+            raise ReleaseError(f"{self.describe()}: it needs {given} thresholds, but there are {thresholds.shape[1]}")
         if not bool((torch.isfinite(thresholds) & (thresholds > 0)).all()):
             raise ReleaseError(f"{self.describe()}: a threshold must be a finite number above 0")
-        return thresholds
+        return thresholds.expand(-1, parts)
 
     def _leaving(self, public: Public) -> Tensor:
         """How many entries of each part leave a client, by what is public of all of them; float64."""
@@ -145,6 +156,8 @@ class Update(Release):
         thresholds, multiplier = self._thresholds(public), allowance.of_clients.of_message(self.share)
         if not self.layered:
             return multiplier * thresholds
+        if self.spread == "alone":
+            return multiplier * public.rows(self.excess) * thresholds
         if self.spread == "proportional":
             return multiplier * math.sqrt(int((self._leaving(public) > 0).sum())) * thresholds
         # The least noise energy at equal cost (by Lagrange): s_l^2 = z^2 C_l (sum C_k sqrt(d_k)) / sqrt(d_l).
@@ -154,7 +167,7 @@ class Update(Release):
 
     def _spread_out(self, by_part: Tensor, public: Public) -> Tensor:
         """One value for each entry instead of one for each part, where there are several parts."""
-        return by_part.repeat_interleave(torch.tensor(public.layers), dim=1) if self.layered else by_part
+        return by_part.repeat_interleave(torch.tensor(self._sizes(public)), dim=1) if self.layered else by_part
 
     def _least_met(self, variances: np.ndarray, view: View, public: Public, colluders: int) -> np.ndarray:
         """For each client and part, the least noise variance of the sum on any coordinate the client contributes to."""
