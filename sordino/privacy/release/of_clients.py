@@ -25,7 +25,7 @@ class Update(Release):
     `energy` makes the noise of all layers together as small as it can be, `proportional` gives each layer noise
     in proportion to its threshold. `at` names a public 0/1 vector, one for all clients or one for each: nothing
     leaves, and no noise is added, where it is zero. `entries` is how many the vector has where that is not the number
-    of the network's parameters.
+    of the network's parameters, or `times` as many: one part for each of several models, each with its layers.
     """
 
     clip: float | str
@@ -34,12 +34,13 @@ class Update(Release):
     spread: Literal["energy", "proportional"] = "energy"
     at: str | None = None
     entries: int | None = None
+    times: int = 1
     unit: ClassVar[Unit | None] = "client"
     summed: ClassVar[bool] = True
     tells: ClassVar[Literal["nothing", "itself", "everything"]] = "itself"
 
     def width(self, public: Public) -> int:
-        return sum(public.layers) if self.entries is None else self.entries
+        return self.times * sum(public.layers) if self.entries is None else self.entries
 
     def bounded(self, rows: Tensor, public: Public) -> Bounded:
         """Rows whose parts are within their thresholds; a row that is not finite becomes zero."""
@@ -109,12 +110,12 @@ class Update(Release):
         return f"vector, {parts} at most {self.clip}, Gaussian noise{where}"
 
     def _sizes(self, public: Public) -> list[int]:
-        return list(public.layers) if self.layered else [self.width(public)]
+        return self.times * list(public.layers) if self.layered else [self.width(public)]
 
     def _thresholds(self, public: Public) -> Tensor:
         """(clients or 1, parts)."""
         thresholds = public.rows(self.clip)
-        parts = len(public.layers) if self.layered else 1
+        parts = len(self._sizes(public))
         if thresholds.shape[1] != parts:
             raise ReleaseError(f"{self.describe()}: it needs {parts} thresholds, but there are {thresholds.shape[1]}")
         if not bool((torch.isfinite(thresholds) & (thresholds > 0)).all()):
@@ -150,7 +151,7 @@ class Update(Release):
 
     def _spread_out(self, by_part: Tensor, public: Public) -> Tensor:
         """One value for each entry instead of one for each part, where there are several parts."""
-        return by_part.repeat_interleave(torch.tensor(public.layers), dim=1) if self.layered else by_part
+        return by_part.repeat_interleave(torch.tensor(self._sizes(public)), dim=1) if self.layered else by_part
 
     def _least_met(self, variances: np.ndarray, view: View, public: Public, colluders: int) -> np.ndarray:
         """For each client and part, the least noise variance of the sum on any coordinate the client contributes to."""
