@@ -91,7 +91,9 @@ class CFL(Method):
     def notes(self, schedule: Schedule, budget: Budget) -> list[str]:
         if schedule.cohort == schedule.clients:
             return []
-        return ["CFL compares the updates of all clients: it asks everybody in every round, whatever participation says."]
+        return [
+            "CFL compares the updates of all clients: it asks everybody in every round, whatever participation says."
+        ]
 
     def _pulls_apart(self, updates: Tensor, moved: Tensor, largest: float) -> bool:
         """Whether a cluster stands still although single members do not."""

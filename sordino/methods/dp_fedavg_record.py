@@ -1,9 +1,10 @@
 """DP-FedAvg, record level: DP-SGD at each client (Abadi et al. 2016), plain averaging at the server.
 
 The common baseline of AdaDP-CFL and PAC-DP. Each client takes noisy gradient steps on Poisson-sampled batches of its
-records; what it sends is made of these, so the epsilon holds against the server too. All local steps are charged. The
-threshold is fixed, or each client's follows a private quantile of its records' gradient norms (Andrew et al. 2021), their
-median (Geyer et al. 2017: epsilon is then infinite) or a percentile of its noisy gradients' norms (DP-AGR).
+records; what it sends is made of these, so the epsilon holds against the server too. All local steps are charged.
+
+The threshold is fixed, or each client's follows a private quantile of its records' gradient norms (Andrew et al. 2021),
+their median (Geyer et al. 2017: epsilon is then infinite) or a percentile of its noisy gradients' norms (DP-AGR).
 
 Departures: models are averaged uniformly over the cohort. A client's number of records decides its sampling rate and
 its number of steps, so it is treated as public: the epsilon does not hide it.

@@ -60,9 +60,7 @@ class DPScaffold(RecordLevel):
         return LayeredMedian() if self.variant == "paper" else Fixed()
 
     def run(self, fed: Federation, model: Tensor) -> None:
-        server = fed.state(
-            model=model, variate=torch.zeros_like(model), threshold=self.threshold.begin(fed, self.clip)
-        )
+        server = fed.state(model=model, variate=torch.zeros_like(model), threshold=self.threshold.begin(fed, self.clip))
         for _ in fed.rounds(server):
             message = {"global": server.model, "variate": server.variate, "clip": Each(server.threshold["clips"])}
             got = fed.ask(fed.sample(), self.local, message)

@@ -4,9 +4,9 @@ The server has k models. In each round every client takes the one of the least l
 it and sends what changed; each model moves by the average over those who chose it. Nothing is private: epsilon is
 infinite, and says so.
 
-Departures: averages are weighted by numbers of records, as FedAvg's are, so that one model is FedAvg. All models but the
-first start from the first one's entries, shuffled within each tensor: other draws of the same initialisation, without
-the paper's restarts. The choice is by training loss, as in the paper (PACFL's version looks at the test records).
+Departures: averages are weighted by numbers of records, as FedAvg's are, so that one model is FedAvg. All models but
+the first start from the first one's entries, shuffled within each tensor: other draws of the same initialisation,
+without the paper's restarts. The choice is by training loss, as in the paper (PACFL's version looks at test records).
 
 | paper | code |
 |---|---|

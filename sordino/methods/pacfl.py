@@ -1,10 +1,10 @@
 """PACFL (Vahidian et al., "Efficient Distribution Similarity Identification in Clustered Federated Learning via
 Principal Angles between Client Data Subspaces", AAAI 2023), without privacy.
 
-Before training, every client describes its records by the first left singular vectors of each class; clients are grouped
-by the smallest principal angle between what these span, with hierarchical clustering cut at an angle. Each cluster then
-trains by FedAvg. Nothing is private: epsilon is infinite, and says so. It is AdaDP-CFL without its thresholds, noise and
-proximal step, and stands for its "No-Prox" rows.
+Before training, every client describes its records by the first left singular vectors of each class; clients are
+grouped by the smallest principal angle between what these span, with hierarchical clustering cut at an angle. Each
+cluster then trains by FedAvg. Nothing is private: epsilon is infinite, and says so. It is AdaDP-CFL without its
+thresholds, noise and proximal step, and stands for its "No-Prox" rows.
 
 Departures: angles are true principal angles of the spans (the released code takes the smallest angle of two single
 vectors, sign included); linkage is average linkage (the released one averages rows whatever their weight); without an

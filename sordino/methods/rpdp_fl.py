@@ -5,12 +5,11 @@ Budgets differ, noise does not: whoever allows less is sampled more rarely. The 
 for; the smaller a client's budget, the smaller the rate at which its records enter batches. All clients take equally
 many local steps of DP-SGD on Poisson-sampled batches; the server averages.
 
-Departures: budgets are those of clients, so all records of one client have the same rate (the paper's simulation
-"client-level use"; records with budgets of their own would have to keep them secret). A rate is found by monotone search
-with the accountant itself, which never exceeds a budget; the paper fits eps(q) = exp(a q + b) + c to simulated values
-and inverts it, and the fit's error is nobody's. The largest budget's rate is `batch` over the mean number of records;
-the paper's is 1, with `batch` as large as all records. Sampling of clients earns nothing, because the server knows who
-takes part. Averages are uniform.
+Departures: budgets are those of clients, so that all records of a client have the same rate; the paper also lets each
+record have its own. A rate is found by search with the accountant itself and never exceeds its budget; the paper
+inverts a curve eps(q) = exp(a q + b) + c fitted to the accountant's values, whose error nobody pays for. The largest
+budget's rate is `batch` over the mean number of records; the paper's is 1, which is a `batch` of all records. Sampling
+of clients earns nothing, because the server knows who takes part. Averages are uniform.
 
 | paper | code |
 |---|---|

@@ -1,7 +1,7 @@
 """More rules for each client's clipping threshold at record level: a private quantile, a median, a percentile.
 
-They are `RecordThreshold`s, which any record-level method can take: `--set clipping=quantile`, and their own settings as
-`--set clipping.quantile=0.7`. Every client has a threshold of its own.
+They are `RecordThreshold`s, which any record-level method can take: `--set clipping=quantile`, and their own settings
+as `--set clipping.quantile=0.7`. Every client has a threshold of its own.
 """
 
 from __future__ import annotations

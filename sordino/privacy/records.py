@@ -23,8 +23,8 @@ Sampled = tuple[float, float, int]
 """Sampling rate, noise multiplier, and how many times."""
 Recipe = tuple[Sampled, ...]
 Varied = Literal["noise", "sampling"]
-"""What clients with different budgets differ in: each has noise of its own at its natural sampling rate, or all have the
-same noise and each a sampling rate of its own."""
+"""What clients with different budgets differ in: each has noise of its own at its natural sampling rate, or all have
+the same noise and each a sampling rate of its own."""
 
 
 BEYOND = 60.0

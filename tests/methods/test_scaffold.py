@@ -103,7 +103,9 @@ def test_the_papers_thresholds_are_medians_and_epsilon_is_infinite(tmp_path: Pat
     run = Ended(method, tmp_path, rounds=1, clients=20, partition="iid", model="mlp")
     layers = run.prepared.learner.layout.layers
     assert len(layers) > 1
-    singles = [gradient(run, 2, run.memory["model"][2], slice(k, k + 1)) for k in range(run.prepared.data.train.sizes[2])]
+    singles = [
+        gradient(run, 2, run.memory["model"][2], slice(k, k + 1)) for k in range(run.prepared.data.train.sizes[2])
+    ]
     norms = torch.stack([torch.stack([part.norm() for part in one.split(layers)]) for one in singles])
     assert torch.allclose(run.state["threshold"]["clips"][2], norms.median(dim=0).values, rtol=1e-3)
     assert math.isinf(Ledger(20, "record", run.ledger).epsilon(1e-5)["outsider"])

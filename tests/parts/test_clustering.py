@@ -143,7 +143,7 @@ def test_the_first_vectors_of_chosen_records() -> None:
 
 
 def test_halves_by_hand() -> None:
-    """At 0, 100, 10 and 90 degrees, however long; three at one place and one opposite; all alike, a half is somebody."""
+    """At 0, 100, 10 and 90 degrees, however long; three alike and one opposite; where all are alike, both have some."""
     turns = torch.deg2rad(torch.tensor([0.0, 100.0, 10.0, 90.0]))
     rows = torch.stack([turns.cos(), turns.sin()], dim=1) * torch.tensor([[1.0], [5.0], [0.1], [3.0]])
     assert halves(rows).tolist() == [False, True, False, True]

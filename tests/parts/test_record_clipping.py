@@ -58,7 +58,7 @@ def test_the_percentiles_rule_by_hand() -> None:
 @pytest.mark.parametrize("quantile", [0.5, 0.8])
 @pytest.mark.parametrize("factor", [0.1, 10.0])
 def test_it_finds_the_quantile_at_epsilon_four(quantile: float, factor: float) -> None:
-    """80 of 800 records with norms between 1 and 3, noise of 120 rounds through the gate: within 20 % in the last 30."""
+    """80 of 800 records with norms from 1 to 3, noise of 120 rounds through the gate: within 20 % in the last 30."""
     rule = Quantile(quantile=quantile)
     norms = torch.linspace(1, 3, 80)
     wanted = float(torch.quantile(norms, quantile))

@@ -294,7 +294,7 @@ def test_raw_norms_are_for_bare_releases_only() -> None:
 
 
 def test_norms_of_noisy_gradients_are_told_without_their_noise() -> None:
-    """The noisy gradient's energy less 27 + 15 = 43 times the noise's variance; at least a twentieth of the threshold."""
+    """The noisy gradient's energy less the noise's on all entries; at least that of a twentieth of the threshold."""
     data, flat, learner, _, _ = records(charge=(1.0, 0.3, 3))
     taken = torch.stack([data.gradient(flat) for _ in range(3)])
     wanted = taken.square().sum(dim=1) - learner.layout.size * (0.3 * 0.5 / 40) ** 2
