@@ -140,6 +140,11 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         [
             ("half the noise", "return draw(width).mul_(deviations)", "return draw(width).mul_(deviations / 2)"),
             (
+                "vectors for several models of any width",
+                "return self.times * sum(public.layers) if",
+                "return sum(public.layers) if",
+            ),
+            (
                 "NaN passes",
                 "finite = torch.isfinite(norms).all(dim=1)",
                 "finite = torch.ones(len(norms), dtype=torch.bool)",
@@ -302,6 +307,16 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "self.__judge = (x[~validation], y[~validation])",
             ),
             ("records: raw values are handed out", "self.__bare = (x, y) if bare else None", "self.__bare = (x, y)"),
+            (
+                "records: training records' gradients are counted",
+                "self._layer_norms(flat, *self.__judge), dim=1)",
+                "self._layer_norms(flat, self.__x, self.__y), dim=1)",
+            ),
+            (
+                "records: raw norms are handed out",
+                "return self._layer_norms(flat, *self.raw())",
+                "return self._layer_norms(flat, self.__x, self.__y)",
+            ),
         ],
     ),
     "privacy/records.py": (
@@ -309,6 +324,26 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         [
             ("records: one step is charged", "int(self.steps[client])", "1"),
             ("records: replaced ones cost no more", "multiplier / 2, count", "multiplier, count"),
+            (
+                "records: rates above the budget",
+                "        if found <= epsilon:\n            low, spent",
+                "        if found <= 1.1 * epsilon:\n            low, spent",
+            ),
+            (
+                "records: rates for one round",
+                "record_rate(budget, delta, multiplier, int(count) * turns,",
+                "record_rate(budget, delta, multiplier, int(count),",
+            ),
+            (
+                "records: rates forget what else is released",
+                "int(count) * turns, float(rate), others)",
+                "int(count) * turns, float(rate))",
+            ),
+            (
+                "records: one rate for all budgets",
+                "plan.sampling[client] = record_rate(",
+                "_ = record_rate(",
+            ),
         ],
     ),
     "privacy/ledger.py": (

@@ -222,7 +222,8 @@ def _record_plan(
     if multiplier is not None and experiment.epsilon is None and method.budgets is None:
         budgets = np.full(schedule.clients, np.inf)  # the noise decides: nobody is stopped
     # Where the noise is given, who has budget left may take the turns of those who have none.
-    takes_over = multiplier is not None and np.isfinite(budgets).all() and not needs.means
+    stops = multiplier is not None and method.varied == "noise"
+    takes_over = stops and np.isfinite(budgets).all() and not needs.means
     plan = plan_records(
         data.train.sizes.tolist(),
         budgets,
@@ -232,6 +233,7 @@ def _record_plan(
         turns=schedule.rounds if takes_over else schedule.turns,
         multiplier=multiplier,
         needs=needs,
+        varied=method.varied,
     )
     if not plan.turns.any():
         raise UserError(
@@ -256,6 +258,7 @@ def _plan_without_noise(method: Method, data: FederatedData, schedule: Schedule,
         epochs=method.epochs,
         turns=schedule.turns,
         held_out=method.record_needs().held_out,
+        varied=method.varied,
     )
 
 

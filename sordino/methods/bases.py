@@ -18,6 +18,7 @@ from sordino.parts.augmentation import Augmentation, change_of
 from sordino.parts.ppo_threshold import LearnedThreshold
 from sordino.parts.thresholds import Fixed, LayerWise, Median, Quantile, Threshold
 from sordino.privacy.gradients import PrivateRecords
+from sordino.privacy.records import Varied
 from sordino.privacy.release import Unit
 
 RULES = {"fixed": Fixed, "quantile": Quantile, "median": Median, "layer-wise": LayerWise, "ppo": LearnedThreshold}
@@ -61,6 +62,8 @@ class RecordLevel(Method):
     """A method that protects each record of a client: even the server sees only what noisy gradients made."""
 
     unit: ClassVar[Unit] = "record"
+    varied: ClassVar[Varied] = "noise"
+    """What clients with different budgets differ in: their noise, or how often their records are sampled."""
 
     clip: Positive = 1.0
     """The threshold C to which each record's gradient is scaled down."""

@@ -3,13 +3,16 @@
 The common baseline of AdaDP-CFL and PAC-DP. Each client takes noisy gradient steps on Poisson-sampled batches of its
 records; what it sends is made of these, so the epsilon holds against the server too. All local steps are charged.
 
+The threshold is fixed, or each client's follows a private quantile of its records' gradient norms (Andrew et al. 2021),
+their median (Geyer et al. 2017: epsilon is then infinite) or a percentile of its noisy gradients' norms (DP-AGR).
+
 Departures: models are averaged uniformly over the cohort. A client's number of records decides its sampling rate and
 its number of steps, so it is treated as public: the epsilon does not hide it.
 Batches are Poisson-sampled in both variants, since shuffled ones earn no amplification.
 
 | paper | code |
 |---|---|
-| C, sigma, q | `clip`, the multiplier of each client's plan, `batch / records` |
+| C, sigma, q | `server.threshold["clips"]`, the multiplier of each client's plan, `batch / records` |
 | E | `epochs`: each has 1/q steps |
 """
 
@@ -20,8 +23,10 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from sordino.message import Each
 from sordino.method import Federation, Message, Result
 from sordino.methods.bases import RecordLevel
+from sordino.parts.record_clipping import Fixed, RecordClipping
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.release import Gradients, sends
 
@@ -33,14 +38,21 @@ class DPFedAvgRecord(RecordLevel):
     title: ClassVar[str] = "federated averaging of models trained with DP-SGD, record level"
     paper: ClassVar[str] = "Abadi et al., CCS 2016; McMahan et al., AISTATS 2017"
 
-    def run(self, fed: Federation, model: Tensor) -> None:
-        server = fed.state(model=model)
-        for _ in fed.rounds(server):
-            got = fed.ask(fed.sample(), self.local, {"global": server.model, "clip": self.clip})
-            server.model = server.model + got.mean("update")
+    clipping: RecordClipping = Fixed()
+    """How each client's threshold is chosen: `fixed`, `quantile`, `median` or `percentile`, each with its own
+    settings."""
 
-    @sends(lambda self: {"update": Gradients(clip="clip")})
+    def run(self, fed: Federation, model: Tensor) -> None:
+        server = fed.state(model=model, threshold=self.clipping.begin(fed, self.clip))
+        for _ in fed.rounds(server):
+            message = {"global": server.model, "clip": Each(server.threshold["clips"])}
+            got = fed.ask(fed.sample(), self.local, message)
+            server.model = server.model + got.mean("update")
+            server.threshold = self.clipping.following(server.threshold, got.who, got, fed)
+
+    @sends(lambda self: {"update": Gradients(clip="clip"), **self.clipping.releases(bare=False)})
     def local(self, message: Message, me: dict[str, Tensor], data: PrivateRecords) -> Result:
         start = message["global"]
         model = self.trained(start, data)
-        return Result(send={"update": model - start}, keep={"model": model}, start=start)
+        sent = {"update": model - start, **self.clipping.tell(model, data, bare=False)}
+        return Result(send=sent, keep={"model": model}, start=start)

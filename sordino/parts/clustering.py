@@ -1,11 +1,11 @@
-"""Which clients are alike, and what clusters of them learn from each other (AdaDP-CFL).
+"""Which clients are alike, and what clusters of them learn from each other (AdaDP-CFL, PACFL, CFL).
 
 As published, a client is the span of the first left singular vectors of each class of its records, and two clients
 are as far apart as the smallest principal angle between their spans. Such vectors cannot be released privately:
 one record can turn them by 90 degrees (privacy.md, H13). Instead a client may release the second moments of records
-that are short after a public projection; from noisy matrices both the spans' angles and `moment_distances` can be
-taken. The latter finds groups under far more noise, because it uses the whole matrix and knows how large the noise
-and the chance of the draw are: it is 1 for two clients of the same distribution, whatever the noise.
+that are short after a public projection, and `moment_distances` are taken from the noisy matrices. They find groups
+under far more noise than the matrices' spans would, because they use the whole matrix and know how large the noise and
+the chance of the draw are: 1 for two clients of the same distribution, whatever the noise.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from scipy.cluster.hierarchy import dendrogram, fcluster, linkage
+from scipy.cluster.hierarchy import cut_tree, dendrogram, fcluster, linkage
 from scipy.spatial.distance import squareform
 from torch import Generator, Tensor
+from torch.nn import functional
 
 from sordino.errors import UserError
 
@@ -43,27 +44,23 @@ def spanned(columns: Tensor) -> Tensor:
     return left[:, values > ROUNDING * values.max()]
 
 
+def first_vectors(x: Tensor, chosen: Tensor, vectors: int, most: int) -> Tensor:
+    """The first `vectors` left singular vectors (features, vectors) of the features x records matrix of some records.
+
+    `chosen` says which, of whom the first `most` are looked at; vectors that there are not are zero. Nothing but shapes
+    decides the way through, so that it can be run for many clients at once.
+    """
+    order = (~chosen).to(torch.int8).argsort(stable=True)[:most]
+    columns = (x.reshape(len(x), -1)[order].double() * chosen[order].unsqueeze(1)).T
+    left, values, _ = torch.linalg.svd(columns, full_matrices=False)
+    found = (left * (values > ROUNDING * values.max()))[:, :vectors].float()
+    return functional.pad(found, (0, vectors - found.shape[1]))
+
+
 def directions(features: int, dimensions: int, random: Generator) -> Tensor:
     """A public random orthonormal basis (features, dimensions); with fewer features, as many as there are."""
     drawn = torch.randn(features, min(dimensions, features), generator=random, dtype=torch.float64)
     return torch.linalg.qr(drawn).Q.float()
-
-
-def projected(x: Tensor, basis: Tensor, mean: Tensor | None = None) -> Tensor:
-    """The records in a public basis, less a public mean, each scaled down to a norm of at most 1.
-
-    One record more or less then changes X^T X by at most 1 in Frobenius norm.
-    """
-    flat = x.reshape(len(x), -1)
-    if mean is not None:
-        flat = flat - mean.reshape(-1)
-    short = flat @ basis
-    return short / torch.linalg.vector_norm(short, dim=1, keepdim=True).clamp(min=1)
-
-
-def subspace_of(matrix: Tensor, vectors: int) -> Tensor:
-    """The eigenvectors of a symmetric matrix's largest eigenvalues, the largest first."""
-    return torch.linalg.eigh(matrix.double()).eigenvectors.flip(1)[:, :vectors]
 
 
 def angles(subspaces: Sequence[Tensor]) -> np.ndarray:
@@ -120,6 +117,19 @@ def clusters(matrix: np.ndarray, threshold: float | None = None) -> np.ndarray:
     found = fcluster(joins, widest_gap(joins[:, 2]) if threshold is None else threshold, criterion="distance")
     _, first, place = np.unique(found, return_index=True, return_inverse=True)
     return first.argsort().argsort()[place]
+
+
+def halves(updates: Tensor) -> Tensor:
+    """Which of at least two clients belong to the second half, whose first does not, where updates point apart most.
+
+    Complete linkage by cosines joins clients until two groups are left: the largest cosine across them is as small as
+    joining can make it (CFL's bipartition).
+    """
+    unit = updates.double() / torch.linalg.vector_norm(updates.double(), dim=1, keepdim=True).clamp(min=1e-12)
+    distances = (1 - unit @ unit.T).clamp(min=0).fill_diagonal_(0).numpy()
+    joins = linkage(squareform(distances, checks=False), method="complete")
+    found = torch.as_tensor(cut_tree(joins, n_clusters=2).reshape(-1))
+    return found != found[0]
 
 
 def linked(matrix: np.ndarray) -> np.ndarray:

@@ -20,6 +20,9 @@ from sordino.privacy.sealed import Sealed
 if TYPE_CHECKING:
     from sordino.learning.compiled import CompiledSum
 
+LOOKED_AT = 256
+"""How many records' gradients are measured at once."""
+
 
 class PrivateRecords:
     """A client's records as a record-level step sees them: noisy gradients, and sealed values for the gate."""
@@ -42,6 +45,7 @@ class PrivateRecords:
         self.__bare = (x, y) if bare else None
         self.__x, self.__y = x[~validation], y[~validation]
         self.__bookkeeper, self.__exit, self.__compiled = bookkeeper, exit, compiled
+        self.__norms: list[Tensor] = []
 
     @property
     def layout(self) -> Layout:
@@ -75,7 +79,24 @@ class PrivateRecords:
         batch size. With one threshold for each layer C^2 is the sum of their squares.
         """
         total = self._exit.pass_sum(len(self.__y), lambda chosen: self._clipped_sum(flat, chosen.to(flat.device)))
-        return total.div_(self.expected_batch)
+        gradient = total.div_(self.expected_batch)
+        self.__norms.append(torch.linalg.vector_norm(gradient))
+        return gradient
+
+    def mean_norm(self) -> Tensor:
+        """The mean norm of the noisy gradients taken so far, each without the energy of its noise: paid for with them.
+
+        No single one counts as less than a twentieth of the threshold, because what is left of its energy may be
+        negative.
+        """
+        noise = self.layout.size * self.deviation**2
+        return (torch.stack(self.__norms).square() - noise).clamp(min=(0.05 * self.clip) ** 2).sqrt().mean()
+
+    def within(self, flat: Tensor) -> Sealed:
+        """Whether the gradient of each validation record is within the threshold (0 or 1), sealed, to be sent as an
+        `Average`."""
+        lengths = torch.linalg.vector_norm(self._layer_norms(flat, *self.__judge), dim=1)
+        return Sealed((lengths <= self.clip).to(flat.dtype), "validation", "gradients within the threshold")
 
     def judged(self, flat: Tensor) -> tuple[Sealed, Sealed]:
         """Loss and rightness (0 or 1) of each validation record, sealed, to be sent as an `Average`."""
@@ -97,6 +118,10 @@ class PrivateRecords:
         losses, right = self._judged(flat, *self.raw())
         return losses.mean(), right.mean()
 
+    def raw_norms(self, flat: Tensor) -> Tensor:
+        """The norm of each record's gradient in each layer (records, layers), for what leaves bare."""
+        return self._layer_norms(flat, *self.raw())
+
     @property
     def _exit(self) -> SampledGradients:
         if self.__exit is None:
@@ -112,6 +137,13 @@ class PrivateRecords:
         learner.module.train()
         losses = cross_entropies(logits, y)
         return losses, (logits.argmax(dim=1) == y).to(losses.dtype)
+
+    def _layer_norms(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        if len(y) == 0:
+            return torch.zeros(0, len(self.layout.layers), dtype=torch.float64)
+        parts = zip(x.split(LOOKED_AT), y.split(LOOKED_AT), strict=True)
+        books = [self.__bookkeeper.book(flat, Batch(*part, torch.empty(0), None), cross_entropy) for part in parts]
+        return torch.cat([book.layer_norms() for book in books])
 
     def _clipped_sum(self, flat: Tensor, chosen: Tensor) -> Tensor:
         total = self._sum(flat, chosen)

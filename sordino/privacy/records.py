@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -22,11 +22,18 @@ from sordino.privacy.accountant import attack_accuracy, epsilon_of, mu_of
 Sampled = tuple[float, float, int]
 """Sampling rate, noise multiplier, and how many times."""
 Recipe = tuple[Sampled, ...]
+Varied = Literal["noise", "sampling"]
+"""What clients with different budgets differ in: each has noise of its own at its natural sampling rate, or all have
+the same noise and each a sampling rate of its own."""
 
 
 BEYOND = 60.0
 """Above this epsilon there is no privacy left, and privacy-loss distributions would take minutes and gigabytes: the
 quicker bounds are given instead."""
+
+
+LEAST_RATE = 1e-6
+"""A record that is sampled less often than this is not trained on in any run."""
 
 
 @lru_cache(maxsize=4096)
@@ -91,6 +98,47 @@ def record_multiplier(epsilon: float, delta: float, rate: float, steps: int, oth
         middle = math.sqrt(low * high)
         low, high = (low, middle) if spent(middle) <= epsilon else (middle, high)
     return high
+
+
+@lru_cache(maxsize=4096)
+def record_rate(
+    epsilon: float, delta: float, multiplier: float, steps: int, most: float = 1.0, others: Recipe = ()
+) -> float:
+    """The largest sampling rate up to `most`, to half a percent, at which `steps` steps stay within the budget.
+
+    The more often a record is sampled the more it pays, so the rate lies between one that fits, which the quick bound
+    knows, and one that does not; where between them is guessed by interpolation. `others` is what the records go
+    through besides.
+    """
+
+    def recipe(rate: float) -> Recipe:
+        return (*others, (rate, multiplier, steps))
+
+    def fits(rate: float) -> bool:
+        return quick_record_epsilon(recipe(rate), delta) <= epsilon
+
+    beyond = record_epsilon(recipe(most), delta)
+    if beyond <= epsilon:
+        return most
+    low, high = LEAST_RATE * most, most
+    if not fits(low):
+        raise UserError(
+            f"With a noise multiplier of {multiplier:g} even a record that hardly ever enters a batch pays more than "
+            f"epsilon {epsilon:g}: give more noise or a larger budget."
+        )
+    while high / low > 1.1:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    spent, high = record_epsilon(recipe(low), delta), most
+    while high / low > 1.005:
+        share = math.log(epsilon / spent) / math.log(beyond / spent)
+        middle = min(max(low * (high / low) ** share, 1.002 * low), high / 1.002)
+        found = record_epsilon(recipe(middle), delta)
+        if found <= epsilon:
+            low, spent = middle, found
+        else:
+            high, beyond = middle, found
+    return low
 
 
 def affordable(epsilon: float, delta: float, charge: Sampled, most: int, others: Recipe = ()) -> int:
@@ -200,29 +248,44 @@ def plan_records(
     turns: int,
     multiplier: float | None = None,
     needs: RecordNeeds = RecordNeeds(),  # noqa: B008 (a frozen value)
+    varied: Varied = "noise",
 ) -> RecordPlan:
     """Noise for each client's budget, or how often a client may take part with a given `multiplier`.
 
     `records` are the clients' numbers of training records, `turns` how often a client takes part at the most. Records
     that are set aside are disjoint from those that are trained on, so means over them have the whole budget to
     themselves.
+
+    Where the sampling rate is `varied`, all clients take equally many steps with the same noise: as much as the largest
+    budget asks for at the rate with which `batch` records are expected from the mean client, unless `multiplier` is
+    given. Those with smaller budgets are sampled more rarely.
     """
-    plan = plan_without_noise(records, budgets, batch=batch, epochs=epochs, turns=turns, held_out=needs.held_out)
-    for client, (rate, count, budget) in enumerate(zip(plan.sampling, plan.steps, budgets, strict=True)):
+    plan = plan_without_noise(
+        records, budgets, batch=batch, epochs=epochs, turns=turns, held_out=needs.held_out, varied=varied
+    )
+    by_sampling = varied == "sampling"
+    sampling, steps = plan.sampling, plan.steps
+    if by_sampling and multiplier is None:
+        largest = float(budgets.max())
+        multiplier = record_multiplier(
+            largest, delta, float(sampling[0]), int(steps[0]) * turns, _matrix(needs, largest, delta)
+        )
+    for client, (rate, count, budget) in enumerate(zip(sampling, steps, budgets, strict=True)):
         if not np.isfinite(budget):  # the given noise decides, for everything that leaves
             assert multiplier is not None
             plan.multipliers[client] = multiplier
             plan.matrix_multipliers[client] = multiplier if needs.matrix_share else 0.0
             plan.mean_multipliers[client] = multiplier if needs.means else 0.0
             continue
-        others: Recipe = ()
-        if needs.matrix_share:
-            plan.matrix_multipliers[client] = 1 / mu_of(needs.matrix_share * budget, delta)
-            others = ((1.0, float(plan.matrix_multipliers[client]), 1),)
+        others = _matrix(needs, budget, delta)
+        plan.matrix_multipliers[client] = others[0][1] if others else 0.0
         if needs.means:
             plan.mean_multipliers[client] = math.sqrt(needs.means * turns) / mu_of(budget, delta)
         if multiplier is None:
             plan.multipliers[client] = record_multiplier(budget, delta, float(rate), int(count) * turns, others)
+        elif by_sampling:
+            plan.multipliers[client] = multiplier
+            plan.sampling[client] = record_rate(budget, delta, multiplier, int(count) * turns, float(rate), others)
         else:
             plan.multipliers[client] = multiplier
             plan.turns[client] = affordable(budget, delta, (float(rate), multiplier, int(count)), turns, others)
@@ -230,19 +293,32 @@ def plan_records(
 
 
 def plan_without_noise(
-    records: Sequence[int], budgets: np.ndarray, *, batch: int, epochs: int, turns: int, held_out: float
+    records: Sequence[int],
+    budgets: np.ndarray,
+    *,
+    batch: int,
+    epochs: int,
+    turns: int,
+    held_out: float,
+    varied: Varied = "noise",
 ) -> RecordPlan:
     """Batches, steps and records set aside, and no noise at all: of a run without privacy, whose budgets are what its
-    clients would have allowed."""
+    clients would have allowed. Where the sampling rate is `varied`, all clients begin with that of the mean client."""
     validation = np.array([held_out_count(count, held_out) for count in records])
-    sampling = sampling_rates([max(1, count - held) for count, held in zip(records, validation, strict=True)], batch)
+    trained = [max(1, count - held) for count, held in zip(records, validation, strict=True)]
+    sampling = sampling_rates([float(np.mean(trained))] * len(trained) if varied == "sampling" else trained, batch)
     steps = np.array([epochs * math.ceil(1 / rate) for rate in sampling])
     blank = {name: np.zeros(len(steps)) for name in ("multipliers", "matrix_multipliers", "mean_multipliers")}
     most = np.full(len(steps), turns)
     return RecordPlan(sampling, steps, budgets=budgets, turns=most, validation=validation, **blank)
 
 
-def sampling_rates(sizes: Sequence[int], batch: int) -> np.ndarray:
+def _matrix(needs: RecordNeeds, budget: float, delta: float) -> Recipe:
+    """What a matrix that is released once costs, where the method releases one."""
+    return ((1.0, 1 / mu_of(needs.matrix_share * budget, delta), 1),) if needs.matrix_share else ()
+
+
+def sampling_rates(sizes: Sequence[float], batch: int) -> np.ndarray:
     """The rate at which a batch of `batch` records is expected from each client.
 
     With many different sizes, rates are rounded up to a grid of 4 % steps: budgets are then worked out for few rates.

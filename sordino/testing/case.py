@@ -78,9 +78,9 @@ class Asked:
 
 
 class OneRound:
-    """One round of a method through server, gate and clients, with everything written down."""
+    """One round of a method, or several, through server, gate and clients, with everything written down."""
 
-    def __init__(self, prepared: Prepared, folder: Path, data: FederatedData | None = None) -> None:
+    def __init__(self, prepared: Prepared, folder: Path, data: FederatedData | None = None, rounds: int = 1) -> None:
         prepared = prepared if data is None else dataclasses.replace(prepared, data=data)
         method, layout = prepared.method, prepared.learner.layout
         blank = method.memory(prepared.initial) | method.public_memory(prepared.initial, layout)
@@ -92,11 +92,11 @@ class OneRound:
         self.ledger = Ledger(len(prepared.data.clients), method.unit)
         self.restored: Restored | None = None
         self._transport = Simulation(Workers(Engine(self.clients, self.memory), 1))
-        schedule = dataclasses.replace(prepared.schedule, rounds=1)
+        schedule = dataclasses.replace(prepared.schedule, rounds=rounds)
         server = Server(method, schedule, prepared.budget, self.gate, self, self, prepared.ground)
         with single_threaded():
             method.run(server, prepared.initial)
-            server.end()
+            self.state = server.end().now.state
 
     def ask(self, question: Question, evaluate: bool) -> Answer:
         states = self.public_states(question.clients, self.clients.public_names)

@@ -17,13 +17,14 @@ from sordino.parts.clustering import (
     clusters,
     directions,
     draw,
+    first_vectors,
+    halves,
     moment_distances,
     moment_threshold,
-    projected,
     proximal,
     relations,
-    subspace_of,
 )
+from sordino.privacy.release import Matrix, Public
 
 EPSILON_ONE = 3.73
 """The Gaussian multiplier of epsilon 1 at delta 1e-5."""
@@ -57,15 +58,20 @@ def parted(x: Tensor, y: Tensor, clients: int, records: int, seed: int) -> tuple
     return [(x[c], y[c]) for c in chosen], truth
 
 
+def second_moments(x: Tensor, basis: Tensor) -> Tensor:
+    """As the gate makes them of sealed records, before noise."""
+    whole = Matrix(share=0.2).bounded(x.reshape(len(x), -1) @ basis, Public({}))
+    return whole.rows.reshape(basis.shape[1], basis.shape[1])
+
+
 def moments(clients: Clients, dimensions: int, noise: float, seed: int) -> list[Tensor]:
     """Second moments after a public projection, with mirrored Gaussian noise."""
     generator = torch.Generator().manual_seed(1000 + seed)
     basis = directions(clients[0][0][0].numel(), dimensions, generator)
     found = []
     for x, _ in clients:
-        short = projected(x, basis)
         drawn = noise * torch.randn(basis.shape[1], basis.shape[1], generator=generator)
-        found.append(short.T @ short + drawn.triu() + drawn.triu(1).T)
+        found.append(second_moments(x, basis) + drawn.triu() + drawn.triu(1).T)
     return found
 
 
@@ -106,31 +112,44 @@ def test_identical_clients_are_never_parted_without_noise(records: int) -> None:
     assert not clusters(found).any()
     assert not clusters(found, 0.0).any()
     basis = directions(64, 16, torch.Generator().manual_seed(0))
-    short = [projected(x[order], basis) for order in orders]
-    found = moment_distances([one.T @ one for one in short], 0.0)
+    found = moment_distances([second_moments(x[order], basis) for order in orders], 0.0)
     assert found.max() < 1e-4
     assert not clusters(found, moment_threshold(16)).any()
 
 
-def test_records_are_short_after_the_projection() -> None:
+def test_directions_are_orthonormal() -> None:
     generator = torch.Generator().manual_seed(0)
     basis = directions(64, 16, generator)
     assert torch.allclose(basis.T @ basis, torch.eye(16), atol=1e-6)
     assert directions(13, 16, generator).shape == (13, 13)
-    x, mean = 3 * torch.randn(50, 1, 8, 8, generator=generator), torch.ones(1, 8, 8)
-    short = projected(x, basis, mean)
-    lengths = short.norm(dim=1)
-    assert float(lengths.max()) <= 1 + 1e-6
-    whole = (x - 1).reshape(50, 64) @ basis
-    assert torch.allclose(short, whole / whole.norm(dim=1, keepdim=True), atol=1e-6)
-    small = projected(1e-3 * x, basis)
-    assert torch.allclose(small, 1e-3 * x.reshape(50, 64) @ basis)
 
 
-def test_largest_eigenvectors_come_first() -> None:
-    assert torch.equal(
-        subspace_of(torch.diag(torch.tensor([1.0, -5.0, 3.0])), 2).abs(), torch.eye(3)[:, [2, 0]].double()
+def test_the_first_vectors_of_chosen_records() -> None:
+    """The same span as with the records picked out; zeros where there are fewer; the same for many clients at once."""
+    data = load("digits")
+    x, y = data.x[:60], data.y[:60]
+    everybody = torch.stack([first_vectors(x, y == label, 3, 100) for label in range(10)])
+    for label, found in enumerate(everybody):
+        left = torch.linalg.svd(x[y == label].reshape(-1, 64).double().T, full_matrices=False).U[:, :3]
+        assert torch.allclose((found.double() @ found.double().T), left @ left.T, atol=1e-5)
+    stacked = torch.func.vmap(lambda chosen: first_vectors(x, chosen, 3, 100))(
+        torch.stack([y == label for label in range(10)])
     )
+    assert torch.allclose(stacked @ stacked.mT, everybody @ everybody.mT, atol=1e-5)
+    assert first_vectors(x, torch.arange(60) == 7, 3, 100).norm(dim=0) == pytest.approx([1, 0, 0], abs=1e-6)
+    assert not first_vectors(x, torch.zeros(60, dtype=torch.bool), 3, 100).any()
+    assert first_vectors(x[:2], torch.ones(2, dtype=torch.bool), 3, 100).shape == (64, 3)
+    assert torch.allclose(first_vectors(x, y < 5, 1, 4).abs(), first_vectors(x[y < 5][:4], y[:4] < 99, 1, 4).abs())
+
+
+def test_halves_by_hand() -> None:
+    """At 0, 100, 10 and 90 degrees, however long; three alike and one opposite; where all are alike, both have some."""
+    turns = torch.deg2rad(torch.tensor([0.0, 100.0, 10.0, 90.0]))
+    rows = torch.stack([turns.cos(), turns.sin()], dim=1) * torch.tensor([[1.0], [5.0], [0.1], [3.0]])
+    assert halves(rows).tolist() == [False, True, False, True]
+    assert halves(torch.tensor([[1.0], [2.0], [-1.0], [3.0]])).tolist() == [False, False, True, False]
+    assert 0 < int(halves(torch.ones(5, 3)).sum()) < 5
+    assert halves(torch.tensor([[0.0, 0.0], [1.0, 0.0]])).tolist() == [False, True]
 
 
 def test_moment_distances_by_hand() -> None:

@@ -50,6 +50,18 @@ def test_short_vectors_are_left_alone_and_long_ones_keep_their_direction() -> No
     assert torch.allclose(bounded[1], torch.tensor([0.6, 0.8]), atol=1e-6)
 
 
+def test_a_vector_for_several_models_is_bounded_as_one() -> None:
+    """Three parts of two entries: the whole has a norm of at most one, and noise is everywhere."""
+    release, public = Update(1.0, times=3), public_of(2)
+    rows = torch.tensor([[0.0, 0.0, 30.0, 40.0, 0.0, 0.0]])
+    assert torch.allclose(release.bounded(rows, public).rows, rows / 50, atol=1e-6)
+    assert release.bounded(torch.full((1, 6), 9.0), public).rows.norm() == pytest.approx(1)
+    drawn = gate(Noise(2.0, "server", 1)).passes({"update": release}, {"update": rows}, 0, public).values["update"]
+    assert (drawn[0] != release.bounded(rows, public).rows[0]).all()
+    with pytest.raises(ReleaseError, match="6 entries"):
+        release.opened(torch.zeros(1, 2), public)
+
+
 @pytest.mark.parametrize("poison", [math.nan, math.inf, -math.inf])
 def test_what_is_not_finite_becomes_zero_and_is_counted(poison: float) -> None:
     rows = torch.tensor([[1.0, poison], [0.1, 0.2], [poison, poison]])

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from sordino.errors import UserError
 from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Bookkeeper
-from sordino.learning.records import Learner
+from sordino.learning.records import Batch, Learner, cross_entropy
 from sordino.privacy.accountant import epsilon_of
 from sordino.privacy.allowance import Allowance
 from sordino.privacy.clipping import clipping_factors
@@ -22,6 +22,7 @@ from sordino.privacy.gradients import PrivateRecords, validation_records
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.noise import Seeded
 from sordino.privacy.records import (
+    Recipe,
     RecordNeeds,
     RecordPlan,
     Sampled,
@@ -31,12 +32,13 @@ from sordino.privacy.records import (
     record_attack_accuracy,
     record_epsilon,
     record_multiplier,
+    record_rate,
     replace_one,
     sampling_rates,
 )
 from sordino.privacy.release import Average, Follows, Gradients, Matrix, Public
 from sordino.privacy.release.bounding import symmetric
-from sordino.privacy.sealed import Sealed
+from sordino.privacy.sealed import Sealed, SealedError, open_sealed
 
 
 # privacy review, section 2: delta = 1e-5, Poisson, add/remove. PAC-DP on MNIST: rate 128/1200, 1,172 steps; AdaDP-CFL:
@@ -112,6 +114,58 @@ def test_a_plan_meets_every_budget() -> None:
         assert record_epsilon(metrics, 1e-5) == pytest.approx(budgets[client])
 
 
+def accounted(*charges: Sampled) -> float:
+    """Epsilon at delta 1e-5 by Google's accountant, without any of our code."""
+    from dp_accounting import dp_event
+    from dp_accounting.pld import PLDAccountant
+
+    accountant = PLDAccountant(value_discretization_interval=1e-3)
+    for rate, multiplier, steps in charges:
+        gaussian = dp_event.GaussianDpEvent(multiplier)
+        event = gaussian if rate == 1 else dp_event.PoissonSampledDpEvent(rate, gaussian)
+        accountant.compose(dp_event.SelfComposedDpEvent(event, steps))
+    return float(accountant.get_epsilon(1e-5))
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "others"),
+    [
+        (3.0, ((1.0, 5.0, 1),)),
+        pytest.param(1.0, (), marks=pytest.mark.slow),
+        pytest.param(8.0, (), marks=pytest.mark.slow),
+    ],
+)
+def test_the_largest_rate_within_a_budget(epsilon: float, others: Recipe) -> None:
+    rate = record_rate(epsilon, 1e-5, 1.2, 60, others=others)
+    assert accounted(*others, (rate, 1.2, 60)) <= epsilon * 1.005
+    assert accounted(*others, (1.02 * rate, 1.2, 60)) > epsilon * 1.005
+
+
+def test_a_rate_is_not_raised_beyond_the_natural_one_and_none_is_made_up() -> None:
+    assert record_rate(50.0, 1e-5, 1.2, 60, most=0.2) == 0.2
+    assert record_rate(1000.0, 1e-5, 1.2, 60) == 1.0
+    with pytest.raises(UserError, match="more noise or a larger budget"):
+        record_rate(0.5, 1e-5, 1.2, 60, others=((1.0, 1.0, 1),))
+
+
+def test_a_plan_by_sampling_rates_meets_every_budget() -> None:
+    """Of clients of different sizes, 150 records in the mean, 30 of which are set aside: 15 of 120 is an eighth."""
+    budgets, needs = np.array([2.0, 4.0, 4.0]), RecordNeeds(0.2, 0, 0.2)
+    sizes = [100, 150, 200]
+    plan = plan_records(sizes, budgets, 1e-5, batch=15, epochs=2, turns=3, needs=needs, varied="sampling")
+    assert plan.steps.tolist() == [16, 16, 16]
+    assert len(set(plan.multipliers)) == 1
+    assert plan.sampling[0] < plan.sampling[1] == plan.sampling[2] == 1 / 8, "the largest budget has the natural rate"
+    assert plan.turns.tolist() == [3, 3, 3]
+    for client in (0, 1):
+        rate, multiplier, steps = plan.charge(client)
+        matrix = (1.0, float(plan.matrix_multipliers[client]), 1)
+        assert 0.97 * budgets[client] < accounted(matrix, (rate, multiplier, 3 * steps)) <= budgets[client] * 1.005
+    alike = plan_records([150] * 2, np.array([4.0] * 2), 1e-5, batch=15, epochs=2, turns=3, needs=needs)
+    assert alike.multipliers[0] == plan.multipliers[0], "equal budgets are the usual plan"
+    assert alike.sampling.tolist() == [1 / 8] * 2
+
+
 def private(
     x: Tensor,
     y: Tensor,
@@ -136,8 +190,6 @@ def records(charge: Sampled = (0.5, 2.0, 3)) -> tuple[PrivateRecords, Tensor, Le
 
 def test_without_noise_it_is_the_sum_of_clipped_gradients() -> None:
     data, flat, learner, x, y = records(charge=(1.0, 1e-12, 1))
-    from sordino.learning.records import Batch, cross_entropy
-
     each = [learner.gradient(flat, Batch(x[i : i + 1], y[i : i + 1], y, None), cross_entropy) for i in range(40)]
     clipped = [g * min(1.0, 0.5 / float(g.norm())) for g in each]
     assert torch.allclose(data.gradient(flat), torch.stack(clipped).sum(dim=0) / 40, atol=2e-6)
@@ -210,6 +262,47 @@ def test_batches_are_poisson_sampled_and_may_be_empty() -> None:
     statistic = ((entered.sum(dim=0) - rate * steps) ** 2 / (steps * rate * (1 - rate))).sum()
     assert low < float(statistic) < high
     assert float(sizes.var()) == pytest.approx(count * rate * (1 - rate), rel=0.4)
+
+
+def judging(clip: float, bare: bool = False) -> tuple[PrivateRecords, Tensor, Tensor]:
+    """Records of which the first ten are set aside, a model, and the norm of each record's gradient in each layer."""
+    _, flat, learner, x, y = records()
+    exit = SampledGradients(Seeded(0, "identity"), (0, 7), (1.0, 2.0, 3), torch.tensor(clip))
+    data = PrivateRecords(x, y, torch.arange(40) < 10, Bookkeeper(learner), exit, bare)
+    singles = [learner.gradient(flat, Batch(x[k : k + 1], y[k : k + 1], y, None), cross_entropy) for k in range(40)]
+    layers = learner.layout.layers
+    return data, flat, torch.stack([torch.stack([part.norm() for part in one.split(layers)]) for one in singles])
+
+
+def test_which_validation_records_are_within_the_threshold_is_sealed() -> None:
+    lengths = judging(1.0)[2].norm(dim=1)
+    middle = float(lengths[:10].sort().values[4:6].mean())
+    data, flat, _ = judging(middle)
+    within = data.within(flat)
+    assert within.pool == "validation"
+    with pytest.raises(SealedError):
+        within + 1
+    assert open_sealed(within).tolist() == (lengths[:10] <= middle).float().tolist()
+    assert int(open_sealed(within).sum()) == 5
+
+
+def test_raw_norms_are_for_bare_releases_only() -> None:
+    data, flat, norms = judging(1.0, bare=True)
+    assert torch.allclose(data.raw_norms(flat).float(), norms, rtol=1e-4)
+    with pytest.raises(UserError, match="without a bare release"):
+        judging(1.0)[0].raw_norms(flat)
+
+
+def test_norms_of_noisy_gradients_are_told_without_their_noise() -> None:
+    """The noisy gradient's energy less the noise's on all entries; at least that of a twentieth of the threshold."""
+    data, flat, learner, _, _ = records(charge=(1.0, 0.3, 3))
+    taken = torch.stack([data.gradient(flat) for _ in range(3)])
+    wanted = taken.square().sum(dim=1) - learner.layout.size * (0.3 * 0.5 / 40) ** 2
+    assert float(data.mean_norm()) == pytest.approx(float(wanted.clamp(min=0.025**2).sqrt().mean()), rel=1e-5)
+    drowned = records(charge=(1.0, 1e6, 3))[0]
+    for _ in range(3):
+        drowned.gradient(flat)
+    assert 0.025 <= float(drowned.mean_norm()) < 1e5, "it is a tenth or so of the noise at the most"
 
 
 def test_a_step_gets_only_what_was_charged() -> None:

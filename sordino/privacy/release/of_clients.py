@@ -27,7 +27,7 @@ class Update(Release):
     threshold is then one for all, and what they cost together is charged. `sizes` names a public list of the parts'
     sizes where these are not the network's layers. `at` names a public 0/1 vector, one for all clients or one for each:
     nothing leaves, and no noise is added, where it is zero. `entries` is how many the vector has where that is not the
-    number of the network's parameters.
+    number of the network's parameters, or `times` as many: one part for each of several models, each with its layers.
     """
 
     clip: float | str
@@ -38,12 +38,13 @@ class Update(Release):
     excess: float | str = 1.0
     at: str | None = None
     entries: int | None = None
+    times: int = 1
     unit: ClassVar[Unit | None] = "client"
     summed: ClassVar[bool] = True
     tells: ClassVar[Literal["nothing", "itself", "everything"]] = "itself"
 
     def width(self, public: Public) -> int:
-        return sum(public.layers) if self.entries is None else self.entries
+        return self.times * sum(public.layers) if self.entries is None else self.entries
 
     def bounded(self, rows: Tensor, public: Public) -> Bounded:
         """Rows whose parts are within their thresholds; a row that is not finite becomes zero."""
@@ -117,7 +118,7 @@ class Update(Release):
         if not self.layered:
             return [self.width(public)]
         if self.sizes is None:
-            return list(public.layers)
+            return self.times * list(public.layers)
         sizes = public.rows(self.sizes)[0].long()
         if not public.common(self.sizes) or int(sizes.min()) < 1 or int(sizes.sum()) != self.width(public):
             raise ReleaseError(

@@ -1,0 +1,88 @@
+"""DP-SCAFFOLD, record level (Noble et al., "Differentially Private Federated Learning on Heterogeneous Data", 2022).
+
+SCAFFOLD whose local gradients are clipped for each record and noised. Model and control variate are made of these noisy
+gradients alone, so sending both costs what the gradients cost, and the epsilon holds against the server too.
+
+`sound`: one fixed threshold for a record's whole gradient; every step is charged.
+
+`paper`: the released code clips each tensor at the median norm of the batch, and scales its noise to that. Such a
+threshold is a function of the records: epsilon is infinite, and what the noisy gradients would cost if thresholds were
+public is printed beside it. Here a client's medians, one for each layer, are those of all its records at the end of its
+last participation, and leave as they are; in its first participation all layers together have `clip`.
+
+Departures: batches are Poisson-sampled, K is 1/q steps for each epoch, and sampling of clients earns nothing, since the
+server knows who takes part. Noise is calibrated for one record added or removed (the paper adds twice as much, for one
+replaced; that epsilon is printed too). The step size is `rate` for any K (the released code divides by K). There is no
+warm start: the released one leaves all variates at zero.
+
+| paper | code |
+|---|---|
+| x, c | `server.model`, `server.variate` |
+| y_i, c_i | `model`, `me["variate"]` |
+| C, sigma_g, s | `clip`, the multiplier of each client's plan, `batch / records` |
+| eta_l, K | `rate`, `data.steps` |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from sordino.learning.descent import InPlace
+from sordino.message import Each
+from sordino.method import Federation, Message, Result, Variant
+from sordino.methods.bases import RecordLevel
+from sordino.parts.record_clipping import Fixed, LayeredMedian, RecordThreshold
+from sordino.parts.variates import reach
+from sordino.privacy.gradients import PrivateRecords
+from sordino.privacy.release import Follows, Gradients, sends
+
+
+@dataclass(frozen=True)
+class DPScaffold(RecordLevel):
+    """Noisy local training that is corrected for its drift."""
+
+    title: ClassVar[str] = "SCAFFOLD with DP-SGD at the clients, record level"
+    paper: ClassVar[str] = "Noble et al., AISTATS 2022"
+    caveats: ClassVar[dict[Variant, str]] = {
+        "paper": "every layer is clipped at the median norm of the client's own records, and the noise is scaled to it",
+    }
+
+    optimizer: Literal["sgd"] = "sgd"
+    """Control variates are made of steps of SGD."""
+
+    @property
+    def threshold(self) -> RecordThreshold:
+        """The rule for the clients' thresholds."""
+        return LayeredMedian() if self.variant == "paper" else Fixed()
+
+    def run(self, fed: Federation, model: Tensor) -> None:
+        server = fed.state(model=model, variate=torch.zeros_like(model), threshold=self.threshold.begin(fed, self.clip))
+        for _ in fed.rounds(server):
+            message = {"global": server.model, "variate": server.variate, "clip": Each(server.threshold["clips"])}
+            got = fed.ask(fed.sample(), self.local, message)
+            server.model = server.model + got.mean("update")
+            server.variate = server.variate + got.mean("change") * (len(got.who) / fed.schedule.clients)
+            server.threshold = self.threshold.following(server.threshold, got.who, got, fed)
+
+    @sends(
+        lambda self: {
+            "update": Gradients(clip="clip", layered=self.variant == "paper"),
+            "change": Follows("update"),
+            **self.threshold.releases(bare=True),
+        }
+    )
+    def local(self, message: Message, me: dict[str, Tensor], data: PrivateRecords) -> Result:
+        start, correction = message["global"], message["variate"] - me["variate"]
+        model, optimizer = start.clone(), InPlace(self.optimizer, self.rate, self.momentum)
+        for _ in range(data.steps):
+            model = optimizer.step(model, data.gradient(model) + correction)
+        change = -message["variate"] - (model - start) / reach(data.steps, self.rate, self.momentum)
+        sent = {"update": model - start, "change": change, **self.threshold.tell(model, data, bare=True)}
+        return Result(send=sent, keep={"model": model, "variate": me["variate"] + change}, start=start)
+
+    def memory(self, model: Tensor) -> dict[str, Tensor]:
+        return {"model": model, "variate": torch.zeros_like(model)}

@@ -1,0 +1,57 @@
+"""rPDP-FL, record level (Liu et al., "Cross-silo Federated Learning with Record-level Personalized Differential
+Privacy", CCS 2024).
+
+Budgets differ, noise does not: whoever allows less is sampled more rarely. The noise is what the largest budget asks
+for; the smaller a client's budget, the smaller the rate at which its records enter batches. All clients take equally
+many local steps of DP-SGD on Poisson-sampled batches; the server averages.
+
+Departures: budgets are those of clients, so that all records of a client have the same rate; the paper also lets each
+record have its own. A rate is found by search with the accountant itself and never exceeds its budget; the paper
+inverts a curve eps(q) = exp(a q + b) + c fitted to the accountant's values, whose error nobody pays for. The largest
+budget's rate is `batch` over the mean number of records; the paper's is 1, which is a `batch` of all records. Sampling
+of clients earns nothing, because the server knows who takes part. Averages are uniform.
+
+| paper | code |
+|---|---|
+| epsilon_j, q_j | `fed.record_plan.budgets`, `.sampling`: `privacy/records.py: record_rate` |
+| sigma | the multiplier of the plan: the same for all |
+| C, tau, eta | `clip`, `data.steps`, `rate` |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from sordino.method import Federation, Message, Result
+from sordino.methods.bases import RecordLevel
+from sordino.privacy.gradients import PrivateRecords
+from sordino.privacy.records import Varied
+from sordino.privacy.release import Gradients, sends
+
+
+@dataclass(frozen=True)
+class RPDPFL(RecordLevel):
+    """Each client's budget is kept by how often its records are sampled."""
+
+    title: ClassVar[str] = "each client has its own budget, kept by how often its records are sampled"
+    paper: ClassVar[str] = "Liu et al., CCS 2024"
+    varied: ClassVar[Varied] = "sampling"
+
+    def run(self, fed: Federation, model: Tensor) -> None:
+        server = fed.state(model=model)
+        for _ in fed.rounds(server):
+            got = fed.ask(fed.sample(), self.local, {"global": server.model, "clip": self.clip})
+            server.model = server.model + got.mean("update")
+
+    @sends(lambda self: {"update": Gradients(clip="clip")})
+    def local(self, message: Message, me: dict[str, Tensor], data: PrivateRecords) -> Result:
+        start = message["global"]
+        model = self.trained(start, data)
+        return Result(send={"update": model - start}, keep={"model": model}, start=start)
+
+    def discloses(self) -> list[str]:
+        public = "A client's budget shows in its sampling rate and its noise: budgets are treated as public."
+        return [*super().discloses(), public]

@@ -1,0 +1,156 @@
+"""IFCA, CFL and PACFL: what each is without its clusters, and that each finds clusters that are there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from sklearn.metrics import adjusted_rand_score
+from whole_runs import Ended
+
+from sordino.data import ClientData, FederatedData, load
+from sordino.experiment.config import Experiment
+from sordino.experiment.prepare import prepare
+from sordino.learning.parameters import Layout
+from sordino.methods.adadp_cfl import AdaDPCFL
+from sordino.methods.cfl import CFL
+from sordino.methods.dp_fedavg import DPFedAvg
+from sordino.methods.dp_ifca import DPIFCA
+from sordino.methods.fedavg import FedAvg
+from sordino.methods.ifca import IFCA
+from sordino.methods.pacfl import PACFL
+from sordino.parts.choosing import least_loss, starts
+from sordino.parts.record_thresholds import Fixed
+from sordino.testing.case import OneRound
+
+ENGINES = ["one-by-one", "stacked"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_one_model_to_choose_from_is_fedavg(engine: str, tmp_path: Path) -> None:
+    mine = Ended(IFCA(clusters=1, epochs=2), tmp_path, engine=engine)
+    other = Ended(FedAvg(epochs=2), tmp_path, mine, engine=engine)
+    assert torch.equal(mine.state["models"], other.state["model"].unsqueeze(0))
+    assert torch.equal(mine.memory["model"], other.memory["model"])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_one_private_model_to_choose_from_is_dp_fedavg(engine: str, tmp_path: Path) -> None:
+    """The same noise included: a vector of one part is the update."""
+    mine = Ended(DPIFCA(clusters=1, epochs=2), tmp_path, engine=engine)
+    other = Ended(DPFedAvg(epochs=2), tmp_path, mine, engine=engine)
+    assert torch.equal(mine.state["models"], other.state["model"].unsqueeze(0))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_cluster_that_is_never_parted_is_fedavg(engine: str, tmp_path: Path) -> None:
+    mine = Ended(CFL(still=0.0, settling=1, epochs=2), tmp_path, engine=engine)
+    other = Ended(FedAvg(epochs=2), tmp_path, mine, engine=engine)
+    assert torch.equal(mine.state["models"], other.state["model"].unsqueeze(0))
+    assert mine.state["largest"] > 0
+
+
+def test_a_cut_above_all_angles_is_fedavg(tmp_path: Path) -> None:
+    mine = Ended(PACFL(angle=91.0, epochs=2), tmp_path)
+    other = Ended(FedAvg(epochs=2), tmp_path, mine)
+    assert torch.equal(mine.state["models"], other.state["model"].unsqueeze(0))
+
+
+def test_pacfl_is_adadp_cfl_without_its_parts(tmp_path: Path) -> None:
+    """No noise, no clipping, no proximal step: the same clusters, and the same models up to rounding."""
+    keys = {"partition": "labels:20%", "clients": 10, "noise_multiplier": 1e-9}
+    every = {"epochs": 2, "batch": 10_000, "sample": 10_000}
+    mine = Ended(PACFL(**every), tmp_path, **keys)
+    bare = AdaDPCFL(variant="paper", clipping=Fixed(), clip=100.0, proximity=0.0, epochs=2, batch=10_000)
+    other = Ended(bare, tmp_path, mine, **keys)
+    assert mine.state["clusters"].tolist() == other.state["clusters"].tolist()
+    assert torch.allclose(mine.state["distances"], other.state["distances"], atol=1e-2)
+    assert 1 < len(mine.state["models"]) < 10
+    sizes = mine.prepared.data.train.sizes
+    alike = [n for n in range(len(mine.state["models"])) if len(set(sizes[mine.state["clusters"].numpy() == n])) == 1]
+    assert alike, "AdaDP-CFL averages uniformly: the same models where members are of one size"
+    for number in alike:
+        assert torch.allclose(mine.state["models"][number], other.state["models"][number], atol=1e-5)
+
+
+def two_kinds(clients: int = 8) -> FederatedData:
+    """Every other client's labels are moved by one: no one model serves both kinds."""
+    data = load("digits")
+    parts = torch.arange(len(data.y)).chunk(clients)
+    made = tuple(
+        ClientData(str(n), data.x[part], (data.y[part] + n % 2) % 10, data.x[part], (data.y[part] + n % 2) % 10)
+        for n, part in enumerate(parts)
+    )
+    return FederatedData("two kinds", made, 10, tuple(data.x.shape[1:]), fingerprint="two kinds")
+
+
+def on_two_kinds(method: object, folder: Path, rounds: int, **keys: object) -> OneRound:
+    usual = {"method": "local", "model": "logistic", "workers": 1, "rounds": rounds, "store": folder}
+    prepared = prepare(Experiment.make(usual | keys), two_kinds(), method=method)  # type: ignore[arg-type]
+    return OneRound(prepared, folder, rounds=rounds)
+
+
+def test_ifca_finds_clients_that_label_alike(tmp_path: Path) -> None:
+    state = on_two_kinds(IFCA(epochs=3), tmp_path, 8).state
+    assert adjusted_rand_score([0, 1] * 4, state["chosen"]) == 1
+
+
+def test_dp_ifca_finds_them_with_little_noise(tmp_path: Path) -> None:
+    run = on_two_kinds(DPIFCA(epochs=3, clip=5.0), tmp_path, 8, noise_multiplier=1e-3)
+    models, memory = run.state["models"], run.memory.states(range(8))["model"]
+    nearest = torch.cdist(memory, models).argmin(dim=1)
+    assert adjusted_rand_score([0, 1] * 4, nearest) == 1
+    assert {len(asked.answer.values) for asked in run.asked} == {1}, "which model was chosen never leaves"
+
+
+def test_cfl_parts_clients_that_label_differently(tmp_path: Path) -> None:
+    state = on_two_kinds(CFL(epochs=3), tmp_path, 12).state
+    assert len(state["models"]) >= 2
+    for number in range(len(state["models"])):
+        members = (state["clusters"] == number).nonzero().squeeze(1)
+        assert len({int(client) % 2 for client in members}) == 1
+
+
+def test_cfl_parts_a_part_again(tmp_path: Path) -> None:
+    """Clients of the second cluster are those of the federation, not of their places within their parent."""
+    parted = CFL(still=1e9, pulling=0.0, settling=1, smallest=2, epochs=1)
+    run = on_two_kinds(parted, tmp_path, 4)
+    state = run.state
+    assert sorted(state["clusters"].unique().tolist()) == list(range(len(state["models"])))
+    assert len(state["models"]) >= 4
+    last = [asked.question for asked in run.asked if asked.question.round == 3]
+    assert sorted(client for question in last for client in question.clients) == list(range(8))
+
+
+def test_the_chosen_model_is_that_of_least_loss() -> None:
+    """Also for padded clients, of whom only true records count."""
+
+    class Fake:
+        """Losses by hand: a model's first entry is its logit for class 0."""
+
+        @staticmethod
+        def logits(flat: torch.Tensor) -> torch.Tensor:
+            return torch.stack([flat[0].expand(3), torch.zeros(3)], dim=1)
+
+    models = torch.tensor([[0.0, 7.0], [0.5, 8.0], [-0.5, 9.0]])
+    for y, valid, wanted in (([0, 0, 1], None, 1), ([1, 0, 1], None, 2), ([1, 0, 0], [1.0, 0.0, 0.0], 2)):
+        data = SimpleNamespace(
+            y=torch.tensor(y), valid=None if valid is None else torch.tensor(valid), logits=Fake.logits
+        )
+        start, chosen = least_loss(models, data)  # type: ignore[arg-type]
+        assert int(chosen) == wanted
+        assert torch.equal(start, models[wanted])
+
+
+def test_starts_are_shuffled_within_each_tensor() -> None:
+    layout = Layout(("a.weight", "a.bias"), ((2, 5), (3,)))
+    model = torch.arange(13.0)
+    rows = starts(model, 3, layout, torch.Generator().manual_seed(0))
+    assert torch.equal(rows[0], model)
+    for row in rows[1:]:
+        assert not torch.equal(row, model)
+        assert torch.equal(row[:10].sort().values, model[:10])
+        assert torch.equal(row[10:].sort().values, model[10:])
+    assert not torch.equal(rows[1], rows[2])

@@ -1,0 +1,105 @@
+"""Thresholds at record level: the rules' numbers, that they find what they look for, and what they cost."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import sordino
+from sordino.experiment.checkpoint import load
+from sordino.experiment.store import Store
+from sordino.methods.dp_fedavg_record import DPFedAvgRecord
+from sordino.parts.record_clipping import Median, Percentile, Quantile, RecordThreshold
+from sordino.privacy.allowance import Allowance
+from sordino.privacy.gate import Gate
+from sordino.privacy.noise import Seeded
+from sordino.privacy.records import plan_records
+from sordino.privacy.release import Public
+from sordino.privacy.sealed import Sealed
+from sordino.testing import check_method
+
+FEDERATION: Any = SimpleNamespace(schedule=SimpleNamespace(clients=4))
+KEYS = {"method": "dp-fedavg-record", "clients": 4, "partition": "iid", "rounds": 3, "delta": 1e-5, "epsilon": 8}
+SETTINGS = {"epochs": 1, "batch": 1000}
+
+
+def moved(rule: RecordThreshold, clips: list[float], members: list[int], **rows: list[float]) -> list[float]:
+    """The thresholds once `members` have sent `rows`."""
+    state = {**rule.begin(FEDERATION, 1.0), "clips": torch.tensor(clips)}
+    got = SimpleNamespace(rows=lambda name: torch.tensor(rows[name]).reshape(len(members), -1))
+    return rule.following(state, members, got, FEDERATION)["clips"].tolist()
+
+
+def test_the_quantiles_rule_by_hand() -> None:
+    """Those who took part move; noise beyond the possible counts as the possible; without records nothing moves."""
+    found = moved(Quantile(), [1.0, 2.0, 3.0, 4.0], [0, 2, 3], within=[1.0, 0.0, 0.5])
+    assert found == pytest.approx([math.exp(-0.1), 2.0, 3 * math.exp(0.1), 4.0])
+    assert moved(Quantile(), [1.0] * 4, [1], within=[40.0])[1] == pytest.approx(math.exp(-0.1))
+    assert moved(Quantile(quantile=0.8), [1.0] * 4, [1], within=[-3.0])[1] == pytest.approx(math.exp(0.16))
+    assert moved(Quantile(), [1.0] * 4, [1], within=[math.nan]) == [1.0] * 4
+
+
+def test_the_medians_rule_by_hand() -> None:
+    assert moved(Median(), [1.0, 2.0, 3.0, 4.0], [1, 3], norm=[0.5, math.inf]) == pytest.approx([1.0, 0.5, 3.0, 1e6])
+
+
+def test_the_percentiles_rule_by_hand() -> None:
+    """The 90th percentile of one norm is that norm, within the limits."""
+    assert moved(Percentile(), [1.0] * 4, [0, 2], norm=[0.4, 0.01]) == pytest.approx([0.4, 1.0, 0.1, 1.0])
+
+
+@pytest.mark.parametrize("quantile", [0.5, 0.8])
+@pytest.mark.parametrize("factor", [0.1, 10.0])
+def test_it_finds_the_quantile_at_epsilon_four(quantile: float, factor: float) -> None:
+    """80 of 800 records with norms from 1 to 3, noise of 120 rounds through the gate: within 20 % in the last 30."""
+    rule = Quantile(quantile=quantile)
+    norms = torch.linspace(1, 3, 80)
+    wanted = float(torch.quantile(norms, quantile))
+    needs = DPFedAvgRecord(clipping=rule).record_needs()
+    plan = plan_records([800], np.array([4.0]), 1e-5, batch=800, epochs=1, turns=120, needs=needs)
+    assert plan.validation.tolist() == [80]
+    gate, releases = Gate(Allowance(records=plan), Seeded(3, "identity")), rule.releases(bare=False)
+    state, path = {"clips": torch.tensor([factor * wanted])}, []
+    for number in range(120):
+        bits = Sealed((norms <= state["clips"]).float(), "validation", "gradients within the threshold")
+        rows = gate.passes(releases, {"within": bits}, number, Public({})).values["within"] + 0.5
+        state = rule.following(state, [0], SimpleNamespace(rows=lambda _, rows=rows: rows), FEDERATION)
+        path.append(float(state["clips"]))
+    assert all(0.8 * wanted < later < 1.2 * wanted for later in path[90:])
+
+
+@pytest.mark.parametrize(
+    ("clipping", "sent"),
+    [
+        ("fixed", {"update": "training"}),
+        ("quantile", {"update": "training", "within": "validation"}),
+        ("percentile", {"update": "training", "norm": ""}),
+    ],
+)
+def test_what_a_rule_costs(clipping: str, sent: dict[str, str], tmp_path: Path) -> None:
+    """Validation records pay for the quantile; a percentile of noisy gradients is free."""
+    result = sordino.run(**KEYS, store=tmp_path, set=SETTINGS | {"clipping": clipping})
+    store = Store(tmp_path)
+    assert {row.release: row.pool for row in store.ledger(result["run"])} == sent
+    assert 7.5 < result["epsilon"]["server"] <= 8
+    clips: Tensor = load(store.get(result["run"]).checkpoint, store.path(result["run"])).server["threshold"]["clips"]
+    assert (clips == 1).all() == (clipping == "fixed")
+
+
+def test_medians_leave_as_they_are(tmp_path: Path) -> None:
+    result = sordino.run(**KEYS, store=tmp_path, set=SETTINGS | {"clipping": "median"})
+    assert set(result["epsilon"].values()) == {None}
+    assert any("median norm" in sentence for sentence in result["not_covered"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rule", [Quantile(), Median(), Percentile()])
+def test_the_battery_with_each_rule(rule: RecordThreshold) -> None:
+    check_method(DPFedAvgRecord(clipping=rule))
