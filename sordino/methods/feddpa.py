@@ -41,6 +41,7 @@ from sordino.learning.parameters import Layout
 from sordino.learning.records import Records
 from sordino.method import Federation, Message, NotNegative, Result, Variant
 from sordino.methods.bases import Clipped
+from sordino.parts.thresholds import whole
 from sordino.privacy.accountant import rdp_multiplier
 from sordino.privacy.release import sends
 
@@ -136,11 +137,6 @@ class FedDPA(Clipped):
         """What the released code computes: DP-SGD on the pooled records, although noise is added once a round."""
         steps = round(rounds * self.epochs * records / self.batch)
         return rdp_multiplier(epsilon, steps, delta, rate=min(1.0, self.batch / records))
-
-
-def whole(clip: float | Tensor) -> float | Tensor:
-    """The threshold of the whole update, from one or from those of all layers."""
-    return torch.linalg.vector_norm(clip) if isinstance(clip, Tensor) else clip
 
 
 def scaled(information: Tensor, layout: Layout) -> Tensor:

@@ -6,9 +6,14 @@ most in training become personal, layer by layer, until the share beta is reache
 more noise. Personal and shared parameters are trained under two constraints, as in FedDPA. Updates are clipped and
 noised layer by layer; the layers' thresholds C_l^2 = C^2 tw_l follow the trend of their norms in log-odds space.
 
-`sound`: masks never leave the client (they may then use the true changes), noise is dense, the server divides by
-the public n (1 - rho_t) instead of by counts, all clients share thresholds that follow the noisy sum, and the noise
-of the layers is spread so that its energy is smallest at equal cost. Its epsilon is exactly that of the update.
+`sound`: masks never leave the client, noise is dense, the server divides by the public n (1 - rho_t) instead of by
+counts, all clients share thresholds that follow the noisy sum, and the noise of the layers is spread so that its energy
+is smallest at equal cost. A mask grows from the perturbed change, as published, but perturbed for this purpose alone:
+clipped as the client's message is, with noise of the same size that is drawn once more and never leaves. A mask made of
+the message itself would let the next sums tell of the client's share of the noise in this one, and its sum would hide
+less than is paid for. Masks that follow the message in law and not in fact cost nothing: epsilon is exactly that of the
+update. `masks = "exact"` takes the change as it is, which costs nothing either and does much harm: see
+experiments/fedglp-adp-ablations.toml.
 
 `paper`: each client's mask and thresholds come from its own noisy message, noise goes to shared positions only,
 and masks are uploaded for the average's counts. These counts are functions of single messages, so everybody
@@ -18,12 +23,16 @@ published tables cannot be reproduced (lambdas and partitions are not given).
 Departures: "layer" is a module, weight and bias together; both groups move in the same pass over the records, each
 under its own constraint (Eq. 9, 10 lost their bars in print and are read as FedDPA's); the norm whose trend steers
 a layer is that of the perturbed update for each shared coordinate, since the raw norm would leak (Algorithm 1 is an
-image in print; this is the reading that its text fixes). A coordinate that is personal everywhere keeps its value.
+image in print; this is the reading that its text fixes), and in units of the layer's threshold, since its noise is
+proportional to that and would make every trend go on for ever. A coordinate that is personal everywhere keeps its
+value. Eq. 11 has no bound; here beta is at most 0.95, which small deltas reach, and the user is told. The divisor
+1 - rho_t is at least 1/2: a smaller one would multiply the noise of the sum by up to twenty.
 
 | paper | code |
 |---|---|
 | m_i, not m_i | `personal`, `shared` |
 | u, v | the entries under `shared`, under `personal` |
+| the perturbed change | `_rehearsed`; in `paper` the message |
 | beta, beta_0, a, sigma_0 (Eq. 11) | `self.share`, `beta0`, `growth`, the multiplier at epsilon 6 |
 | p% per round | `schedule(beta, t, T)` |
 | C, tw_l, gamma (Eq. 14, Alg. 1) | `clip`, `stepped`, `gamma` |
@@ -35,7 +44,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -45,9 +54,14 @@ from sordino.learning.records import Records
 from sordino.method import Budget, Epsilon, Federation, Message, NotNegative, Result, Schedule, Share, Variant
 from sordino.methods.bases import Clipped, Clipping
 from sordino.parts.masks import grown, schedule
-from sordino.parts.thresholds import LayerWise, first_weights, stepped
+from sordino.parts.thresholds import LayerWise, first_weights, stepped, whole
 from sordino.privacy.plan import multiplier_for
 from sordino.privacy.release import Derived, Releases, Update, sends
+
+MOST_PERSONAL = 0.95
+"""The largest share of personal parameters that is given room to."""
+LEAST_CONTRIBUTING = 0.5
+"""The least share of clients that is taken to contribute to a coordinate of the sum, whose noise they divide."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +75,8 @@ class FedGLPADP(Clipped):
         "what the server learns; the published epsilon is that of the sum alone",
     }
 
+    masks: Literal["perturbed", "exact"] = "perturbed"
+    """What the masks of `sound` grow from: the `perturbed` change, as published, or the `exact` one."""
     clipping: Clipping = LayerWise()
     """`layer-wise` is the paper's; `fixed` leaves the masks only (its ablation)."""
     beta0: Share = 0.3
@@ -79,14 +95,18 @@ class FedGLPADP(Clipped):
         server = fed.state(model=model, threshold=self.threshold.begin(fed, self.clip))
         for t in fed.rounds(server):
             personal = schedule(beta, t, rounds, layers)
-            message = {"global": server.model, "clip": server.threshold["clip"]}
-            got = fed.ask(fed.sample(), self.local, {**message, "growing": schedule(beta, t + 1, rounds, layers)})
+            message: dict[str, Any] = {"global": server.model, "clip": server.threshold["clip"]}
+            message["growing"] = schedule(beta, t + 1, rounds, layers)
+            if self.variant == "sound":
+                message["noise"] = fed.deviation(self.local, "update", message)
+            got = fed.ask(fed.sample(), self.local, message)
             if self.variant == "paper":  # Eq. 12
                 contributors = got.rows("shared").sum(dim=0)
                 server.model = server.model + len(got.who) * got.mean("update") / contributors.clamp(min=1)
             else:  # the public divisor: how many contribute to a coordinate is not asked (privacy review, H9)
                 parts = zip(got.mean("update").split(layers), personal, layers, strict=True)
-                server.model = server.model + torch.cat([part / (1 - k / size) for part, k, size in parts])
+                server.model = server.model + torch.cat([part * scale(k / size) for part, k, size in parts])
+            if not self._own_thresholds:
                 server.threshold = self.threshold.following(server.threshold, got, fed, server.model)
 
     @sends(lambda self: self._releases())
@@ -96,17 +116,26 @@ class FedGLPADP(Clipped):
         own = torch.where(me["participations"] > 0, me["model"], received)
         start = personal * own + (1 - personal) * received  # Eq. 7
 
-        descent, pull = self.descent(data), self._penalty(start, personal)
+        descent, pull = self.descent(data), self._penalty(start, personal, whole(message["clip"]))
         model = start
         for _ in range(self.epochs):
             model = descent.epoch(model, pull=pull)  # Eq. 9, 10
         change = (model - start) * (1 - personal)
 
-        if self.variant == "paper":
-            return Result(send={"update": change}, keep={"model": model}, start=start)
-        mask = grown(personal, change, message["growing"], data.layout.layers)
-        sent = self.threshold.tell(change, model, message, data)
+        sent = {"update": change} if self._own_thresholds else self.threshold.tell(change, model, message, data)
+        if self.variant == "paper":  # `learn` grows the mask
+            return Result(send=sent, keep={"model": model}, start=start)
+        seen = change if self.masks == "exact" else self._rehearsed(change, message, data)
+        mask = grown(personal, seen, message["growing"], data.layout.layers)
         return Result(send=sent, keep={"model": model, "personal": mask}, start=start)
+
+    def _rehearsed(self, change: Tensor, message: Message, data: Records) -> Tensor:
+        """The client's message once more, clipped alike and with other noise of the same size; it never leaves."""
+        clips = torch.as_tensor(message["clip"]).reshape(-1)
+        parts = change.split(data.layout.layers if len(clips) > 1 else len(change))
+        pairs = zip(parts, clips, strict=True)
+        clipped = torch.cat([part * (clip / part.norm().clamp(min=1e-12)).clamp(max=1) for part, clip in pairs])
+        return clipped + message["noise"] * data.normals(len(change))
 
     def learn(
         self, public: dict[str, Tensor], message: Message, sent: dict[str, Tensor], layout: Layout
@@ -114,9 +143,11 @@ class FedGLPADP(Clipped):
         """The paper's mask and thresholds, from the client's own noisy message."""
         layers, perturbed = layout.layers, sent["update"]
         gamma = self.clipping.gamma if isinstance(self.clipping, LayerWise) else 0.0
+        # The noise of a layer is proportional to its threshold: norms are compared in its units, or it would rise and
+        # fall with itself for ever.
         shared = 1 - grown(1 - public["shared"], perturbed, message["growing"], layers)
         counts = torch.stack([part.sum() for part in public["shared"].split(layers)]).clamp(min=1)
-        norms = torch.stack([part.norm() for part in perturbed.split(layers)]) / counts.sqrt()
+        norms = torch.stack([part.norm() for part in perturbed.split(layers)]) / counts.sqrt() / public["clips"]
         weights = (public["clips"] / self.clip).square()
         direction = torch.where(norms > public["norms"], 1.0, -1.0)
         began = bool((public["norms"] >= 0).all())
@@ -135,21 +166,39 @@ class FedGLPADP(Clipped):
         return {"shared": torch.ones_like(model), "clips": clips, "norms": torch.full_like(clips, -1.0)}
 
     def share(self, schedule: Schedule, budget: Budget) -> float:
-        """beta = beta_0 exp(a (sigma - sigma_0)) (Eq. 11), at most 0.95."""
+        """The share of personal parameters in the end: what Eq. 11 wants, held to what leaves something to share."""
+        return min(MOST_PERSONAL, self.wanted_share(schedule, budget))
+
+    def wanted_share(self, schedule: Schedule, budget: Budget) -> float:
+        """beta = beta_0 exp(a (sigma - sigma_0)) (Eq. 11)."""
         moderate = multiplier_for(self.moderate_epsilon, budget.delta, schedule.turns)
         exponent = min(self.growth * (budget.multiplier - moderate), 100.0)  # beyond it beta is at its end anyway
-        return min(0.95, self.beta0 * math.exp(exponent))
+        return self.beta0 * math.exp(exponent)
+
+    def notes(self, schedule: Schedule, budget: Budget) -> list[str]:
+        asked = self.wanted_share(schedule, budget)
+        if asked <= MOST_PERSONAL:
+            return super().notes(schedule, budget)
+        return [
+            *super().notes(schedule, budget),
+            f"Eq. 11 asks for {asked:.3g} times all parameters to become personal at this noise (multiplier "
+            f"{budget.multiplier:.3g}); they are held to {MOST_PERSONAL:.0%}, and little is shared in the end: for a "
+            "share that does not depend on the noise write --set growth=0.",
+        ]
+
+    @property
+    def _own_thresholds(self) -> bool:
+        """Whether each client has thresholds of its own, as published: `clips`, which `learn` moves."""
+        return self.variant == "paper" and isinstance(self.clipping, LayerWise)
 
     def _releases(self) -> Releases:
         if self.variant == "sound":
             return self.threshold.releases()
-        if isinstance(self.clipping, LayerWise):
-            update = Update(clip="clips", layered=True, spread="proportional", at="shared")
-        else:
-            update = Update(clip="clip", at="shared")
-        return {"update": update, "shared": Derived("shared", bits=1)}
+        own: Releases = {"update": Update(clip="clips", layered=True, spread="proportional", at="shared")}
+        sent = own if self._own_thresholds else self.threshold.releases(at="shared")
+        return {**sent, "shared": Derived("shared", bits=1)}
 
-    def _penalty(self, start: Tensor, personal: Tensor) -> Callable[[Tensor], Tensor]:
+    def _penalty(self, start: Tensor, personal: Tensor, clip: float | Tensor) -> Callable[[Tensor], Tensor]:
         """The gradients of (lambda1/2) |v - v0| on personal and (lambda2/2) | |u - u0| - C | on shared entries."""
 
         def pull(model: Tensor) -> Tensor:
@@ -158,7 +207,15 @@ class FedGLPADP(Clipped):
             total, own = squares.sum(), (squares * personal).sum()
             common = (total - own).clamp(min=0).sqrt()
             hold = self.lambda1 / 2 / own.sqrt().clamp(min=1e-12)
-            draw = self.lambda2 / 2 * torch.sign(common - self.clip) / common.clamp(min=1e-12)
+            draw = self.lambda2 / 2 * torch.sign(common - clip) / common.clamp(min=1e-12)
             return difference * (draw + (hold - draw) * personal)
 
         return pull
+
+
+def scale(personal: float) -> float:
+    """1 / (1 - rho): makes the mean over all clients one over those that share a coordinate, rho of which do not.
+
+    Held to 1 / LEAST_CONTRIBUTING, because it multiplies the noise of the sum too.
+    """
+    return 1 / max(1 - personal, LEAST_CONTRIBUTING)

@@ -137,6 +137,11 @@ class LayerWise(Threshold):
         return {**state, "clip": state["whole"] * moved.sqrt(), "energy": energy}
 
 
+def whole(clip: float | Tensor) -> float | Tensor:
+    """The threshold of the whole update, from one or from those of all layers."""
+    return torch.linalg.vector_norm(clip) if isinstance(clip, Tensor) else clip
+
+
 def first_weights(layers: list[int]) -> Tensor:
     """Each layer's share of the parameters."""
     return torch.tensor(layers, dtype=torch.float32) / sum(layers)

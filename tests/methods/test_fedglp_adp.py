@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from torch import nn
 
 import sordino
 from sordino import models
-from sordino.learning.parameters import Layout
-from sordino.method import Budget
-from sordino.methods.fedglp_adp import FedGLPADP
-from sordino.parts.masks import schedule
-from sordino.parts.thresholds import first_weights, stepped
-from sordino.privacy.accountant import rdp_multiplier
+from sordino.experiment.config import Experiment
+from sordino.experiment.prepare import prepare
+from sordino.experiment.store import Store
+from sordino.learning.parameters import Layout, flatten
+from sordino.learning.records import Learner, Records
+from sordino.method import Budget, Result
+from sordino.methods.fedglp_adp import FedGLPADP, scale
+from sordino.parts.masks import grown, schedule
+from sordino.parts.thresholds import Fixed, LayerWise, Threshold, first_weights, stepped
+from sordino.privacy.accountant import epsilon_of, rdp_multiplier
+from sordino.privacy.plan import multiplier_for
 from sordino.schedule import Schedule
+from sordino.testing.case import OneRound
 
 # The paper's SVHN network has four layers and 1,626,442 parameters.
 SVHN = Layout.of(models.build("cnn-svhn", (3, 32, 32), 10)).layers
@@ -68,8 +78,6 @@ def test_the_papers_share_for_each_budget(epsilon: float, share: float) -> None:
 
 
 def test_at_moderate_noise_the_share_is_the_first_one() -> None:
-    from sordino.privacy.plan import multiplier_for
-
     budget = Budget(1e-5, multiplier_for(6, 1e-5, 20))
     assert FedGLPADP(beta0=0.3).share(SCHEDULE, budget) == pytest.approx(0.3)
     assert FedGLPADP(beta0=0.3, growth=0.0).share(SCHEDULE, Budget(1e-5, 50.0)) == pytest.approx(0.3)
@@ -79,11 +87,61 @@ def test_the_penalty_is_the_gradient_of_both_constraints() -> None:
     torch.manual_seed(1)
     start, model = torch.randn(8), torch.randn(8, dtype=torch.float64)
     personal = (torch.arange(8) % 3 == 0).float()
-    method = FedGLPADP(lambda1=0.3, lambda2=0.7, clip=0.5)
+    method = FedGLPADP(lambda1=0.3, lambda2=0.7)
     at = model.clone().requires_grad_()
     own, common = ((at - start) * personal).norm(), ((at - start) * (1 - personal)).norm()
     (0.3 / 2 * own + 0.7 / 2 * (common - 0.5).abs()).backward()
-    assert torch.allclose(method._penalty(start, personal)(model), at.grad, atol=1e-9)
+    assert torch.allclose(method._penalty(start, personal, 0.5)(model), at.grad, atol=1e-9)
+
+
+def client() -> tuple[Records, torch.Tensor]:
+    torch.manual_seed(0)
+    learner = Learner(nn.Sequential(nn.Flatten(), nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)))
+    x = torch.randn(12, 4)
+    return Records(x, (x.sum(dim=1) > 0).long(), learner, seed=1), flatten(learner.module)
+
+
+def stepped_once(method: FedGLPADP, clip: object, noise: float = 0.0) -> Result:
+    """One step of a client that takes part for the first time, and half of whose parameters are to become personal."""
+    data, model = client()
+    message = {"global": model, "clip": clip, "growing": [20, 13], "noise": torch.tensor([noise])}
+    me = {"model": model, "personal": torch.zeros_like(model), "participations": torch.tensor(0.0)}
+    return method.local(message, me, data)
+
+
+@pytest.mark.parametrize("clipping", [Fixed(), LayerWise()])
+def test_shared_parameters_are_drawn_to_the_broadcast_threshold(clipping: Threshold) -> None:
+    """Whatever rule chose it, and whatever threshold the run began with."""
+
+    def trained(begun: float, broadcast: float) -> torch.Tensor:
+        clip = broadcast if isinstance(clipping, Fixed) else broadcast * torch.tensor([0.6, 0.8])
+        return stepped_once(FedGLPADP(clipping=clipping, clip=begun, lambda2=1.0), clip).keep["model"]
+
+    assert torch.allclose(trained(0.5, 0.1), trained(3.0, 0.1), atol=1e-6)
+    assert not torch.allclose(trained(0.5, 0.1), trained(0.5, 3.0), atol=1e-3)
+
+
+def test_masks_grow_from_the_change_as_it_would_be_sent() -> None:
+    """Without noise the largest changes of each layer become personal; noise that drowns them picks others."""
+    data, model = client()
+    method = FedGLPADP(clipping=Fixed())
+    change = stepped_once(method, 0.5).keep["model"] - model
+    true = grown(torch.zeros_like(model), change, [20, 13], data.layout.layers)
+    for chosen in (stepped_once(method, 0.5, 0.0), stepped_once(replace(method, masks="exact"), 0.5, 9.0)):
+        assert torch.equal(chosen.keep["personal"], true)
+    drowned = stepped_once(method, 0.5, 9.0).keep["personal"]
+    drawn = grown(torch.zeros_like(model), data.normals(len(model)), [20, 13], data.layout.layers)
+    assert torch.equal(drowned, drawn)
+    assert not torch.equal(drowned, true)
+
+
+def test_the_change_is_clipped_before_masks_see_it() -> None:
+    """Noise of a thousandth of the threshold is far below the changes, but far above what clipping leaves of them."""
+    chosen = [stepped_once(FedGLPADP(clipping=Fixed()), clip, 1e-3).keep["personal"] for clip in (1.0, 1e-6)]
+    data, model = client()
+    drawn = grown(torch.zeros_like(model), data.normals(len(model)), [20, 13], data.layout.layers)
+    assert torch.equal(chosen[1], drawn)
+    assert not torch.equal(chosen[0], drawn)
 
 
 def run(folder: Path, **keys: object) -> dict:
@@ -108,6 +166,69 @@ def test_the_papers_mechanism_costs_everybody_what_it_costs_the_server(tmp_path:
     assert paper["epsilon"]["outsider"] > 2 * run(tmp_path)["epsilon"]["outsider"]
 
 
+@pytest.mark.parametrize("masks", ["perturbed", "exact"])
+def test_masks_do_not_know_the_noise_that_left(masks: str, tmp_path: Path) -> None:
+    """What a client sends must not depend on noise it added before, or sums would tell of single messages.
+
+    With other noise in the messages of the first round the masks stay the same.
+    """
+    keys = {"method": "fedglp-adp", "clients": 4, "model": "mlp", "store": tmp_path, "set": {"masks": masks}}
+    prepared = prepare(Experiment.make(keys))
+    other = replace(prepared, identity="of another run, with other noise")
+    rounds = [OneRound(one, tmp_path / str(number)) for number, one in enumerate((prepared, other))]
+    sent = [one.asked[0].answer.values["update"] for one in rounds]
+    kept = [one.memory.states(range(4))["personal"] for one in rounds]
+    assert not torch.allclose(*sent, atol=1e-3)
+    assert torch.equal(*kept)
+    assert kept[0].any(dim=1).all()
+    assert len(kept[0].unique(dim=0)) == 4, "each client has a mask of its own"
+
+
+@pytest.mark.parametrize("masks", ["perturbed", "exact"])
+def test_sound_masks_cost_nothing(masks: str, tmp_path: Path) -> None:
+    result = run(tmp_path, set={"masks": masks})
+    paid = {view: math.sqrt(10 * shares / 9) for view, shares in (("outsider", 1), ("peer", 6 / 5), ("server", 6))}
+    assert result["epsilon"] == pytest.approx({view: epsilon_of(mu, 1e-5) for view, mu in paid.items()})
+
+
+def test_published_thresholds_do_not_follow_their_own_noise() -> None:
+    """Of pure noise in proportion to the thresholds, thresholds wander; compared as they are, norms would rise for
+    ever once they have risen, since a larger threshold brings larger noise."""
+    method = FedGLPADP(variant="paper")
+    layout = Layout(("one.weight", "two.weight"), ((500,), (500,)))
+    public = method.public_memory(torch.zeros(1000), layout)
+    generator, path = torch.Generator().manual_seed(0), []
+    for _ in range(60):
+        noise = torch.randn(1000, generator=generator) * public["clips"].repeat_interleave(500)
+        public = method.learn(public, {"growing": [0, 0]}, {"update": noise}, layout)
+        path.append(float(public["clips"][0]))
+    moves = [math.copysign(1, later - earlier) for earlier, later in pairwise(path) if later != earlier]
+    turns = sum(earlier != later for earlier, later in pairwise(moves))
+    assert turns > 15, "of about 29 where every move is a coin's"
+
+
+def test_published_masks_take_any_threshold_rule(tmp_path: Path) -> None:
+    result = run(tmp_path, variant="paper", set={"clipping": "quantile"})
+    assert len({row["clip"] for row in Store(tmp_path).curve(result["run"])}) > 5
+
+
+def test_a_share_beyond_all_parameters_is_held_and_said() -> None:
+    """Small deltas need multipliers for which Eq. 11 was not made."""
+    method, much = FedGLPADP(), Budget(1e-5, 30.0)
+    assert method.share(SCHEDULE, much) == 0.95
+    (note,) = method.notes(SCHEDULE, much)
+    assert "Eq. 11" in note
+    assert "growth=0" in note
+    moderate = Budget(1e-5, multiplier_for(6, 1e-5, 20))
+    assert method.notes(SCHEDULE, moderate) == []
+
+
+def test_the_mean_is_never_more_than_doubled() -> None:
+    assert scale(0.0) == 1
+    assert scale(0.2) == pytest.approx(1.25)
+    assert scale(0.95) == 2
+
+
 def test_masks_are_nearly_random_under_honest_noise(tmp_path: Path) -> None:
     """The published mask picks the largest perturbed changes: at an honest multiplier it follows the noise.
 
@@ -116,8 +237,6 @@ def test_masks_are_nearly_random_under_honest_noise(tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     change = 1e-3 * torch.randn(20_000, generator=generator)
     noise = 1.2 * torch.randn(20_000, generator=generator)
-    from sordino.parts.masks import grown
-
     count = schedule(0.1, 1, 1, [20_000])
     honest = grown(torch.zeros(20_000), change, count, [20_000])
     perturbed = grown(torch.zeros(20_000), change + noise, count, [20_000])
@@ -125,27 +244,23 @@ def test_masks_are_nearly_random_under_honest_noise(tmp_path: Path) -> None:
     assert overlap == pytest.approx(0.1, abs=0.04)  # six standard errors
 
 
+def summed(first: float, second: float) -> SimpleNamespace:
+    """Replies of ten clients whose sum has these values in two layers of fifty, and noise of 0.1."""
+    total = torch.tensor([first, second]).repeat_interleave(50)
+    return SimpleNamespace(who=range(10), mean=lambda name: total / 10, deviation=lambda name: torch.full((100,), 0.1))
+
+
+TWO_LAYERS = SimpleNamespace(layout=SimpleNamespace(layers=[50, 50]))
+
+
 def test_a_layer_whose_sum_grows_gets_a_larger_threshold() -> None:
     """The sound rule reads the noisy sum: a layer whose part of it grows is clipped less."""
-    from types import SimpleNamespace
-
-    from sordino.parts.thresholds import LayerWise
-
     rule = LayerWise(gamma=0.4)
-    layout = SimpleNamespace(layers=[50, 50])
-    fed = SimpleNamespace(layout=layout)
-
-    def got(first: float, second: float) -> SimpleNamespace:
-        total = torch.cat([torch.full((50,), first), torch.full((50,), second)])
-        return SimpleNamespace(
-            who=range(10), mean=lambda name: total / 10, deviation=lambda name: torch.full((100,), 0.1)
-        )
-
-    state = rule.begin(fed, 1.0)
-    state = rule.following(state, got(1.0, 1.0), fed, None)
+    state = rule.begin(TWO_LAYERS, 1.0)
+    state = rule.following(state, summed(1.0, 1.0), TWO_LAYERS, None)
     assert state["clip"].tolist() == pytest.approx([math.sqrt(0.5)] * 2)
-    state = rule.following(state, got(2.0, 0.5), fed, None)
+    state = rule.following(state, summed(2.0, 0.5), TWO_LAYERS, None)
     assert state["clip"][0] > state["clip"][1]
     assert float(state["clip"].square().sum()) == pytest.approx(1.0, abs=1e-6)
-    drowned = rule.following({**state, "energy": torch.zeros(2)}, got(0.05, 0.01), fed, None)
+    drowned = rule.following({**state, "energy": torch.zeros(2)}, summed(0.05, 0.01), TWO_LAYERS, None)
     assert torch.allclose(drowned["clip"], state["clip"]), "what drowns in noise moves nothing"
