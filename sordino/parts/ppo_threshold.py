@@ -1,11 +1,14 @@
 """The clipping threshold chosen by a learning agent (ACDP-pFSD, Section 4.3 and Algorithm 2).
 
-The agent's state is (loss, accuracy), its reward how much both improved (Eq. 11 to 13), its action the threshold.
-Where these two numbers come from decides what is private:
+The agent's state is (loss, accuracy) of the global model, its reward how much both improved (Eq. 11 to 13), its action
+the threshold. Where these two numbers come from decides what is private:
 
-- `public`: the global model on public records at the server. Nothing of the clients is read.
-- `metrics`: means of the clients' own losses and accuracies, held to a range, noised and paid for.
+- `public`: the model on public records at the server. Nothing of the clients is read.
+- `metrics`: means of the clients' losses and accuracies, held to a range, noised and paid for.
 - `bare`: the clients' raw metrics, trimmed to the 10th to 80th percentile, as published. Epsilon is infinite.
+
+An action is rewarded for the model after the update that it clipped and noised. The server judges that model at the
+end of the same round. Clients meet it at the beginning of the next: what they tell rewards the action before.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Generator, Tensor
 
 from sordino.learning.records import Records, cross_entropies
 from sordino.method import LEAST_SHARE, Budget, Count, Federation, Message, Positive, Replies, Schedule
@@ -27,16 +30,18 @@ WORST = 1e6
 """The largest loss that an agent is shown: beyond it the squares in its gradients leave float32."""
 ENOUGH_CLIENTS = 500
 """From this many clients on, noised means of their metrics are worth reading."""
+RANDOM_ACTIONS = 2
+"""So many actions are drawn uniformly before the policy is asked (Algorithm 2, line 1)."""
 
 
 @dataclass(frozen=True)
 class LearnedThreshold(Threshold):
-    """C = low + (high - low) a, with the action a in (0, 1) chosen by PPO."""
+    """C = C_0 low^(1 - a) high^a, with the action a in (0, 1) chosen by PPO and C_0 the method's `clip`."""
 
     low: Positive = 0.05
-    """The smallest threshold that the agent may choose."""
+    """The smallest threshold that the agent may choose, as a multiple of the method's `clip`."""
     high: Positive = 2.0
-    """The largest threshold that the agent may choose."""
+    """The largest threshold that the agent may choose, as a multiple of the method's `clip`."""
     reads: Literal["auto", "public", "metrics", "bare"] = "auto"
     """What the agent learns from: `public` records at the server (free), noised means of the clients' `metrics` (paid
     for), `bare` metrics (published; epsilon is infinite), or `auto`: public below 500 clients, where noised means would
@@ -70,9 +75,17 @@ class LearnedThreshold(Threshold):
         return [f"The agent learns from noised means of the clients' metrics, which are paid for: {noise}."]
 
     def begin(self, fed: Federation, clip: float) -> State:
-        action = min(max((clip - self.low) / (self.high - self.low), 1e-4), 1 - 1e-4)
-        state = {"agent": self.agent.begin(fed.random("agent")), "rounds": 0}
-        return {**state, "clip": clip, "action": action, "log_density": 0.0, "seen": torch.full((2,), torch.nan)}
+        unseen = torch.full((2,), torch.nan)
+        choice = self._drawn(unseen, fed.random("explore"))
+        return {
+            "clip": self.threshold(choice["action"], clip),
+            "first": clip,
+            "agent": self.agent.begin(fed.random("agent")),
+            "actions": 1,
+            "seen": unseen,
+            "choice": choice,
+            "earlier": choice,
+        }
 
     def releases(self, at: str | None = None) -> Releases:
         if self.reads == "bare":
@@ -90,7 +103,7 @@ class LearnedThreshold(Threshold):
     def tell(self, update: Tensor, model: Tensor, message: Message, data: Records) -> dict[str, Tensor]:
         if self.reads not in ("bare", "metrics"):
             return {"update": update}
-        logits = data.logits(model)
+        logits = data.logits(message["global"])
         weight = torch.ones_like(data.y, dtype=update.dtype) if data.valid is None else data.valid
         losses = cross_entropies(logits, data.y)
         right = (logits.argmax(dim=1) == data.y).to(update.dtype)
@@ -103,22 +116,39 @@ class LearnedThreshold(Threshold):
     def following(self, state: State, got: Replies, fed: Federation, model: Tensor) -> State:
         seen = self._seen(got, fed, model)
         if seen is None:  # no metrics were due in this round: go on with the same threshold
-            return {**state, "rounds": state["rounds"] + 1}
-        agent = state["agent"]
-        before = state["seen"]
-        if state["rounds"] >= 2:
+            return {**state, "earlier": state["choice"]}
+        agent, before = state["agent"], state["seen"]
+        rewarded = state["choice" if self.reads_public else "earlier"]
+        if rewarded["by_policy"]:
             reward = float((before[0] - seen[0]) + (seen[1] - before[1]))  # Eq. 11 to 13
-            agent = self.agent.remember(agent, before, state["action"], state["log_density"], reward, seen)
-        if state["rounds"] < 1:  # the first rounds explore at random (Algorithm 2, line 1)
-            action, log_density = float(torch.rand((), generator=fed.random("explore"))), 0.0
+            action, log_density = rewarded["action"], rewarded["log_density"]
+            agent = self.agent.remember(agent, rewarded["seen"], action, log_density, reward, seen)
+        if state["actions"] < RANDOM_ACTIONS:
+            choice = self._drawn(seen, fed.random("explore"))
         else:
             action, log_density = self.agent.act(agent, seen, fed.random("act"))
-        clip = self.low + (self.high - self.low) * action
-        kept = {"agent": agent, "rounds": state["rounds"] + 1, "clip": clip, "action": action}
-        return {**kept, "log_density": log_density, "seen": seen}
+            choice = {"seen": seen, "action": action, "log_density": log_density, "by_policy": True}
+        return {
+            "clip": self.threshold(choice["action"], state["first"]),
+            "first": state["first"],
+            "agent": agent,
+            "actions": state["actions"] + 1,
+            "seen": seen,
+            "choice": choice,
+            "earlier": state["choice"],
+        }
+
+    def threshold(self, action: float, first: float) -> float:
+        """The threshold that an action stands for."""
+        return first * self.low * (self.high / self.low) ** action
+
+    def _drawn(self, seen: Tensor, random: Generator) -> State:
+        """An action drawn uniformly."""
+        action = float(torch.rand((), generator=random))
+        return {"seen": seen, "action": action, "log_density": 0.0, "by_policy": False}
 
     def _seen(self, got: Replies, fed: Federation, model: Tensor) -> Tensor | None:
-        """Loss and accuracy after this round."""
+        """Loss and accuracy: of the `model` after this round, or as the clients met it at the round's beginning."""
         if self.reads == "bare":
             return observation(trimmed_mean(got.rows("loss")), trimmed_mean(got.rows("accuracy")), WORST)
         if self.reads == "metrics":

@@ -1,12 +1,18 @@
-"""The agent: its losses against torchrl's, and that it learns."""
+"""The agent: its losses against torchrl's, that it learns, and what it is rewarded for."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
+from torch import nn
 
+from sordino.learning.parameters import flatten
+from sordino.learning.records import Learner, Records
 from sordino.parts.agents.ppo import Ppo, advantages, gradient
-from sordino.parts.ppo_threshold import trimmed_mean
+from sordino.parts.ppo_threshold import LearnedThreshold, trimmed_mean
 
 
 def transitions(agent: Ppo, count: int) -> tuple[dict, torch.Tensor]:
@@ -124,3 +130,106 @@ def test_trimmed_mean_keeps_the_tenth_to_the_eightieth_percentile() -> None:
     assert trimmed_mean(values) == 0.0
     values[0] = 7.0
     assert float(trimmed_mean(values)) == pytest.approx(7.0 / 35)
+
+
+class Stage:
+    """A federation and its replies, in each round of which loss and accuracy are as told."""
+
+    def __init__(self, reads: str, every: int = 1) -> None:
+        self.round, self.every, self.figures = -1, every if reads == "metrics" else 1, (0.0, 0.0)
+        self.rule = LearnedThreshold(reads=reads, every=every)  # type: ignore[arg-type]
+        self.state = self.rule.begin(self, 0.5)  # type: ignore[arg-type]
+        self.used: list[dict[str, Any]] = []
+        """The choice in force in each round."""
+
+    def follow(self, loss: float, accuracy: float) -> None:
+        self.round += 1
+        self.figures = (loss, accuracy)
+        self.used.append(self.state["choice"])
+        self.state = self.rule.following(self.state, self, self, None)  # type: ignore[arg-type]
+
+    def random(self, *purpose: object) -> torch.Generator:
+        return torch.Generator().manual_seed(len(str(purpose)) + 100 * self.round + 1000)
+
+    def judge(self, model: Any) -> tuple[float, float]:
+        return self.figures
+
+    def has(self, name: str) -> bool:
+        return self.round % self.every == 0
+
+    def mean(self, name: str) -> torch.Tensor:
+        return torch.tensor(self.figures[name == "accuracy"])
+
+    def rows(self, name: str) -> torch.Tensor:
+        return self.mean(name).expand(10)
+
+
+@pytest.mark.parametrize(("reads", "late"), [("public", 0), ("metrics", 1), ("bare", 1)])
+def test_an_action_is_rewarded_for_the_model_that_it_clipped(reads: str, late: int) -> None:
+    """Clients tell of the model after the last round, the server judges that after this one."""
+    stage = Stage(reads)
+    for loss in (3.0, 2.5, 2.3, 1.3, 1.2):
+        stage.follow(loss, 0.5)
+    remembered = stage.state["agent"]["transitions"]
+    chosen = [choice for choice in stage.used if choice["by_policy"]]
+    rewards = {0: [0.2, 1.0, 0.1], 1: [1.0, 0.1]}[late]
+    assert remembered[:, 2].tolist() == pytest.approx([choice["action"] for choice in chosen][: 3 - late])
+    assert remembered[:, 3].tolist() == pytest.approx([choice["log_density"] for choice in chosen][: 3 - late])
+    assert remembered[:, 4].tolist() == pytest.approx(rewards, abs=1e-6)
+    for row, choice in zip(remembered, chosen, strict=False):
+        assert torch.equal(row[:2], choice["seen"]), "the policy's density is that of what it saw"
+
+
+def test_metrics_that_are_rare_reward_the_action_that_was_in_force() -> None:
+    stage = Stage("metrics", every=3)
+    for _ in range(13):
+        stage.follow(1.0, 0.5)
+    chosen = {id(choice): choice for choice in stage.used if choice["by_policy"]}
+    actions = [choice["action"] for choice in chosen.values()]
+    assert stage.state["agent"]["transitions"][:, 2].tolist() == pytest.approx(actions)
+    assert len(actions) == 3, "chosen after rounds 4, 7 and 10, of which the last is in force until round 13"
+
+
+def test_the_first_two_actions_are_drawn_uniformly() -> None:
+    stage = Stage("public")
+    for _ in range(4):
+        stage.follow(1.0, 0.5)
+    assert [choice["by_policy"] for choice in stage.used] == [False, False, True, True]
+    first = torch.tensor([Stage("public").rule.begin(Fed(seed), 0.5)["choice"]["action"] for seed in range(200)])
+    assert first.min() < 0.05, "less is left to chance than one in 30,000"
+    assert first.max() > 0.95
+    assert abs(float(first.mean()) - 0.5) < 0.09, "four standard errors"
+
+
+class Fed(SimpleNamespace):
+    """Another source of randomness for each seed."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(random=lambda *purpose: torch.Generator().manual_seed(seed))
+
+
+def test_actions_are_thresholds_on_a_logarithmic_scale_around_the_first_one() -> None:
+    rule = LearnedThreshold(low=0.05, high=2.0)
+    assert [rule.threshold(action, 0.5) for action in (0.0, 0.5, 1.0)] == pytest.approx([0.025, 0.025 * 40**0.5, 1.0])
+    assert rule.threshold(0.3, 5.0) == pytest.approx(10 * rule.threshold(0.3, 0.5))
+    for action, clip in ((choice["action"], clip) for choice, clip in _chosen()):
+        assert clip == pytest.approx(rule.threshold(action, 0.5))
+
+
+def _chosen() -> list[tuple[dict[str, Any], float]]:
+    stage, found = Stage("public"), []
+    for _ in range(4):
+        found.append((stage.state["choice"], stage.state["clip"]))
+        stage.follow(1.0, 0.5)
+    return found
+
+
+def test_clients_tell_how_the_received_model_does() -> None:
+    """Not the one they have just trained, which has been neither clipped nor noised."""
+    torch.manual_seed(0)
+    learner = Learner(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)))
+    x = torch.randn(12, 4)
+    data, received = Records(x, (x.sum(dim=1) > 0).long(), learner, seed=1), flatten(learner.module)
+    told = LearnedThreshold(reads="metrics").tell(torch.zeros(15), received + 5, {"global": received}, data)
+    loss, accuracy = learner.loss_and_accuracy(received, data.x, data.y)
+    assert (float(told["loss"]), float(told["accuracy"])) == pytest.approx((loss, accuracy), rel=1e-6)
