@@ -15,7 +15,19 @@ functions of raw data without noise, and the threshold carries them on to everyb
 Departures: the update is measured from the received model (line 16 of Algorithm 2 subtracts the model after one
 step, a slip); the teacher speaks without dropout and without gradients; accuracies are in [0, 1] in the reward, so
 that loss and accuracy weigh alike; the clients' metrics are those on their training records, since a reward from
-test records would leak them into training; the surrogate and the advantage have PPO's usual signs.
+test records would leak them into training; the surrogate and the advantage have PPO's usual signs. The model that the
+agent reads is the global one after the clipped and noised update, where line 19 takes each client's own model with its
+own noisy update: that has sqrt(n) times the noise, and what a client tells must not depend on its share of the noise.
+Thresholds are chosen on a logarithmic scale, as multiples of C^0, which the paper gives for each data set; the first
+two rounds take random ones, as published.
+
+The divergences stand as printed (Eq. 6, 7). The released code multiplies them by KT^2 = 9, as is usual in distillation,
+and with half of the weight on them (alpha is not given) training diverges. Found on 1,000 records of MNIST at 50
+clients, SGD with momentum 0.9, 12 rounds of 5 epochs, one seed, in %: personal accuracy at the rates 0.003, 0.01,
+0.03, 0.05 and 0.1 was 62, 74, 77, 78, 76 without distillation; 48, 52, 53, 56, 47 with KT = 3, KT^2 and alpha 0.5; 62,
+73, 70, 68, 62 with KT^2 and alpha 0.9; 46, 62, 64, 70, 72 with KT = 1 and alpha 0.5; as printed with KT = 3 it was 48,
+71, 72, 73, 70 with alpha 0.5 and 62, 74, 78, 76, 74 with alpha 0.9, which is therefore the default. A step is then
+never longer than one of cross-entropy can be.
 
 | paper | code |
 |---|---|
@@ -62,8 +74,8 @@ class ACDPpFSD(Clipped):
     """Of the softened probabilities: KT. Not given for this method; pFedSD's 3."""
     others: NotNegative = 0.25
     """The weight of the non-target part: N. Paper: 0.25."""
-    alpha: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.5
-    """The weight of the cross-entropy; the distillation has 1 - alpha. Not given; 0.5."""
+    alpha: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.9
+    """The weight of the cross-entropy; the distillation has 1 - alpha. Not given; found as the header says."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
         server = fed.state(model=model, threshold=self.threshold.begin(fed, self.clip))
