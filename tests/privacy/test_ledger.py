@@ -232,3 +232,11 @@ def test_sizes_that_are_not_those_of_the_message_are_refused(sizes: object) -> N
     release = Update("clip", layered=True, spread="alone", sizes="parts")
     with pytest.raises(ReleaseError, match="sizes that sum to the 100 entries"):
         release.charge(Allowance(Noise(2.5, "server", 1)), public)
+
+
+@pytest.mark.parametrize("excess", [0.0, -1.0, math.inf, math.nan, [1.0, 2.0]])
+def test_an_excess_of_noise_is_a_number_above_zero(excess: object) -> None:
+    public = Public({"clip": 0.3, "parts": [60, 40], "excess": excess}, [0], layers=[100])
+    release = Update("clip", layered=True, spread="alone", sizes="parts", excess="excess")
+    with pytest.raises(ReleaseError, match="one finite number above 0"):
+        release.charge(Allowance(Noise(2.5, "server", 1)), public)

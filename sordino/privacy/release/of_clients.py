@@ -158,13 +158,20 @@ class Update(Release):
         if not self.layered:
             return multiplier * thresholds
         if self.spread == "alone":
-            return multiplier * public.rows(self.excess) * thresholds
+            return multiplier * self._excess(public) * thresholds
         if self.spread == "proportional":
             return multiplier * math.sqrt(int((self._leaving(public) > 0).sum())) * thresholds
         # The least noise energy at equal cost (by Lagrange): s_l^2 = z^2 C_l (sum C_k sqrt(d_k)) / sqrt(d_l).
         roots = self._leaving(public).sqrt()
         weight = (thresholds * roots).sum(dim=1, keepdim=True)
         return multiplier * (thresholds * weight / roots.clamp(min=1)).sqrt()
+
+    def _excess(self, public: Public) -> Tensor:
+        """How much more noise each part gets than it would need alone: (clients or 1, 1)."""
+        excess = public.rows(self.excess)
+        if excess.shape[1] != 1 or not bool((torch.isfinite(excess) & (excess > 0)).all()):
+            raise ReleaseError(f"{self.describe()}: its excess of noise must be one finite number above 0")
+        return excess
 
     def _spread_out(self, by_part: Tensor, public: Public) -> Tensor:
         """One value for each entry instead of one for each part, where there are several parts."""
