@@ -135,6 +135,13 @@ class Descent:
             flat = self._step(flat, gradient, batch)
         return flat
 
+    def step(self, flat: Tensor, gradient: Tensor, batch: Batch) -> Tensor:
+        """The model after one step with a gradient taken on `batch`; `flat` may be changed in place.
+
+        For methods whose models are trained side by side, batch by batch.
+        """
+        return self._step(flat, gradient, batch) if self.records.stacked else self._alone.step(flat, gradient)
+
     def _epoch_alone(self, flat: Tensor, loss: Loss, mask: Tensor | None, pull: Pull | None) -> Tensor:
         """The same for one client: in place, and without touching what does not move."""
         moving = None if mask is None else mask.nonzero().squeeze(1)
