@@ -1,11 +1,14 @@
 """APFL (Deng, Kamani, Mahdavi: "Adaptive Personalized Federated Learning", 2020).
 
 Each client predicts with a mixture of two models, alpha v + (1 - alpha) w: v is its own, w its copy of the global one.
-Batch by batch w is trained as in FedAvg and v so that the mixture gets better. Before each round alpha itself takes one
-gradient step, held to [0, 1]: clients with unusual data come to rely on their own model.
+Batch by batch w is trained as in FedAvg and v so that the mixture gets better. alpha is fixed, or takes one gradient
+step before each round, held to [0, 1] (`learned`).
 
 Departures: the paper has no privacy, which is added here as in DP-FedAvg; the average is uniform. alpha's gradient is
-taken on the first batch of a round, as in the released code.
+taken on the first batch of a round, as in the released code. By default alpha is fixed: its gradient looks at records
+that v has been trained on, and where clients have few of them v knows these by heart and alpha goes to 1. On the
+digits of `experiments/demo.toml` a learned alpha ends with 73.1 % (local training: 73.2), a fixed one of 0.5 with 78.5
+and of 0.25 with 87.9 (2 seeds each).
 
 Privacy: v and alpha stay at the client and enter no message, so that only w's update is paid for, and the global model
 is the one of DP-FedAvg.
@@ -33,16 +36,18 @@ from sordino.privacy.release import sends
 
 @dataclass(frozen=True)
 class APFL(Clipped):
-    """A mixture of a global and an own model, whose weight is learned."""
+    """A mixture of a global and an own model."""
 
-    title: ClassVar[str] = "each client mixes a model of its own with the global one and learns the mixture's weight"
+    title: ClassVar[str] = (
+        "each client predicts with a mixture of the global model and one of its own that never leaves"
+    )
     paper: ClassVar[str] = "Deng, Kamani, Mahdavi, 2020"
 
-    alpha: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.5
-    """The own model's weight in the mixture, at the beginning. Paper: 0.25, 0.5 and 0.75, or learned. Not learned, 1 is
-    local training and 0 DP-FedAvg."""
-    learned: bool = True
-    """Whether each client learns its alpha."""
+    alpha: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.25
+    """The own model's weight in the mixture, or where it begins if it is learned. Paper: 0.25, 0.5 and 0.75. Not
+    learned, 1 is local training and 0 DP-FedAvg."""
+    learned: bool = False
+    """Whether each client learns its alpha. Paper: both."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
         server = fed.state(model=model, threshold=self.threshold.begin(fed, self.clip))

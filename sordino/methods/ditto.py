@@ -40,7 +40,7 @@ class Ditto(Clipped):
     title: ClassVar[str] = "a personal model that never leaves is held near a global one trained by DP-FedAvg"
     paper: ClassVar[str] = "Li, Hu, Beirami, Smith, ICML 2021"
 
-    strength: NotNegative = 0.1
+    strength: NotNegative = 1.0
     """How strongly the personal model is held near the global one: lambda; 0 is local training. Paper: the best of
     values from 0.01 to 2. From 2 / rate on, steps overshoot."""
 

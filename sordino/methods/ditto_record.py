@@ -44,7 +44,7 @@ class DittoRecord(RecordLevel):
     title: ClassVar[str] = "a personal model is held near a global one, both trained with DP-SGD, record level"
     paper: ClassVar[str] = "Li, Hu, Beirami, Smith, ICML 2021"
 
-    strength: NotNegative = 0.1
+    strength: NotNegative = 1.0
     """How strongly the personal model is held near the global one: lambda; 0 is local training. Paper: the best of
     values from 0.01 to 2. From 2 / rate on, steps overshoot."""
     personal_share: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.5

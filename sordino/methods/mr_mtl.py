@@ -41,7 +41,7 @@ class MRMTL(Clipped):
     title: ClassVar[str] = "every client's own model is drawn to the noisy mean of all"
     paper: ClassVar[str] = "Liu, Hu, Wu, Smith, NeurIPS 2022"
 
-    strength: NotNegative = 1.0
+    strength: NotNegative = 3.0
     """How strongly models are drawn to the mean: lambda; 0 is local training, a very large one DP-FedAvg. Paper: tuned
     for each budget."""
     penalty: When = "round"

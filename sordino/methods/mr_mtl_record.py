@@ -42,7 +42,7 @@ class MRMTLRecord(RecordLevel):
     title: ClassVar[str] = "every client's own model, trained with DP-SGD, is drawn to the mean of all, record level"
     paper: ClassVar[str] = "Liu, Hu, Wu, Smith, NeurIPS 2022"
 
-    strength: NotNegative = 1.0
+    strength: NotNegative = 3.0
     """How strongly models are drawn to the mean: lambda; 0 is local training, a very large one DP-FedAvg. Paper: tuned
     for each budget."""
     penalty: When = "round"
