@@ -145,6 +145,13 @@ class Descent:
             flat = self._step(flat, gradient, batch)
         return flat
 
+    def step(self, flat: Tensor, gradient: Tensor, batch: Batch) -> Tensor:
+        """The model after one step with a gradient taken on `batch`; `flat` may be changed in place.
+
+        For methods whose models are trained side by side, batch by batch.
+        """
+        return self._step(flat, gradient, batch) if self.records.stacked else self._alone.step(flat, gradient)
+
     def _is_plain(self) -> bool:
         return self.optimizer == "sgd" and not self.momentum
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -188,6 +188,10 @@ class Records:
         if self.valid is None:
             return torch.tensor(float(len(self.y)), device=self.x.device)
         return self.valid.sum()
+
+    def afresh(self) -> Records:
+        """The same records, whose orders begin again with the first: a second model can see the same batches."""
+        return replace(self)
 
     def batches(self, size: int, change: Change | None = None) -> Iterator[Batch]:
         """All records once, in a new order, `size` at a time; the last batch may be smaller."""

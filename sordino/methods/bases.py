@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from sordino.errors import UserError
-from sordino.learning.descent import Descent, InPlace
+from sordino.learning.descent import Descent, InPlace, Pull
 from sordino.learning.records import Records
 from sordino.method import LARGEST, LARGEST_EPSILON, LEAST_EPSILON, Budget, Method, Positive, Schedule
 from sordino.named import Named
@@ -71,11 +71,14 @@ class RecordLevel(Method):
     """The clients' own budgets instead of one for all: `0.05:0.6,0.1:0.3,1:0.1` deals epsilons by shares, `1,8,2,4`
     names one for each client."""
 
-    def trained(self, model: Tensor, data: PrivateRecords) -> Tensor:
-        """The model after the round's noisy gradient steps."""
+    def trained(
+        self, model: Tensor, data: PrivateRecords, pull: Pull | None = None, steps: int | None = None
+    ) -> Tensor:
+        """The model after the round's noisy gradient steps, or `steps` of them; `pull` is the gradient of a penalty."""
         model, optimizer = model.clone(), InPlace(self.optimizer, self.rate, self.momentum)
-        for _ in range(data.steps):
-            model = optimizer.step(model, data.gradient(model))
+        for _ in range(data.steps if steps is None else steps):
+            gradient = data.gradient(model)
+            model = optimizer.step(model, gradient if pull is None else gradient + pull(model))
         return model
 
     def client_budgets(self, clients: int, epsilon: float, random: np.random.Generator) -> np.ndarray:

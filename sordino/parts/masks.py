@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from sordino.learning.parameters import Layout
+
+PersonalLayers = Annotated[int, Field(ge=0, le=1000)]
+"""How many of a network's last layers are personal."""
+
+
+def body(layout: Layout, personal: int) -> Tensor:
+    """A 0/1 mask of what is shared: all but the last `personal` layers (a module's weight and bias are one).
+
+    The network's first tensor is always shared, for something must be: of a network with one layer the bias is
+    personal.
+    """
+    shared = torch.ones(layout.size)
+    own = sum(layout.layers[-personal:]) if personal else 0
+    shared[max(layout.size - own, layout.sizes[0]) :] = 0
+    return shared
 
 
 def grown(personal: Tensor, change: Tensor, counts: list[int], layers: list[int]) -> Tensor:

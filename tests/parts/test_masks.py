@@ -4,7 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sordino.parts.masks import grown, schedule
+from sordino.learning.parameters import Layout
+from sordino.parts.masks import body, grown, schedule
 
 LAYERS = [6, 4]
 
@@ -34,3 +35,10 @@ def test_of_equals_the_first_are_taken() -> None:
     assert grown(torch.zeros(4), torch.ones(4), [2], [4]).tolist() == [1, 1, 0, 0]
     almost = torch.tensor([1.0, 1.0 + 1e-6, 1.0 - 1e-6, 1.0])
     assert grown(torch.zeros(4), almost, [2], [4]).tolist() == [1, 1, 0, 0]
+
+
+def test_the_last_layers_are_personal_and_the_first_tensor_never() -> None:
+    layout = Layout(("0.weight", "0.bias", "2.weight", "4.weight", "4.bias"), ((3,), (1,), (2,), (2,), (1,)))
+    shared = [int(body(layout, personal).sum()) for personal in (0, 1, 2, 3, 9)]
+    assert shared == [9, 6, 4, 3, 3]
+    assert body(layout, 2).tolist() == [1, 1, 1, 1, 0, 0, 0, 0, 0]
