@@ -280,6 +280,16 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "self.__judge = (x[~validation], y[~validation])",
             ),
             ("records: raw values are handed out", "self.__bare = (x, y) if bare else None", "self.__bare = (x, y)"),
+            (
+                "records: lengths of training records",
+                "self._layer_norms(flat, *self.__judge)",
+                "self._layer_norms(flat, self.__x, self.__y)",
+            ),
+            (
+                "records: lengths leave unsealed",
+                'return Sealed((lengths <= self.clip).to(flat.dtype), "validation",',
+                "return (lambda value, kind: value)((lengths <= self.clip).to(flat.dtype),",
+            ),
         ],
     ),
     "privacy/records.py": (
@@ -287,6 +297,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         [
             ("records: one step is charged", "int(self.steps[client])", "1"),
             ("records: replaced ones cost no more", "multiplier / 2, count", "multiplier, count"),
+            ("records: means have half the noise", "math.sqrt(needs.means", "0.5 * math.sqrt(needs.means"),
+            ("records: means are paid for once", "needs.means * turns)", "needs.means)"),
         ],
     ),
     "privacy/ledger.py": (

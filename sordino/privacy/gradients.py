@@ -20,6 +20,9 @@ from sordino.privacy.sealed import Sealed
 if TYPE_CHECKING:
     from sordino.learning.compiled import CompiledSum
 
+LOOKED_AT = 256
+"""How many records' gradients are measured at once."""
+
 
 class PrivateRecords:
     """A client's records as a record-level step sees them: noisy gradients, and sealed values for the gate."""
@@ -77,6 +80,12 @@ class PrivateRecords:
         total = self._exit.pass_sum(len(self.__y), lambda chosen: self._clipped_sum(flat, chosen.to(flat.device)))
         return total.div_(self.expected_batch)
 
+    def within(self, flat: Tensor) -> Sealed:
+        """Whether the gradient of each validation record is within the threshold (0 or 1), sealed, to be sent as an
+        `Average`."""
+        lengths = torch.linalg.vector_norm(self._layer_norms(flat, *self.__judge), dim=1)
+        return Sealed((lengths <= self.clip).to(flat.dtype), "validation", "gradients within the threshold")
+
     def judged(self, flat: Tensor) -> tuple[Sealed, Sealed]:
         """Loss and rightness (0 or 1) of each validation record, sealed, to be sent as an `Average`."""
         losses, right = self._judged(flat, *self.__judge)
@@ -112,6 +121,13 @@ class PrivateRecords:
         learner.module.train()
         losses = cross_entropies(logits, y)
         return losses, (logits.argmax(dim=1) == y).to(losses.dtype)
+
+    def _layer_norms(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        if len(y) == 0:
+            return torch.zeros(0, len(self.layout.layers), dtype=torch.float64)
+        parts = zip(x.split(LOOKED_AT), y.split(LOOKED_AT), strict=True)
+        books = [self.__bookkeeper.book(flat, Batch(*part, torch.empty(0), None), cross_entropy) for part in parts]
+        return torch.cat([book.layer_norms() for book in books])
 
     def _clipped_sum(self, flat: Tensor, chosen: Tensor) -> Tensor:
         total = self._sum(flat, chosen)
