@@ -16,6 +16,7 @@ from sordino.named import Named
 from sordino.parts.ppo_threshold import LearnedThreshold
 from sordino.parts.thresholds import Fixed, LayerWise, Median, Quantile, Threshold
 from sordino.privacy.gradients import PrivateRecords
+from sordino.privacy.outlook import Outlook
 from sordino.privacy.release import Unit
 
 RULES = {"fixed": Fixed, "quantile": Quantile, "median": Median, "layer-wise": LayerWise, "ppo": LearnedThreshold}
@@ -59,6 +60,10 @@ class RecordLevel(Method):
     budgets: str | None = None
     """The clients' own budgets instead of one for all: `0.05:0.6,0.1:0.3,1:0.1` deals epsilons by shares, `1,8,2,4`
     names one for each client."""
+
+    def planned(self, outlook: Outlook) -> tuple[RecordLevel, list[str]]:
+        """The method with choices made that depend on what records can pay for, and a sentence on each."""
+        return self, []
 
     def trained(self, model: Tensor, data: PrivateRecords) -> Tensor:
         """The model after the round's noisy gradient steps."""
