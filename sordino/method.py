@@ -248,6 +248,10 @@ class Method:
         """Refuse data that this method must not protect; `people` is the digest of all their records."""
         return
 
+    def read(self) -> dict[str, Any]:
+        """What it reads from files besides code, by name, as it stands there now: it decides the run's results."""
+        return {}
+
     def shared_models(self, state: State, clients: int) -> tuple[Tensor, Tensor] | None:
         """The models that the server holds, one row each, and the number of each client's; None where it has none."""
         model = state.__dict__.get("model")

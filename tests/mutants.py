@@ -317,6 +317,16 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "return self._layer_norms(flat, *self.raw())",
                 "return self._layer_norms(flat, self.__x, self.__y)",
             ),
+            (
+                "records: lengths of training records",
+                "self._layer_norms(flat, *self.__judge)",
+                "self._layer_norms(flat, self.__x, self.__y)",
+            ),
+            (
+                "records: lengths leave unsealed",
+                'return Sealed((lengths <= self.clip).to(flat.dtype), "validation",',
+                "return (lambda value, kind: value)((lengths <= self.clip).to(flat.dtype),",
+            ),
         ],
     ),
     "privacy/records.py": (
@@ -344,6 +354,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "plan.sampling[client] = record_rate(",
                 "_ = record_rate(",
             ),
+            ("records: means have half the noise", "math.sqrt(needs.means", "0.5 * math.sqrt(needs.means"),
+            ("records: means are paid for once", "needs.means * turns)", "needs.means)"),
         ],
     ),
     "privacy/ledger.py": (

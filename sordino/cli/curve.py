@@ -6,33 +6,37 @@ import json
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from sordino.cli.options import DataDir, Delta, Json, Partition, WorkerCount
+from sordino.cli.run import watched
 from sordino.errors import UserError
 
 curve_commands = typer.Typer(
     help="Curves from budgets to clipping thresholds, for PAC-DP.", no_args_is_help=True, add_completion=False
 )
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document for machines.")]
 
 
 @curve_commands.command()
 def fit(
     out: Annotated[Path, typer.Argument(help="Where the curve goes (JSON); a picture is put beside it.")],
     data: Annotated[str, typer.Option(help="The public proxy data: a known data set or a folder.")] = "digits",
-    data_dir: Annotated[Path | None, typer.Option(help="Where data sets lie. [default: $SORDINO_DATA]")] = None,
+    data_dir: DataDir = None,
+    partition: Partition = None,
     epsilons: Annotated[str, typer.Option(help="Budgets to try.")] = "0.5,1,2,4,8",
     clips: Annotated[str, typer.Option(help="Thresholds to try.")] = "0.1,0.3,1,3,10",
     clients: Annotated[int, typer.Option(help="Clients of the simulation.")] = 10,
     rounds: Annotated[int, typer.Option(help="Rounds of the simulation.")] = 10,
     seeds: Annotated[int, typer.Option(help="Simulations for each point of the grid.")] = 1,
+    delta: Delta = None,
     model: Annotated[str | None, typer.Option(help="The network.")] = None,
     records: Annotated[int | None, typer.Option(help="Use at most so many proxy records.")] = None,
     kind: Annotated[str | None, typer.Option(help="quadratic, power or piecewise. [default: the best]")] = None,
     monotone: Annotated[bool, typer.Option(help="Make the threshold never fall as the budget grows.")] = False,
     set: Annotated[list[str] | None, typer.Option("--set", help="Hyper-parameters, e.g. rate=0.1.")] = None,
+    workers: WorkerCount = None,
     store: Annotated[Path, typer.Option(help="The folder for the simulations.")] = Path(".sordino"),
     as_json: Json = False,
 ) -> None:
@@ -46,16 +50,22 @@ def fit(
         raise UserError(f"{out} is a folder: name the file that the curve goes to, for example {out / 'curve.json'}.")
     picture = out.with_suffix(".png")
     check_picture(picture)
-    keys = {"data": data, "data_dir": data_dir, "clients": clients, "rounds": rounds, "model": model}
-    curve, points, grid = fit_curve(
-        keys | {"records": records, "store": store, "set": dict(setting(text) for text in set or [])},
-        numbers(epsilons),
-        numbers(clips),
-        seeds,
-        kind,
-        monotone,
-        tell=lambda line: typer.echo(line, err=True),
-    )
+    keys: dict[str, Any] = {"data": data, "data_dir": data_dir, "records": records, "partition": partition}
+    keys |= {"clients": clients, "rounds": rounds, "delta": delta, "model": model, "workers": workers, "store": store}
+    keys["set"] = dict(setting(text) for text in set or [])
+    budgets, thresholds = numbers(epsilons), numbers(clips)
+    simulations = len(budgets) * len(thresholds) * seeds
+    with watched(as_json) as watch:
+        curve, points, grid = fit_curve(
+            keys,
+            budgets,
+            thresholds,
+            seeds,
+            kind,
+            monotone,
+            tell=lambda line: typer.echo(line, err=True),
+            watch=watch(f"{simulations} simulations", simulations * rounds),
+        )
     save(curve, out)
     draw(curve, points, picture)
     if as_json:

@@ -92,11 +92,13 @@ def run(
     prepared = prepare(chosen)
     reasons = prepared.choice.reasons if explain else []
     if not as_json:
-        for sentence in reasons:
+        for sentence in (*reasons, *(f"Note: {note}" for note in prepared.notes)):
             typer.echo(sentence)
     with watched(as_json) as watch:
         result = start(prepared, watch=watch(None, chosen.rounds))
-    _show_result(result | ({"execution": reasons} if explain else {}), chosen.store, as_json)
+    told = [] if as_json else prepared.notes  # before the run
+    shown_after = {"notes": [note for note in result["notes"] if note not in told]}
+    _show_result(result | shown_after | ({"execution": reasons} if explain else {}), chosen.store, as_json)
 
 
 def resume(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from sordino.method import Budget, Method
 from sordino.methods.bases import RecordLevel
 from sordino.privacy.allowance import Allowance, Noise
 from sordino.privacy.noise import Seeded
+from sordino.privacy.outlook import Outlook
 from sordino.privacy.plan import check_delta, default_delta, multiplier_for
 from sordino.privacy.records import RecordPlan, plan_records, plan_without_noise
 from sordino.privacy.release import check_steps
@@ -113,8 +115,9 @@ def prepare(
     module = models.build(name, data.shape, data.classes, **experiment.model_options())
     coarse = bf16.decide(experiment.precision, experiment.device, module, data.shape, method.batch, resumed)
     learner, initial = Learner(module, coarse.precision), flatten(module)
-    check_steps(method.steps(), method.unit, method.public_memory(initial, learner.layout))
     schedule = Schedule.of(experiment.rounds, len(data.clients), experiment.participation)
+    method, choices = _planned(experiment, method, data, schedule)
+    check_steps(method.steps(), method.unit, method.public_memory(initial, learner.layout))
     choice = choose(experiment, method, learner, data, schedule.cohort)
     spending = _spending(experiment, method, data, schedule)
     with single_threaded():
@@ -136,12 +139,18 @@ def prepare(
         budget=spending.budget,
         allowance=spending.allowance,
         identity=identity_of(
-            experiment.decisive() | {"made": repr(method)}, data.fingerprint, type(method), type(module)
+            experiment.decisive() | {"made": repr(method)} | _read(method), data.fingerprint, type(method), type(module)
         ),
         compiled=decision.made,
-        notes=spending.notes + coarse.notes + (method.notes(schedule, spending.budget) if noised else []),
+        notes=spending.notes + choices + coarse.notes + (method.notes(schedule, spending.budget) if noised else []),
         disclosed=data.disclosed + (method.discloses() if noised else []),
     )
+
+
+def _read(method: Method) -> dict[str, Any]:
+    """What a method reads from files, as a key of what decides a run."""
+    found = method.read()
+    return {"read": found} if found else {}
 
 
 def _check_execution(experiment: Experiment, method: Method) -> None:
@@ -176,6 +185,25 @@ class _Spending:
     notes: list[str]
 
 
+def _planned(
+    experiment: Experiment, method: Method, data: FederatedData, schedule: Schedule
+) -> tuple[Method, list[str]]:
+    """The method with the choices that it makes from what records can pay for, and a sentence on each."""
+    if not isinstance(method, RecordLevel) or not method.is_private():
+        return method, []
+    delta = experiment.delta or default_delta(int(data.train.sizes.max()))
+    budgets = _budgets(experiment, method, schedule)
+    return method.planned(Outlook(data.train.sizes, budgets, delta, schedule.turns, experiment.noise_multiplier))
+
+
+def _budgets(experiment: Experiment, method: RecordLevel, schedule: Schedule) -> np.ndarray:
+    """The epsilon that each client allows; infinite where only the noise is given, and nobody is stopped."""
+    if experiment.noise_multiplier is not None and experiment.epsilon is None and method.budgets is None:
+        return np.full(schedule.clients, np.inf)
+    random = np.random.default_rng(Seeded(experiment.seed).key("budgets"))
+    return method.client_budgets(schedule.clients, experiment.epsilon or DEFAULT_EPSILON, random)
+
+
 def _spending(experiment: Experiment, method: Method, data: FederatedData, schedule: Schedule) -> _Spending:
     """How much noise the budget asks for, and at which delta."""
     records = data.train.sizes
@@ -187,7 +215,7 @@ def _spending(experiment: Experiment, method: Method, data: FederatedData, sched
     if experiment.colluders >= minimum:
         raise UserError(f"With {experiment.colluders} colluders among {minimum} clients no honest noise is left.")
     if not method.is_private():
-        plan = _plan_without_noise(method, data, schedule, experiment.seed) if method.unit == "record" else None
+        plan = _plan_without_noise(experiment, method, data, schedule) if method.unit == "record" else None
         return _Spending(Budget(delta, 0.0), Allowance(records=plan), [])
     published = method.variant == "paper"
     notes = check_delta(delta, units, method.unit, experiment.allow_vacuous_delta or published)
@@ -216,11 +244,8 @@ def _record_plan(
 ) -> RecordPlan:
     """What each client's records pay: from the clients' budgets, or from a given noise multiplier."""
     method = _record_level(method)
-    epsilon, needs = experiment.epsilon or DEFAULT_EPSILON, method.record_needs()
-    budgets = _client_budgets(method, schedule, epsilon, experiment.seed)
+    needs, budgets = method.record_needs(), _budgets(experiment, method, schedule)
     multiplier = experiment.noise_multiplier
-    if multiplier is not None and experiment.epsilon is None and method.budgets is None:
-        budgets = np.full(schedule.clients, np.inf)  # the noise decides: nobody is stopped
     # Where the noise is given, who has budget left may take the turns of those who have none.
     stops = multiplier is not None and method.varied == "noise"
     takes_over = stops and np.isfinite(budgets).all() and not needs.means
@@ -248,12 +273,12 @@ def _record_plan(
     return plan
 
 
-def _plan_without_noise(method: Method, data: FederatedData, schedule: Schedule, seed: int) -> RecordPlan:
+def _plan_without_noise(experiment: Experiment, method: Method, data: FederatedData, schedule: Schedule) -> RecordPlan:
     """The batches and steps of a record-level method in a run without privacy."""
     method = _record_level(method)
     return plan_without_noise(
         data.train.sizes.tolist(),
-        _client_budgets(method, schedule, DEFAULT_EPSILON, seed),
+        _budgets(experiment, method, schedule),
         batch=method.batch,
         epochs=method.epochs,
         turns=schedule.turns,
@@ -269,7 +294,3 @@ def _record_level(method: Method) -> RecordLevel:
             "that, which knows the clients' budgets."
         )
     return method
-
-
-def _client_budgets(method: RecordLevel, schedule: Schedule, epsilon: float, seed: int) -> np.ndarray:
-    return method.client_budgets(schedule.clients, epsilon, np.random.default_rng(Seeded(seed).key("budgets")))

@@ -7,16 +7,30 @@ threshold, chosen by a DDPG agent from how its loss and accuracy develop.
 
 `sound`: for the grouping each client releases the noisy second-moment matrix of its records after a public random
 projection; the agent reads noised means over validation records that are disjoint from the training records; both are
-charged. Thresholds follow from what was paid for.
+charged. Thresholds follow from what was paid for. What a budget cannot pay for is left out, and a note before the run
+says so: where no affordable share of epsilon lets a gap between clients show, all stay in one cluster; where the noise
+hides how thresholds differ, there is no agent and C stays fixed.
 
 `paper`: singular vectors, losses and accuracies leave as they are, so epsilon is infinite; what the noisy gradients
 alone would cost, if thresholds were public, is printed beside it. The published noise, calibrated to a sensitivity in
 parameter space but added to a sum of gradients, is far too small for its epsilon.
 
-Departures: subspaces are orthonormal and angles true principal angles (the released code takes the smallest angle of
-single vectors, sign included); one agent is shared by all clients, which take part about ten times each; the critic's
-target uses the target policy's next action (the released code uses the last one); the proximal step's first
-coefficient is 1 (1/(2 eta) = 50 would pin the model). Averages are uniform, since sizes are private.
+Departures.
+- Grouping: subspaces are orthonormal, of each class (the paper: of all records at once), and angles are true principal
+  angles (the released code takes the smallest angle of single vectors, sign included). Linkage is by the mean over
+  pairs, the released code's by the mean of two rows. `paper` puts no noise on the singular vectors: the paper says
+  Gaussian noise, without a size or a sensitivity, the released code adds none, and none that is honest leaves groups.
+- Proximal step: its first coefficient is 1 as in the released code (the paper's 1/(2 eta) = 50 would pin the model);
+  its anchor is the cluster's average before the step; cosines are cut at 0 and divided by their sum over the other
+  clusters (the paper's Eq. 4.6 has a sum too many, the released code takes exp(-distance)). A cluster of which nobody
+  took part keeps its model, and the others still learn from it.
+- Agent: one is shared by all clients, which take part about ten times each. The critic's target uses the target
+  policy's next action (the released code: the last one). Adam's rate is 1e-2 for the critic (released: 1e-3), with 4
+  steps for each new transition on 16 of them (released: 1 step on 2), because otherwise the agent ends at an end of
+  its range. Thresholds lie on a logarithmic scale from 0.1 to 10 (the published scale is lost). Every client's first
+  action is random: one cycle. The reward counts accuracy from 0 to 1, not in percent.
+- Clients take turns, where the paper draws each round's clients at random; averages are uniform, since sizes are
+  private. DP-AGR, a rival in the paper, is replaced by a rule that can also rise (`parts/record_thresholds.py`).
 
 | paper | code |
 |---|---|
@@ -28,22 +42,28 @@ coefficient is 1 (1/(2 eta) = 50 would pin the model). Averages are uniform, sin
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from sordino.learning.descent import InPlace
 from sordino.message import Each
-from sordino.method import Count, Federation, Message, NotNegative, Result, Share, State, Variant
+from sordino.method import LEAST_SHARE, Count, Federation, Message, NotNegative, Positive, Result, State, Variant
 from sordino.methods.bases import RecordLevel
 from sordino.named import Named
 from sordino.parts import clustering
 from sordino.parts.record_thresholds import Fixed, Learned, Percentile, RecordThreshold
+from sordino.privacy.accountant import epsilon_of
 from sordino.privacy.gradients import PrivateRecords
-from sordino.privacy.release import Bare, Follows, Gradients, Matrix, Releases, sends
+from sordino.privacy.outlook import Outlook
+from sordino.privacy.records import held_out_count
+from sordino.privacy.release import Bare, Gradients, Matrix, Releases, sends
+
+MOST = 0.5
+"""The largest share of epsilon that the grouping is given: training then needs about a fifth more noise."""
 
 Clipping = Annotated[RecordThreshold, Named({"ddpg": Learned, "fixed": Fixed, "percentile": Percentile})]
 
@@ -59,8 +79,8 @@ class AdaDPCFL(RecordLevel):
     }
 
     clipping: Clipping = Learned()
-    """How thresholds are chosen: `ddpg` (the paper's), `fixed`, or `percentile` of a client's noisy gradient norms
-    over its last participations (DP-AGR)."""
+    """How thresholds are chosen: `ddpg` (the paper's), `fixed`, or near a `percentile` of a client's gradient norms (in
+    the place of DP-AGR)."""
     angle: NotNegative | None = None
     """Where clusters are kept apart: gamma. An angle in degrees (`paper`; without one, in the largest gap), or a
     distance in units of what noise and the draw of records explain (`sound`; without one, just above 1)."""
@@ -68,9 +88,13 @@ class AdaDPCFL(RecordLevel):
     """Singular vectors of a subspace: p. PACFL's script: 3."""
     dimensions: Count = 8
     """To how many dimensions records are projected before their second moments are released."""
-    cluster_share: Share = 0.2
-    """The share of epsilon that the grouping costs. On Fashion-MNIST groups are found from an epsilon of about 0.5 with
-    600 records a client, and of 1 with 300."""
+    cluster_share: Annotated[float, Field(ge=0, le=1 - LEAST_SHARE, allow_inf_nan=False)] | None = None
+    """The share of epsilon that the grouping costs; 0: clients are not grouped. Without one, as much as it takes for
+    clients that are `gap` apart to be told apart; where that is more than half, clients are not grouped."""
+    gap: Positive = 0.35
+    """How different clients are expected to be: the distance (Frobenius) of the second moments of their projected
+    records, each divided by its trace. Clients with two labels each and none in common are 0.49 apart in the median on
+    Fashion-MNIST and 0.34 on MNIST."""
     proximity: NotNegative = 0.1
     """How strongly clusters learn from each other: L. 0: not at all (PACFL). Paper: 1, 0.1, 0.01."""
 
@@ -83,7 +107,7 @@ class AdaDPCFL(RecordLevel):
             threshold=self.clipping.begin(fed, self.clip),
         )
         for t in fed.rounds(server):
-            if t == 0:
+            if t == 0 and self._groups:
                 self._group(fed, server, model)
             who = torch.as_tensor(list(fed.sample()))
             for cluster in range(len(server.models)):
@@ -108,20 +132,27 @@ class AdaDPCFL(RecordLevel):
     @sends(lambda self: self._trained())
     def local(self, message: Message, me: dict[str, Tensor], data: PrivateRecords) -> Result:
         start = message["global"]
-        model, optimizer = start.clone(), InPlace(self.optimizer, self.rate, self.momentum)
-        norms = []
-        for _ in range(data.steps):
-            gradient = data.gradient(model)
-            norms.append(without_noise(gradient, data))
-            model = optimizer.step(model, gradient)
-        sent: dict[str, Any] = {"update": model - start, "norm": torch.stack(norms).mean()}
-        sent |= self.clipping.tell(model, data, bare=self.variant == "paper")
+        model = self.trained(start, data)
+        sent: dict[str, Any] = {"update": model - start}
+        sent |= self.clipping.tell(start, model, data, bare=self.variant == "paper")
         return Result(send=sent, keep={"model": model}, start=start)
+
+    def planned(self, outlook: Outlook) -> tuple[AdaDPCFL, list[str]]:
+        if self.variant == "paper":  # what leaves bare has no noise to learn or to group in spite of
+            return self, []
+        clipping, notes = self.clipping.planned(outlook, len(outlook.sizes))
+        chosen = replace(self, clipping=clipping)
+        if self.cluster_share is not None:
+            return chosen, notes
+        share, note = chosen._share(outlook)
+        return replace(chosen, cluster_share=share), [*notes, note]
 
     def shared_models(self, state: State, clients: int) -> tuple[Tensor, Tensor]:
         return state.models, state.clusters
 
     def pictures(self, state: State, folder: Path) -> None:
+        if not self._groups:
+            return
         unit = "angle in degrees" if self.variant == "paper" else "distance"
         clustering.draw(state.distances.numpy(), state.clusters.numpy(), folder / "clusters.png", unit)
 
@@ -132,11 +163,35 @@ class AdaDPCFL(RecordLevel):
     def _description(self) -> Releases:
         if self.variant == "paper":
             return {"subspace": Bare("singular vectors of the records leave for the clustering")}
-        return {"moments": Matrix(share=self.cluster_share)}
+        if not self._groups:
+            return {}
+        return {"moments": Matrix(share=MOST if self.cluster_share is None else self.cluster_share)}
 
     def _trained(self) -> Releases:
-        made = {"update": Gradients(clip="clip"), "norm": Follows("update")}
-        return {**made, **self.clipping.releases(bare=self.variant == "paper")}
+        return {"update": Gradients(clip="clip"), **self.clipping.releases(bare=self.variant == "paper")}
+
+    @property
+    def _groups(self) -> bool:
+        return self.variant == "paper" or self.cluster_share != 0
+
+    def _share(self, outlook: Outlook) -> tuple[float, str]:
+        """The share of epsilon with which a gap between clients of middling size shows, 0 if it takes too much; and a
+        sentence on it."""
+        records = max(1, outlook.records - held_out_count(outlook.records, self.record_needs().held_out))
+        noise = clustering.noise_that_shows(records, self.dimensions, self.gap)
+        alike = f"clients with {records} training records whose second moments differ by {self.gap:g}"
+        if not math.isfinite(outlook.epsilon):
+            if (outlook.multiplier or 0.0) <= noise:
+                return MOST, f"Clients are grouped: the given noise lets {alike} be told apart."
+            return 0.0, f"Clients are not grouped, and share one model: the given noise would hide {alike}."
+        needed = epsilon_of(1 / noise, outlook.delta) if noise > 0 else math.inf
+        share = max(needed / outlook.epsilon, 0.01)
+        if share <= MOST:
+            return share, f"The grouping gets {share:.0%} of epsilon: enough to tell {alike} apart."
+        return 0.0, (
+            f"Clients are not grouped, and share one model: to tell {alike} apart takes an epsilon of {needed:.2g}, "
+            f"and at most {MOST:.0%} of {outlook.epsilon:g} may go there; set cluster_share to insist."
+        )
 
     def _group(self, fed: Federation, server: State, model: Tensor) -> None:
         """Find the clusters from what the clients describe."""
@@ -162,9 +217,3 @@ class AdaDPCFL(RecordLevel):
         """A basis of the first singular vectors of all classes, filled up with zeros to so many columns."""
         basis = clustering.class_subspace(x.flatten(1), y, self.vectors)[:, :width].float()
         return torch.cat([basis, basis.new_zeros(len(basis), width - basis.shape[1])], dim=1)
-
-
-def without_noise(gradient: Tensor, data: PrivateRecords) -> Tensor:
-    """An estimate of the gradient's norm from the noisy gradient alone: its energy less that of the noise."""
-    energy = gradient.square().sum() - len(gradient) * data.deviation**2
-    return energy.clamp(min=(0.05 * data.clip) ** 2).sqrt()

@@ -18,6 +18,7 @@ from sordino.parts.augmentation import Augmentation, change_of
 from sordino.parts.ppo_threshold import LearnedThreshold
 from sordino.parts.thresholds import Fixed, LayerWise, Median, Quantile, Threshold
 from sordino.privacy.gradients import PrivateRecords
+from sordino.privacy.outlook import Outlook
 from sordino.privacy.records import Varied
 from sordino.privacy.release import Unit
 
@@ -70,6 +71,10 @@ class RecordLevel(Method):
     budgets: str | None = None
     """The clients' own budgets instead of one for all: `0.05:0.6,0.1:0.3,1:0.1` deals epsilons by shares, `1,8,2,4`
     names one for each client."""
+
+    def planned(self, outlook: Outlook) -> tuple[RecordLevel, list[str]]:
+        """The method with choices made that depend on what records can pay for, and a sentence on each."""
+        return self, []
 
     def trained(
         self, model: Tensor, data: PrivateRecords, pull: Pull | None = None, steps: int | None = None

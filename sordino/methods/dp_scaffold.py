@@ -81,7 +81,7 @@ class DPScaffold(RecordLevel):
         for _ in range(data.steps):
             model = optimizer.step(model, data.gradient(model) + correction)
         change = -message["variate"] - (model - start) / reach(data.steps, self.rate, self.momentum)
-        sent = {"update": model - start, "change": change, **self.threshold.tell(model, data, bare=True)}
+        sent = {"update": model - start, "change": change, **self.threshold.tell(start, model, data, bare=True)}
         return Result(send=sent, keep={"model": model, "variate": me["variate"] + change}, start=start)
 
     def memory(self, model: Tensor) -> dict[str, Tensor]:

@@ -12,14 +12,22 @@ whose budget would be exceeded takes no further part. The curve is held to the r
 step releases a noisy gradient; the true figures are printed. Budgets below 0.183 cannot come from that accountant
 (its bound for infinite noise at delta = 1e-5), and are refused.
 
+`curve_sets = "weights"` is a control, not the paper's: a client with a larger threshold also counts more in the mean,
+and by the curve that is a client with less noise. The control keeps the second and leaves out the first: every client
+clips at `clip`, and its update is weighed by F(epsilon_i). Where every record is clipped and a round is one step, the
+two are the same method.
+
 Departures: weights p_i are uniform (the paper's weights over the sampled clients do not sum to one, and sizes are
-private under add/remove neighbours). `hot_start`, which the paper uses but does not define, trains the first model on
-the public records.
+private under add/remove neighbours). Clients take turns, where the paper draws each round's clients at random.
+`hot_start`, which the paper uses but does not define, trains the first model on the public records. The curve's
+outliers are found by interquartile ranges of what is left beside the trend of log C over log epsilon (the paper: of C
+itself, where the ends of a steep curve are outliers); the curve is a power law or piecewise linear where that predicts
+left-out points better than the paper's quadratic.
 
 | paper | code |
 |---|---|
 | epsilon_i, z_i | the client's plan |
-| F, lambda(t) (Eq. 8, 9) | `parts/curves.py`: `Curve`, `plateau_then_cosine` |
+| F, lambda(t) (Eq. 8, 9) | `parts/curves.py`: `Curve`, `plateau_then_cosine`; fitted by `experiment/curve_fitting.py` |
 | r_s, lambda_min | `plateau`, `floor` |
 | T, B, eta | rounds, `batch`, `rate` |
 """
@@ -27,9 +35,9 @@ the public records.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -38,7 +46,7 @@ from torch import Tensor
 
 from sordino.errors import UserError
 from sordino.message import Each
-from sordino.method import Budget, Federation, Message, Result, Schedule, Share, Variant
+from sordino.method import Budget, Federation, Message, Replies, Result, Schedule, Share, Variant
 from sordino.methods.bases import RecordLevel
 from sordino.parts.curves import PUBLISHED, Curve, load_curve, plateau_then_cosine
 from sordino.privacy.gradients import PrivateRecords
@@ -59,6 +67,9 @@ class PACDP(RecordLevel):
     curve: str | None = None
     """The curve F: a file made by `sordino curve fit`, or a published one: `mnist`, `cifar10`. Without one, `clip` is
     every client's threshold."""
+    curve_sets: Literal["thresholds", "weights"] = "thresholds"
+    """What follows from the curve: every client's threshold (the paper), or, as a control, how much its update counts,
+    while every client clips at `clip`."""
     plateau: Share = 0.6
     """The share of rounds before the threshold falls: r_s. Paper: 0.6."""
     floor: Share = 0.1
@@ -69,12 +80,13 @@ class PACDP(RecordLevel):
     """Passes over the public records."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
-        thresholds = self._thresholds(fed.record_plan.budgets)
+        budgets = fed.record_plan.budgets
+        thresholds, weights = self._thresholds(budgets), self._weights(budgets)
         server = fed.state(model=lambda: self._hot(fed, model) if self.hot_start else model)
         for t in fed.rounds(server):
             clips = thresholds * plateau_then_cosine(t, fed.schedule.rounds, self.plateau, self.floor)  # Eq. 8
             got = fed.ask(fed.sample(), self.local, {"global": server.model, "clip": Each(clips)})
-            server.model = server.model + got.mean("update")
+            server.model = server.model + _average(got, weights)
 
     @sends(lambda self: {"update": Gradients(clip="clip")})
     def local(self, message: Message, me: dict[str, Tensor], data: PrivateRecords) -> Result:
@@ -92,6 +104,9 @@ class PACDP(RecordLevel):
                 f"The curve {self.curve} was fitted on the very data that it would help to protect, and its thresholds "
                 "would disclose them: fit one on other, public data (`sordino curve fit --data ...`)."
             )
+
+    def read(self) -> dict[str, Any]:
+        return {} if self.curve is None or self.curve in PUBLISHED else {"curve": asdict(self._curve(self.curve))}
 
     def notes(self, schedule: Schedule, budget: Budget) -> list[str]:
         if self.curve is None:
@@ -121,10 +136,21 @@ class PACDP(RecordLevel):
         return min(needed)
 
     def _thresholds(self, budgets: np.ndarray) -> Tensor:
-        """F(epsilon_i) for each client."""
-        if self.curve is None or self.privacy == "none":
+        """Each client's threshold before the schedule."""
+        if self.curve is None or self.curve_sets == "weights" or self.privacy == "none":
             return torch.full((len(budgets),), self.clip)
-        curve = self._curve(self.curve)
+        return self._along_the_curve(self.curve, budgets)
+
+    def _weights(self, budgets: np.ndarray) -> Tensor | None:
+        """How much each client's update counts, one in the mean over all clients; None where all count alike."""
+        if self.curve is None or self.curve_sets == "thresholds":
+            return None
+        found = self._along_the_curve(self.curve, budgets)
+        return found / found.mean()
+
+    def _along_the_curve(self, name: str, budgets: np.ndarray) -> Tensor:
+        """F(epsilon_i) for each client."""
+        curve = self._curve(name)
         return torch.tensor([curve(float(epsilon)) for epsilon in budgets])
 
     @staticmethod
@@ -136,3 +162,10 @@ class PACDP(RecordLevel):
         for _ in range(self.hot_start_epochs):
             model = descent.epoch(model)
         return model
+
+
+def _average(got: Replies, weights: Tensor | None) -> Tensor:
+    """The mean update, each client's times its weight where there are weights."""
+    if weights is None:
+        return got.mean("update")
+    return weights[list(got.who)] @ got.rows("update") / len(got.who)

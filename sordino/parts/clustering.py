@@ -10,6 +10,7 @@ the chance of the draw are: 1 for two clients of the same distribution, whatever
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -103,6 +104,18 @@ def moment_threshold(dimensions: int) -> float:
     Noise in k^2/2 free entries makes the distance of two alike clients 1 with a deviation of about 1/k.
     """
     return 1 + 2.4 / dimensions
+
+
+def noise_that_shows(records: float, dimensions: int, gap: float) -> float:
+    """The largest deviation of noise with which two clients of so many records that are `gap` apart are told apart.
+
+    `gap` is the Frobenius distance of their second moments at trace one, without chance. By chance the square of the
+    distance is 2 c with c = (k noise/records)^2 + 1/records, so that `moment_distances` gives sqrt(1 + gap^2/(2 c)) in
+    the middle. It must reach the threshold and one deviation more, 1 + 3.4/k. Records are taken to be of norm one after
+    the projection. Zero where records are too few without any noise.
+    """
+    chance = gap**2 / 2 / ((moment_threshold(dimensions) + 1 / dimensions) ** 2 - 1)
+    return records / dimensions * math.sqrt(max(0.0, chance - 1 / records))
 
 
 def clusters(matrix: np.ndarray, threshold: float | None = None) -> np.ndarray:

@@ -1,11 +1,12 @@
 """How each client's clipping threshold is chosen at record level, from one participation to the next.
 
 A rule keeps one threshold for each client in the server's state, as `clips`. Each client learns its own only. A rule
-that is to be private reads what was made of noisy gradients, or noised means over validation records.
+that is to be private reads noised means over validation records, which are disjoint from those that are trained on.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,10 +14,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from sordino.method import Count, Federation, Positive, Replies, Share
+from sordino.method import Federation, Positive, Replies, Share
 from sordino.parts.agents.ddpg import Ddpg, threshold
 from sordino.parts.agents.ppo import observation
 from sordino.privacy.gradients import PrivateRecords
+from sordino.privacy.outlook import Outlook
+from sordino.privacy.records import RecordNeeds
 from sordino.privacy.release import Average, Bare, Releases
 
 State = dict[str, Any]
@@ -24,6 +27,10 @@ State = dict[str, Any]
 
 class RecordThreshold:
     """A rule for the thresholds; this one keeps them as they are."""
+
+    def planned(self, outlook: Outlook, clients: int) -> tuple[RecordThreshold, list[str]]:
+        """The rule that is taken where records can pay for no more than this, and a sentence on the choice."""
+        return self, []
 
     def begin(self, fed: Federation, clip: float) -> State:
         """What is kept before the first round, with the `clips` of all clients."""
@@ -33,12 +40,12 @@ class RecordThreshold:
         """What each client must send for this rule, besides its model; `bare` as published, without noise."""
         return {}
 
-    def tell(self, model: Tensor, data: PrivateRecords, bare: bool) -> dict[str, Any]:
-        """What a client sends, under the names of `releases`; `model` is its trained model."""
+    def tell(self, start: Tensor, model: Tensor, data: PrivateRecords, bare: bool) -> dict[str, Any]:
+        """What a client sends, under the names of `releases`; it trained `model` from `start`."""
         return {}
 
     def following(self, state: State, members: Sequence[int], got: Replies, fed: Federation) -> State:
-        """What is kept once `members` have taken part; `got` has the mean `norm` of their noisy gradients."""
+        """What is kept once `members` have taken part and sent `got`."""
         return state
 
 
@@ -48,26 +55,60 @@ class Fixed(RecordThreshold):
 
 
 @dataclass(frozen=True)
-class Percentile(RecordThreshold):
-    """The 90th percentile of a client's gradient norms over its last participations, from noisy gradients (DP-AGR)."""
+class Quantile(RecordThreshold):
+    """Geometric adaptation to a quantile of the records' gradient norms (Andrew et al., NeurIPS 2021, Algorithm 1).
 
+    Each client tells, noised, which share of records that it has set aside have gradients within its threshold C at
+    the model it received; C <- C exp(rate (quantile - share)). They are disjoint from the training records, so this
+    takes nothing of their budget.
+    """
+
+    quantile: Share = 0.5
+    """Which quantile of the gradient norms the threshold aims at. Paper: 0.5."""
+    rate: Positive = 0.2
+    """How far the logarithm of the threshold moves for a share that is off by one. Paper: 0.2, over hundreds of
+    rounds."""
+    validation: Share = 0.1
+    """The share of a client's records set aside for it. The paper counts in the batch itself, of clients."""
+    low: Positive = 1e-6
+    """The smallest threshold."""
+    high: Positive = 1e6
+    """The largest."""
+
+    def releases(self, bare: bool) -> Releases:
+        return {"within": Average(0.0, 1.0, held_out=self.validation)}
+
+    def tell(self, start: Tensor, model: Tensor, data: PrivateRecords, bare: bool) -> dict[str, Any]:
+        return {"within": data.within(start)}
+
+    def following(self, state: State, members: Sequence[int], got: Replies, fed: Federation) -> State:
+        within = got.rows("within").squeeze(1)
+        known = within.nan_to_num(self.quantile).clamp(0, 1)  # a client of a single record has none to measure
+        clips, who = state["clips"].clone(), list(members)
+        moved = clips[who] * torch.exp(self.rate * (self.quantile - known))
+        clips[who] = moved.clamp(self.low, self.high)
+        return {**state, "clips": clips}
+
+
+@dataclass(frozen=True)
+class Percentile(Quantile):
+    """Near a high percentile of the client's gradient norms, followed quickly (in the place of DP-AGR).
+
+    DP-AGR takes the 90th percentile of the norms of gradients that were clipped and noised. No mean of clipped
+    gradients is longer than the threshold, so that such a threshold can only fall. This one rises where less than
+    nine tenths of the records are within it.
+    """
+
+    quantile: Share = 0.9
+    """The share of records whose gradients are to be within the threshold. DP-AGR: 0.9."""
+    rate: Positive = 1.0
+    """How far the logarithm of the threshold moves for a share that is off by one: clients take part a few times."""
+    validation: Share = 0.2
+    """The share of a client's records set aside to be measured."""
     low: Positive = 0.1
     """The smallest threshold."""
     high: Positive = 10.0
     """The largest."""
-    patience: Count = 5
-    """Over how many participations it looks back."""
-
-    def begin(self, fed: Federation, clip: float) -> State:
-        return {**super().begin(fed, clip), "norms": torch.full((fed.schedule.clients, self.patience), torch.nan)}
-
-    def following(self, state: State, members: Sequence[int], got: Replies, fed: Federation) -> State:
-        norms, clips = state["norms"].clone(), state["clips"].clone()
-        for client, (norm,) in zip(members, got.rows("norm"), strict=True):
-            norms[client] = norms[client].roll(1)
-            norms[client, 0] = norm
-            clips[client] = norms[client].nanquantile(0.9).clamp(self.low, self.high)
-        return {"clips": clips, "norms": norms}
 
 
 @dataclass(frozen=True)
@@ -84,6 +125,29 @@ class Learned(RecordThreshold):
     """The share of a client's records set aside for the agent's metrics."""
     loss_bound: Positive = 4.0
     """Losses are held to [0, this] before they are averaged."""
+    effect: Positive = 0.1
+    """The smallest difference in reward between small and large thresholds that matters. Where noise would hide it, C
+    stays fixed instead; a large number insists on the agent."""
+
+    def planned(self, outlook: Outlook, clients: int) -> tuple[RecordThreshold, list[str]]:
+        deviation = self.reward_deviation(outlook)
+        rewards = max(1, (clients if self.agents == "shared" else 1) * (outlook.turns - 1))
+        # Twice the standard error of the difference between two halves of the rewards.
+        visible = 2 * 2 * deviation / math.sqrt(rewards)
+        told = f"The noise in each of the agent's {rewards:,} rewards will have a deviation of {deviation:.2g}"
+        if visible <= self.effect:
+            return self, [f"{told}: differences between thresholds from {visible:.2g} on can be learned."]
+        return Fixed(), [
+            f"{told}: differences between thresholds below {visible:.2g} could not be learned, and {self.effect:g} "
+            "matters. So there is no agent: C stays fixed, and all records are trained on. More clients or records, "
+            "a larger epsilon, or clipping.effect change that."
+        ]
+
+    def reward_deviation(self, outlook: Outlook) -> float:
+        """Of the noise in a reward: the change from one turn to the next of a loss and of an accuracy."""
+        plan = outlook.plan(RecordNeeds(means=2, held_out=self.validation))
+        spreads = [release.spread(int(plan.validation[0])) for release in self._averages().values()]
+        return math.sqrt(2) * float(plan.mean_multipliers[0]) * math.hypot(*spreads)
 
     def begin(self, fed: Federation, clip: float) -> State:
         clients = fed.schedule.clients
@@ -94,10 +158,13 @@ class Learned(RecordThreshold):
         if bare:
             why = "the agent reads each client's {} as it is"
             return {name: Bare(why.format(name)) for name in ("loss", "accuracy")}
-        ranges = {"loss": (0.0, self.loss_bound), "accuracy": (0.0, 1.0)}
-        return {name: Average(low, high, held_out=self.validation) for name, (low, high) in ranges.items()}
+        return dict(self._averages())
 
-    def tell(self, model: Tensor, data: PrivateRecords, bare: bool) -> dict[str, Any]:
+    def _averages(self) -> dict[str, Average]:
+        ranges = {"loss": self.loss_bound, "accuracy": 1.0}
+        return {name: Average(0.0, high, held_out=self.validation) for name, high in ranges.items()}
+
+    def tell(self, start: Tensor, model: Tensor, data: PrivateRecords, bare: bool) -> dict[str, Any]:
         return dict(zip(("loss", "accuracy"), data.raw_metrics(model) if bare else data.judged(model), strict=True))
 
     def following(self, state: State, members: Sequence[int], got: Replies, fed: Federation) -> State:
@@ -108,8 +175,9 @@ class Learned(RecordThreshold):
 
     def _acted(self, state: State, client: int, now: Tensor, fed: Federation) -> State:
         """Reward the client's last action, learn from it, and choose the next."""
-        # An agent of one's own has ten participations or so to learn from: it may explore at random twice.
-        agent, name = (Ddpg(), "shared") if self.agents == "shared" else (Ddpg(warm=2), str(client))
+        # Every client's first action is drawn at random: one cycle, in which all have acted once.
+        clients = fed.schedule.clients
+        agent, name = (Ddpg(warm=clients), "shared") if self.agents == "shared" else (Ddpg(warm=1), str(client))
         random = fed.random("agent", client)
         mind = state["agents"].get(name) or agent.begin(fed.random("begin", name))
         before = state["seen"][client].clone()

@@ -45,7 +45,6 @@ class PrivateRecords:
         self.__bare = (x, y) if bare else None
         self.__x, self.__y = x[~validation], y[~validation]
         self.__bookkeeper, self.__exit, self.__compiled = bookkeeper, exit, compiled
-        self.__norms: list[Tensor] = []
 
     @property
     def layout(self) -> Layout:
@@ -79,18 +78,7 @@ class PrivateRecords:
         batch size. With one threshold for each layer C^2 is the sum of their squares.
         """
         total = self._exit.pass_sum(len(self.__y), lambda chosen: self._clipped_sum(flat, chosen.to(flat.device)))
-        gradient = total.div_(self.expected_batch)
-        self.__norms.append(torch.linalg.vector_norm(gradient))
-        return gradient
-
-    def mean_norm(self) -> Tensor:
-        """The mean norm of the noisy gradients taken so far, each without the energy of its noise: paid for with them.
-
-        No single one counts as less than a twentieth of the threshold, because what is left of its energy may be
-        negative.
-        """
-        noise = self.layout.size * self.deviation**2
-        return (torch.stack(self.__norms).square() - noise).clamp(min=(0.05 * self.clip) ** 2).sqrt().mean()
+        return total.div_(self.expected_batch)
 
     def within(self, flat: Tensor) -> Sealed:
         """Whether the gradient of each validation record is within the threshold (0 or 1), sealed, to be sent as an

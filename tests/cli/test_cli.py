@@ -9,6 +9,7 @@ import pytest
 from helpers import COMMAND, QUICK, command, process, refused
 
 from sordino.experiment.config import Experiment
+from sordino.experiment.store import Store
 
 RESULT_KEYS = {
     *("run", "method", "variant", "rounds", "accuracy", "epsilon", "delta", "unit", "not_covered", "seconds"),
@@ -380,3 +381,24 @@ def test_an_interrupted_command_says_how_to_go_on(monkeypatch: pytest.MonkeyPatc
     outcome = command("run", *QUICK, "--store", tmp_path, "--json")
     assert outcome.code == 130
     assert "sordino resume RUN" in outcome.err
+
+
+def test_notes_are_told_before_the_run(tmp_path: Path) -> None:
+    """A person reads them before the first round, and not once more after the last; a script finds them in the JSON."""
+    given = (*QUICK, "--method=adadp-cfl", "--epsilon=1", "--set=batch=1000", f"--store={tmp_path}")
+    outcome = command("run", *given)
+    assert outcome.code == 0, outcome
+    assert outcome.out.index("C stays fixed") < outcome.out.index("accuracy")
+    assert outcome.out.count("C stays fixed") == 1
+    assert any("C stays fixed" in note for note in command("run", *given, "--json").document["notes"])
+
+
+def test_a_curve_is_fitted_with_partition_delta_workers_and_progress(tmp_path: Path) -> None:
+    grid = ("--epsilons=2,4,8", "--clips=0.5", "--clients=4", "--rounds=1", "--set=epochs=1", "--set=batch=1000")
+    more = ("--partition=dirichlet:5", "--delta=1e-6", "--workers=1", f"--store={tmp_path / 'store'}")
+    outcome = command("curve", "fit", tmp_path / "curve.json", *grid, *more)
+    assert outcome.code == 0, outcome
+    assert "3 simulations: round 3/3" in outcome.err
+    assert "best threshold 0.5" in outcome.err
+    kept = [row.configuration for row in Store(tmp_path / "store").all()]
+    assert {(row["partition"], row["delta"], row["workers"]) for row in kept} == {("dirichlet:5", 1e-6, 1)}

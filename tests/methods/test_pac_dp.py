@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import sordino
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.curve_fitting import fit_curve
 from sordino.experiment.prepare import deal, prepare
+from sordino.experiment.run import carry_on, register, resume
 from sordino.experiment.store import Store
 from sordino.methods.pac_dp import PACDP
-from sordino.parts.curves import PUBLISHED, Curve, save
+from sordino.parts.curves import PUBLISHED, Curve, plateau_then_cosine, save
 from sordino.privacy.gate import Gate
 
 KEYS = {"method": "pac-dp", "clients": 4, "partition": "iid", "rounds": 3, "delta": 1e-5}
@@ -138,6 +142,89 @@ def fitted(folder: Path) -> Curve:
     curve, _, _ = fit_curve(keys, [4.0, 6.0, 8.0], [0.5, 1.0])
     save(curve, folder / "curve.json")
     return curve
+
+
+def test_what_is_simulated_is_the_method_with_its_schedule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thresholds fall in the simulations as they will where the curve is used: 1, 1, then lambda(2) for 3 rounds."""
+    clipped, told = [], []
+    sampled = Gate.gradients
+
+    def watched(self: Gate, question: int, client: int, clip: torch.Tensor) -> Any:
+        clipped.append((question, float(clip)))
+        return sampled(self, question, client, clip)
+
+    monkeypatch.setattr(Gate, "gradients", watched)
+    keys = PROXY | {"rounds": 3, "workers": 1, "delta": 1e-6, "store": tmp_path, "set": WHOLE}
+    fit_curve(keys, [4.0, 6.0, 8.0], [0.5], watch=told.append)
+    lambdas = [plateau_then_cosine(t, 3) for t in range(3)]
+    assert lambdas[2] < 0.8
+    assert len(clipped) == 3 * 3 * 4
+    for question, clip in clipped:
+        assert clip == pytest.approx(0.5 * lambdas[question], rel=1e-6)
+    assert [(report.round, report.rounds) for report in told] == [(place, 9) for place in range(9)]
+    runs = Store(tmp_path).all()
+    assert {(row.method, row.configuration["delta"], row.configuration["partition"]) for row in runs} == {
+        ("pac-dp", 1e-6, "iid")
+    }
+
+
+def test_a_curves_content_decides_the_run_and_not_its_path_alone(tmp_path: Path) -> None:
+    def identity() -> str:
+        return prepare(
+            Experiment.make(KEYS, {"store": tmp_path, "epsilon": 1, "set": WHOLE | {"curve": str(path)}})
+        ).identity
+
+    path = tmp_path / "curve.json"
+    save(PUBLISHED["mnist"], path)
+    before = identity()
+    assert identity() == before
+    save(PUBLISHED["cifar10"], path)
+    assert identity() != before
+
+
+def test_a_run_is_not_resumed_with_another_curve(tmp_path: Path) -> None:
+    path = tmp_path / "curve.json"
+    save(PUBLISHED["mnist"], path)
+    chosen = Experiment.make(KEYS, {"store": tmp_path, "epsilon": 1, "set": WHOLE | {"curve": str(path)}})
+    store = Store(tmp_path)
+    run = register(prepare(chosen), store)
+    save(PUBLISHED["cifar10"], path)
+    with pytest.raises(UserError):
+        resume(run, store)
+
+
+def test_weights_in_the_place_of_thresholds(tmp_path: Path) -> None:
+    """Where every record is clipped and a round is one step, weighing clients by the curve and clipping them by it are
+    the same, noise included, if the common threshold is the curve's mean."""
+    budgets = {"budgets": "0.1,1,0.5,2"}
+    clips = torch.tensor([PUBLISHED["mnist"](epsilon) for epsilon in (0.1, 1, 0.5, 2)]) / 1000
+    curve = replace(PUBLISHED["mnist"], kind="piecewise", clip_low=1e-9)
+    knots = sorted(zip((0.1, 1.0, 0.5, 2.0), clips.tolist(), strict=True))
+    curve = replace(curve, coefficients=tuple(x for x, _ in knots) + tuple(y for _, y in knots))
+    save(curve, tmp_path / "curve.json")
+    models = {}
+    for name, changes in (("thresholds", {}), ("weights", {"curve_sets": "weights", "clip": float(clips.mean())})):
+        settings = {"set": WHOLE | budgets | changes | {"rate": 1.0, "curve": str(tmp_path / "curve.json")}}
+        prepared = prepare(Experiment.make(KEYS, {"rounds": 1, "store": tmp_path / name}, settings))
+        same = dataclasses.replace(prepared, identity="one for both")  # the same noise
+        store = Store(tmp_path / name)
+        run = register(same, store)
+        carry_on(same, store, run)
+        models[name] = load_file(store.path(run) / "models.safetensors")["global"] - prepared.initial
+    assert torch.allclose(models["weights"], models["thresholds"], rtol=1e-3, atol=1e-6)
+    assert float(models["weights"].norm()) > 1e-4
+
+
+def test_weights_follow_the_curve_and_thresholds_do_not() -> None:
+    budgets = np.array([0.1, 1.0, 0.1, 1.0])
+    control = PACDP(curve="mnist", curve_sets="weights", clip=0.7)
+    assert control._thresholds(budgets).tolist() == pytest.approx([0.7] * 4)
+    weights = control._weights(budgets)
+    assert weights is not None
+    assert float(weights.mean()) == pytest.approx(1)
+    assert float(weights[1] / weights[0]) == pytest.approx(7.9488 / 2.5521, rel=1e-3)
+    assert PACDP(curve="mnist")._weights(budgets) is None
+    assert PACDP(curve_sets="weights")._weights(budgets) is None
 
 
 def test_a_curve_is_refused_on_the_data_that_it_was_fitted_on(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from sordino.parts.clustering import (
     halves,
     moment_distances,
     moment_threshold,
+    noise_that_shows,
     proximal,
     relations,
 )
@@ -168,6 +169,28 @@ def test_alike_clients_are_at_distance_one() -> None:
     found = moment_distances(matrices, EPSILON_ONE)[np.triu_indices(20, 1)]
     assert found.mean() == pytest.approx(1, abs=0.03)
     assert found.std() == pytest.approx(1 / 16, abs=0.03)
+
+
+def test_the_noise_in_which_a_gap_shows() -> None:
+    """Clients a gap apart are at 1 + 3.4/k in the mean with the noise that just lets it show; with twice that, not."""
+    k, records, gap = 8, 200, 0.4
+    noise = noise_that_shows(records, k, gap)
+    base = torch.eye(k) * records / k
+    shift = torch.zeros(k, k)
+    shift[0, 0], shift[1, 1] = 1.0, -1.0
+    other = base + shift * records * gap / 2**0.5
+    assert float((other - base).norm()) / records == pytest.approx(gap)
+    generator = torch.Generator().manual_seed(0)
+    means = []
+    for deviation in (noise, 2 * noise):
+        drawn = deviation * torch.randn(400, k, k, generator=generator)
+        noisy = torch.cat([base.repeat(200, 1, 1), other.repeat(200, 1, 1)]) + drawn.triu() + drawn.triu(1).mT
+        means.append(moment_distances(noisy, deviation)[:200, 200:].mean())
+    # no draw of records is simulated: the chance of the draw, 1/records of each, is missing in the numerator
+    missing = 2 / records / (2 * ((k * noise / records) ** 2 + 1 / records))
+    assert means[0] == pytest.approx(((1 + 3.4 / k) ** 2 - missing) ** 0.5, rel=0.02)
+    assert means[1] < moment_threshold(k)
+    assert noise_that_shows(5, k, 0.1) == 0
 
 
 def test_clusters_are_numbered_by_their_first_member() -> None:

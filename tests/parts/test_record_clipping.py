@@ -51,8 +51,9 @@ def test_the_medians_rule_by_hand() -> None:
 
 
 def test_the_percentiles_rule_by_hand() -> None:
-    """The 90th percentile of one norm is that norm, within the limits."""
-    assert moved(Percentile(), [1.0] * 4, [0, 2], norm=[0.4, 0.01]) == pytest.approx([0.4, 1.0, 0.1, 1.0])
+    """Less than nine tenths within it: it rises, up to its limit; all within it: it falls, down to its limit."""
+    found = moved(Percentile(), [1.0, 9.9, 1.0, 0.1], [0, 1, 2, 3], within=[0.4, 0.0, 1.0, 1.0])
+    assert found == pytest.approx([math.exp(0.5), 10.0, math.exp(-0.1), 0.1])
 
 
 @pytest.mark.parametrize("quantile", [0.5, 0.8])
@@ -80,11 +81,11 @@ def test_it_finds_the_quantile_at_epsilon_four(quantile: float, factor: float) -
     [
         ("fixed", {"update": "training"}),
         ("quantile", {"update": "training", "within": "validation"}),
-        ("percentile", {"update": "training", "norm": ""}),
+        ("percentile", {"update": "training", "within": "validation"}),
     ],
 )
 def test_what_a_rule_costs(clipping: str, sent: dict[str, str], tmp_path: Path) -> None:
-    """Validation records pay for the quantile; a percentile of noisy gradients is free."""
+    """Validation records pay for quantile and percentile."""
     result = sordino.run(**KEYS, store=tmp_path, set=SETTINGS | {"clipping": clipping})
     store = Store(tmp_path)
     assert {row.release: row.pool for row in store.ledger(result["run"])} == sent

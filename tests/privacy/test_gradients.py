@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from sordino.privacy.gate import Gate, SampledGradients
 from sordino.privacy.gradients import PrivateRecords, validation_records
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.noise import Seeded
+from sordino.privacy.outlook import Outlook
 from sordino.privacy.records import (
     Recipe,
     RecordNeeds,
@@ -356,6 +358,56 @@ def test_what_follows_from_the_same_gradients_costs_nothing_more() -> None:
     twice.charge({"update": Gradients("clip"), "control": Follows("update")}, 0, 0, "local", allowance, public)
     assert once.record_epsilons(1e-5) == twice.record_epsilons(1e-5)
     assert once.record_epsilons(1e-5)[0] > 0
+
+
+def measured(clip: float = 0.5) -> tuple[PrivateRecords, Tensor, Learner, Tensor, Tensor, Tensor]:
+    """Records of which every third is set aside, and which ones those are."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3))
+    x, y, aside = torch.randn(60, 6), torch.randint(0, 3, (60,)), torch.arange(60) % 3 == 0
+    keeper = Bookkeeper(Learner(module))
+    exit = SampledGradients(Seeded(0, "identity"), (0, 7), (0.5, 2.0, 3), torch.as_tensor(clip))
+    return PrivateRecords(x, y, aside, keeper, exit), flatten(module), keeper.learner, x, y, aside
+
+
+def test_which_validation_records_are_within_the_threshold() -> None:
+    """Against gradients of single records, and sealed; more than are measured at once come in the same order."""
+    from sordino.learning.records import Batch, cross_entropy
+
+    clip = 1.42
+    data, flat, learner, x, y, aside = measured(clip)
+    each = [learner.gradient(flat, Batch(x[i : i + 1], y[i : i + 1], y, None), cross_entropy).norm() for i in range(60)]
+    within = (torch.stack(each) <= clip).float()
+    assert 3 < int(within[aside].sum()) < 17, "the threshold matters here"
+    assert not torch.equal(within[aside], within[~aside][:20])
+    sealed = data.within(flat)
+    assert isinstance(sealed, Sealed)
+    assert sealed.pool == "validation"
+    assert torch.equal(open_sealed(sealed), within[aside])
+    with mock.patch("sordino.privacy.gradients.LOOKED_AT", 7):
+        assert torch.equal(open_sealed(data.within(flat)), within[aside])
+    assert float(Average(0.0, 1.0).opened(sealed, Public({})).mean()) == pytest.approx(float(within[aside].mean()))
+
+
+def test_a_length_that_is_not_known_is_beyond_the_threshold_and_of_no_records_there_is_none() -> None:
+    data, flat, *_ = measured()
+    flat[:] = math.nan
+    assert open_sealed(data.within(flat)).tolist() == [0.0] * 20
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(6, 3))
+    alone = private(torch.randn(1, 6), torch.zeros(1, dtype=torch.int64), Bookkeeper(Learner(module)), (1.0, 1.0, 1))
+    assert open_sealed(alone.within(flatten(module))).shape == (0,)
+
+
+def test_means_and_a_matrix_have_the_noise_of_their_budgets() -> None:
+    """Six means at epsilon 2 cost epsilon 2, and less noise would not do; a matrix costs its share. The outlook says
+    the same as the plan of the run."""
+    needs = RecordNeeds(matrix_share=0.3, means=3, held_out=0.2)
+    plan = plan_records([100, 100], np.array([2.0, 2.0]), 1e-5, batch=1000, epochs=3, turns=2, needs=needs)
+    for found in (plan, Outlook(np.array([9, 100, 999]), np.array([1.0, 2.0, 3.0]), 1e-5, 2).plan(needs)):
+        assert record_epsilon(((1.0, float(found.mean_multipliers[0]), 6),), 1e-5) == pytest.approx(2.0, rel=1e-6)
+        assert record_epsilon(((1.0, float(found.matrix_multipliers[0]), 1),), 1e-5) == pytest.approx(0.6, rel=1e-6)
+        assert found.validation[0] == 20
 
 
 def test_second_moments_leave_bounded_and_symmetric() -> None:

@@ -46,7 +46,7 @@ class Ddpg:
     steps: int = 4
     """Steps of learning for each new transition. Released code: 1, which too is lost on an end of the range."""
     warm: int = 20
-    """Actions drawn uniformly before the policy is asked: two rounds of ten clients."""
+    """Actions drawn uniformly before the policy is asked. AdaDP-CFL draws those of its first two rounds."""
     pull: float = 0.15
     """Theta of the Ornstein-Uhlenbeck exploration noise."""
     spread: float = 0.1
