@@ -125,7 +125,7 @@ def test_the_head_is_the_last_layer() -> None:
 
 def test_ppsgd_keeps_a_personal_part_of_the_head() -> None:
     data, model = client()
-    theta = 0.1 * head(data.layout)
+    theta = head(data.layout) * torch.linspace(-1.0, 1.0, len(model))
     result = answered(PPSGD(rate=0.7), model, data, theta=theta)
     assert torch.equal(result.start, model + theta)
     assert torch.equal(result.keep["theta"][:25], torch.zeros(25))
