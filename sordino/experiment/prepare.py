@@ -32,6 +32,11 @@ from sordino.simulator import bf16
 from sordino.simulator.choice import Choice, choose
 from sordino.threads import single_threaded
 
+GIVEN_AWAY = (
+    "A blended model stays at its client and costs nothing there; given away, its local parts tell of that client's "
+    "records without any noise"
+)
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -139,7 +144,7 @@ def prepare(
         ),
         compiled=decision.made,
         notes=spending.notes + coarse.notes + method.notes(schedule, spending.budget),
-        disclosed=data.disclosed + method.discloses(),
+        disclosed=data.disclosed + method.discloses() + ([GIVEN_AWAY] if experiment.personal == "blend" else []),
     )
 
 
