@@ -62,7 +62,7 @@ def run_report(summary: Mapping[str, Any], store: str) -> RenderableType:
     table.add_row("  worst client", percent(accuracy["personal_worst"]))
     table.add_row("models at round start", percent(accuracy["start"]))
     table.add_row("global model", percent(accuracy["global"]))
-    beside = [_blend_table(summary["blend"]), ""] if "blend" in summary else []
+    beside: list[RenderableType] = [_blend_table(summary["blend"]), ""] if "blend" in summary else []
     head = (
         f"{summary['run']}: {summary['method']} ({summary['variant']}), {summary['rounds']} rounds, "
         f"{summary['clients']} clients, {summary['parameters']:,} parameters, {summary['seconds']:.1f} s"
