@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 from sordino import models
+from sordino.blend import spread
 from sordino.errors import UserError
 from sordino.experiment.compare import Comparison, contender
 from sordino.experiment.compare import compare as compare_methods
@@ -28,6 +29,7 @@ from sordino.experiment.run import resume as resume_run
 from sordino.experiment.run import start
 from sordino.experiment.store import Store
 from sordino.experiment.summary import Summary
+from sordino.parts.blending import Blended
 from sordino.privacy.plan import Plan, plan
 from sordino.server import Watch
 
@@ -60,7 +62,8 @@ class Models:
     shared: list[nn.Module]
     """The server's models: one, one for each cluster, or none."""
     personal: dict[int, nn.Module]
-    """The network of each client that took part, by client number."""
+    """What each client predicts with, by client number: the network of each that took part, or, where clients blend
+    models, the mixture of each, whose outputs are the logarithms of class probabilities."""
 
 
 def load_models(run: str, store: str | Path = ".sordino") -> Models:
@@ -86,11 +89,29 @@ def load_models(run: str, store: str | Path = ".sordino") -> Models:
         Learner(module).bind(flat)
         return module.eval()
 
-    personal = zip(tensors["clients"].tolist(), tensors["personal"], strict=True)
     width = tensors["personal"].shape[1]
     rows: Any = tensors["global"].reshape(-1, width) if "global" in tensors else []
     shared = [network(row) for row in rows]
-    return Models(shared, {client: network(flat) for client, flat in personal})
+    personal = {
+        client: network(flat) for client, flat in zip(tensors["clients"].tolist(), tensors["personal"], strict=True)
+    }
+    if "blend" not in tensors:
+        return Models(shared, personal)
+    blended = {}
+    for client, trained, weights in zip(
+        tensors["blend_clients"].tolist(), tensors["blend"], tensors["weights"], strict=True
+    ):
+        own = personal.get(client)
+        server = shared[int(tensors["clusters"][client]) if "clusters" in tensors else 0] if shared else None
+        made = [network(row) for row in trained.reshape(-1, width)]
+        blended[client] = mixed([*made, own, server], spread(weights))
+    return Models(shared, blended)
+
+
+def mixed(networks: Sequence[nn.Module | None], weights: torch.Tensor) -> nn.Module:
+    """The mixture of those networks that there are."""
+    there = [place for place, network in enumerate(networks) if network is not None and weights[place] > 0]
+    return Blended([networks[place] for place in there], weights[there]).eval()  # type: ignore[misc]
 
 
 def _experiment(file: str | Path | None, keys: dict[str, Any], methods: Sequence[str] = ()) -> Experiment:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from sordino import message as messages
 from sordino.data import FederatedData
+from sordino.data.dataset import Split
 from sordino.errors import UserError
 from sordino.learning.compiled import CompiledSum
 from sordino.learning.per_record import Bookkeeper
@@ -75,6 +76,12 @@ class Execution(Protocol):
 
     def accuracies(self, clients: Clients, models: Tensor, who: Sequence[int]) -> np.ndarray:
         """Each client's test accuracy with its row of `models`, or with the only row."""
+
+    def trained(self, clients: Clients, models: Tensor, records: Split, seeds: Sequence[int], passes: int) -> Tensor:
+        """Plain local training: `models`, one row for each part of `records`, after so many passes over it."""
+
+    def outputs(self, clients: Clients, models: Tensor, records: Split, parts: Sequence[int]) -> list[Tensor]:
+        """What each row of `models` says of its part of `records`."""
 
 
 class Clients:

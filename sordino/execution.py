@@ -19,6 +19,7 @@ from torch.func import vmap
 
 from sordino import message as messages
 from sordino.client import Clients, Done, Execution, Question
+from sordino.data.dataset import Split
 from sordino.errors import UserError
 from sordino.learning.records import Records
 from sordino.method import Result
@@ -31,6 +32,7 @@ STACKED_NUMBERS = 2**25
 """How many parameters a stack holds at most, over all its clients."""
 EVALUATED = 2**22
 """How many numbers of test records are evaluated at once."""
+ONE_BY_ONE = ", or train clients one by one with `--set engine=one-by-one`"
 
 
 def stack_size(parameters: int) -> int:
@@ -70,6 +72,21 @@ class Alone:
             found.append(clients.learner.accuracy(flat.contiguous(), x.to(flat.device), y.to(flat.device)))
         return np.array(found)
 
+    def trained(self, clients: Clients, models: Tensor, records: Split, seeds: Sequence[int], passes: int) -> Tensor:
+        found = []
+        for place, (model, seed) in enumerate(zip(models, seeds, strict=True)):
+            _seed_dropout(seed, clients.device)
+            x, y = (tensor.to(clients.device) for tensor in records.part(place))
+            found.append(_after(clients, model.contiguous(), Records(x, y, clients.learner, seed), passes))
+        return torch.stack(found)
+
+    def outputs(self, clients: Clients, models: Tensor, records: Split, parts: Sequence[int]) -> list[Tensor]:
+        found = []
+        for model, part in zip(models, parts, strict=True):
+            x, y = (tensor.to(clients.device) for tensor in records.part(part))
+            found.append(Records(x, y, clients.learner, 0).logits(model.contiguous()))
+        return found
+
 
 class Stacked:
     """Many clients at once, whose networks are small: a step runs under `vmap`."""
@@ -91,7 +108,7 @@ class Stacked:
             return result.send, result.keep, {} if result.start is None else {"start": result.start}
 
         dims = (0, 0, 0, 0, None if valid is None else 0, 0)
-        with told_of_vmap(clients, "clients", ", or train clients one by one with `--set engine=one-by-one`"):
+        with told_of_vmap(clients, "clients", ONE_BY_ONE):
             sent, kept, start = vmap(one, in_dims=dims)(me, own, x.to(device), y.to(device), valid, seeds)
         return Done(sent, kept, start.get("start"))
 
@@ -108,12 +125,39 @@ class Stacked:
     @staticmethod
     def _some(clients: Clients, models: Tensor, who: Sequence[int]) -> np.ndarray:
         x, y, valid = clients.data.test.stacked(who)
-        with told_of_vmap(clients, "clients", ", or train clients one by one with `--set engine=one-by-one`"):
+        with told_of_vmap(clients, "clients", ONE_BY_ONE):
             logits = clients.learner.stacked_logits(models, x.to(models.device))
         right = (logits.argmax(dim=2).cpu() == y).double()
         sizes = clients.data.test.sizes[who]
         whole = (right if valid is None else right * valid).sum(dim=1).numpy()
         return np.where(sizes > 0, whole / np.maximum(sizes, 1), np.nan)
+
+    def trained(self, clients: Clients, models: Tensor, records: Split, seeds: Sequence[int], passes: int) -> Tensor:
+        device = clients.device
+        x, y, valid = records.stacked(range(len(seeds)))
+        valid = None if valid is None else valid.to(device)
+
+        def one(model: Tensor, x: Tensor, y: Tensor, valid: Tensor | None, seed: Tensor) -> Tensor:
+            return _after(clients, model, Records(x, y, clients.learner, seed, valid, stacked=True), passes)
+
+        dims = (0, 0, 0, None if valid is None else 0, 0)
+        with told_of_vmap(clients, "clients", ONE_BY_ONE):
+            found: Tensor = vmap(one, in_dims=dims)(
+                models, x.to(device), y.to(device), valid, torch.tensor(seeds, device=device)
+            )
+        return found
+
+    def outputs(self, clients: Clients, models: Tensor, records: Split, parts: Sequence[int]) -> list[Tensor]:
+        found: list[Tensor] = []
+        sizes = records.sizes[parts]
+        width = max(1, EVALUATED // max(1, int(sizes.max()) * records.x[:1].numel()))
+        for begin in range(0, len(parts), width):
+            some = slice(begin, begin + width)
+            x, _, _ = records.stacked(parts[some])
+            with told_of_vmap(clients, "clients", ONE_BY_ONE):
+                logits = clients.learner.stacked_logits(models[some], x.to(clients.device))
+            found += [rows[:size] for rows, size in zip(logits, sizes[some].tolist(), strict=True)]
+        return found
 
 
 EXECUTIONS: dict[Mode, Execution] = {"stacked": Stacked(), "one-by-one": Alone()}
@@ -146,6 +190,14 @@ def obstacle(error: RuntimeError) -> str:
     if "data-dependent" in str(error):
         return f"{place} decides by the value of a tensor; write it with torch.where"
     return f"at {place} torch says: {str(error).split('. ')[0].splitlines()[0]}; write it without"
+
+
+def _after(clients: Clients, model: Tensor, records: Records, passes: int) -> Tensor:
+    """One client's model after so many passes over its records."""
+    descent = clients.method.descent(records)
+    for _ in range(passes):
+        model = descent.epoch(model)
+    return model
 
 
 def _together(results: list[Result]) -> Done:

@@ -357,6 +357,12 @@ def worst(values: np.ndarray) -> float:
     return float(np.nanmin(values)) if np.isfinite(values).any() else float("nan")
 
 
+def worst_tenth(values: np.ndarray) -> float:
+    """The mean of the smallest tenth of the finite values, at least one; `nan` when there is none."""
+    known = np.sort(values[np.isfinite(values)])
+    return mean(known[: max(1, round(len(known) / 10))])
+
+
 def overall(threshold: Mapping[str, Any] | None) -> float | None:
     """The clipping threshold of the next round, all layers together, for people who watch; None where each client has
     its own."""

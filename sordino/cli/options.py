@@ -24,6 +24,9 @@ Model = Annotated[str | None, typer.Option(help="A network, or your own as packa
 MethodName = Annotated[str | None, typer.Option(help="A method (`sordino methods`). [default: feddpa]")]
 Variant = Annotated[str | None, typer.Option(help="sound (epsilon holds) or paper (as published).")]
 Privacy = Annotated[str | None, typer.Option(help="dp, or none: nothing is clipped or noised. [default: dp]")]
+Personal = Annotated[
+    str | None, typer.Option(help="own (the method's), or blend (with the server's and local ones). [default: own]")
+]
 Rounds = Annotated[int | None, typer.Option(help="How many rounds. [default: 30]")]
 Participation = Annotated[float | None, typer.Option(help="The share of clients in a round. [default: 1]")]
 Epsilon = Annotated[float | None, typer.Option(help="The budget of the protected observer. [default: 8]")]

@@ -44,7 +44,7 @@ class RunBooks:
             rows = store.ledger(run)
             self._take_up(checkpoints.load(row.checkpoint, self._folder), row.checkpoint, row.seconds)
         else:
-            checkpoints.remove_leftovers(self._folder, memory.path.name, *self._journals())
+            checkpoints.remove_leftovers(self._folder, memory.path.name, *self._needed())
         self.ledger = Ledger(clients, unit, rows)
         self._journal = Journal(self._folder, len(rows), self.ledger.head)
 
@@ -111,15 +111,16 @@ class RunBooks:
     def _take_up(self, found: checkpoints.Checkpoint, file: KeptFile, seconds: float) -> None:
         """Take over what a killed session of the run left behind."""
         memory = self._memory
-        checkpoints.remove_leftovers(self._folder, file.name, found.memory, memory.path.name, *self._journals())
+        checkpoints.remove_leftovers(self._folder, file.name, found.memory, memory.path.name, *self._needed())
         memory.take_over(self._folder / found.memory, found.slots, found.participations, found.checksums)
         self.restored = Restored(found.server, found.round, found.questions)
         curve = self._store.curve(self._run)
         self.uploaded, self.seconds = sum(row["bytes"] for row in curve), seconds
         self.start = float("nan") if not curve or curve[-1]["start"] is None else curve[-1]["start"]
 
-    def _journals(self) -> list[str]:
-        return [path.name for path in self._folder.glob("ledger-*")]
+    def _needed(self) -> list[str]:
+        """The files of an earlier session that are read later than its checkpoint: journals and blended models."""
+        return [path.name for pattern in ("ledger-*", "blend-*") for path in self._folder.glob(pattern)]
 
 
 def none(value: float) -> float | None:

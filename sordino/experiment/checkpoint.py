@@ -20,7 +20,7 @@ from sordino.experiment.files import KeptFile, replace_file
 from sordino.experiment.state import decoded, encoded
 
 MODELS = "models.safetensors"
-LEFTOVERS = ("round-*", "memory-*", "models.*", "ledger-*")
+LEFTOVERS = ("round-*", "memory-*", "models.*", "ledger-*", "blend-*")
 """What sessions of a run write into its folder, finished or not."""
 
 
@@ -52,11 +52,16 @@ def save(checkpoint: Checkpoint, path: Path) -> KeptFile:
     numbers = {"round": str(checkpoint.round), "questions": str(checkpoint.questions)}
     metadata = {**numbers, "memory": checkpoint.memory, "server": structure}
     temporary = path.with_suffix(".tmp")
+    write_tensors(tensors, temporary, metadata)
+    return replace_file(temporary, path)
+
+
+def write_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
+    """A safetensors file that is not in place yet."""
     try:
-        save_file(tensors, temporary, metadata=metadata)
+        save_file(tensors, path, metadata=metadata)
     except SafetensorError as error:  # how the library tells of a full disk
         raise OSError(str(error)) from error
-    return replace_file(temporary, path)
 
 
 def load(kept: KeptFile, folder: Path) -> Checkpoint:
@@ -76,24 +81,32 @@ def load(kept: KeptFile, folder: Path) -> Checkpoint:
     )
 
 
-def write_models(tensors: dict[str, Tensor], width: int, personal: Iterable[Tensor], path: Path) -> KeptFile:
-    """A safetensors file of `tensors` and of `personal`, whose rows come in pieces and are never all in memory.
+@dataclass(frozen=True)
+class Stream:
+    """A float32 tensor whose rows come in pieces and are never all in memory."""
 
-    `tensors["clients"]` says how many rows there are.
-    """
+    rows: int
+    width: int
+    pieces: Iterable[Tensor]
+
+
+def write_models(tensors: dict[str, Tensor], streams: dict[str, Stream], path: Path) -> KeptFile:
+    """A safetensors file of `tensors` and of `streams`."""
     content = serialized(tensors)
     (length,) = struct.unpack("<Q", content[:8])
     header, data = json.loads(content[8 : 8 + length]), content[8 + length :]
-    rows = len(tensors["clients"])
-    offsets = [len(data), len(data) + 4 * rows * width]
-    header["personal"] = {"dtype": "F32", "shape": [rows, width], "data_offsets": offsets}
+    end = len(data)
+    for name, stream in streams.items():
+        begin, end = end, end + 4 * stream.rows * stream.width
+        header[name] = {"dtype": "F32", "shape": [stream.rows, stream.width], "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)  # tensors begin at a multiple of eight bytes
     temporary = path.with_suffix(".tmp")
     with temporary.open("wb") as file:
         file.write(struct.pack("<Q", len(text)) + text + data)
-        for piece in personal:
-            file.write(piece.contiguous().numpy().data)
+        for stream in streams.values():
+            for piece in stream.pieces:
+                file.write(piece.contiguous().numpy().data)
     return replace_file(temporary, path)
 
 

@@ -63,6 +63,9 @@ class Experiment(BaseModel):
     """`sound`: the epsilon holds. `paper`: as published, with its true epsilon."""
     privacy: Literal["dp", "none"] = "dp"
     """`dp`: what leaves is clipped and noised. `none`: nothing is, with any method, and epsilon is infinite."""
+    personal: Literal["own", "blend"] = "own"
+    """What a client predicts with in the end: the method's own personal model, or a `blend` of it, the server's model
+    and models that the client trains alone, weighed by records that they were not trained on. Nothing of it leaves."""
     rounds: int = Field(default=30, ge=1, le=1_000_000)
     """How many rounds."""
     participation: float = Field(default=1.0, gt=0, le=1)

@@ -34,6 +34,11 @@ from sordino.simulator import bf16
 from sordino.simulator.choice import Choice, choose
 from sordino.threads import single_threaded
 
+GIVEN_AWAY = (
+    "A blended model stays at its client and costs nothing there; given away, its local parts tell of that client's "
+    "records without any noise"
+)
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -125,6 +130,7 @@ def prepare(
             experiment.compiled, method, module, data, spending.allowance.records, experiment.device
         )
     noised = method.privacy == "dp"  # else there is no budget to tell of, and no epsilon that could leave things out
+    blended = [GIVEN_AWAY] if experiment.personal == "blend" else []
     decided = {"model": name, "precision": coarse.precision, "engine": choice.engine, "compiled": decision.compiled}
     experiment = experiment.model_copy(update=decided)
     return Prepared(
@@ -143,7 +149,7 @@ def prepare(
         ),
         compiled=decision.made,
         notes=spending.notes + choices + coarse.notes + (method.notes(schedule, spending.budget) if noised else []),
-        disclosed=data.disclosed + (method.discloses() if noised else []),
+        disclosed=data.disclosed + (method.discloses() + blended if noised else []),
     )
 
 

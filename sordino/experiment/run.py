@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 
+from sordino.blend import TRAINED
 from sordino.client import Clients
 from sordino.errors import Stopped, UserError, WorkerError
 from sordino.execution import EXECUTIONS
+from sordino.experiment import blends
 from sordino.experiment import checkpoint as checkpoints
+from sordino.experiment.blends import Blends
 from sordino.experiment.books import RunBooks
+from sordino.experiment.checkpoint import Stream
 from sordino.experiment.config import Experiment
 from sordino.experiment.files import KeptFile
 from sordino.experiment.lifetime import check_lifetime
@@ -106,8 +111,9 @@ def _carried_on(
     method.run(server, prepared.initial)
     ending = server.end()
     state = State(**ending.now.state)
-    summary = summarize(run, prepared, ending, books, _personal(ending, transport))
-    models = _save_models(prepared, transport, state, store, run)
+    blended = _blended(prepared, transport, ending, books, store.path(run))
+    summary = summarize(run, prepared, ending, books, _personal(ending, transport), blended)
+    models = _save_models(prepared, transport, state, store, run, blended)
     with contextlib.suppress(UserError):  # pictures are extra, and need matplotlib
         method.pictures(state, store.path(run))
     books.save(ending.now, summary, models)
@@ -133,10 +139,29 @@ def _personal(ending: Ending, transport: Simulation) -> np.ndarray:
     return personal if ending.shared is None else np.where(np.isnan(personal), ending.shared, personal)
 
 
-def _save_models(prepared: Prepared, transport: Simulation, state: State, store: Store, run: str) -> KeptFile:
+def _blended(prepared: Prepared, transport: Simulation, ending: Ending, books: RunBooks, folder: Path) -> Blends | None:
+    """What clients blend of their models, where the experiment wants that."""
+    if prepared.experiment.personal != "blend":
+        return None
+    if books.restored is None or books.restored.rounds < ending.now.rounds:
+        books.save(ending.now)  # blending may take longer than the rounds did
+    begun = time.monotonic()
+    message: dict[str, Any] = {"initial": prepared.initial, "passes": prepared.schedule.turns * prepared.method.epochs}
+    served = prepared.method.shared_models(State(**ending.now.state), prepared.schedule.clients)
+    if served is not None:
+        message |= {"global": served[0], "clusters": served[1]}
+    made = blends.make(transport, message, folder)
+    books.seconds += time.monotonic() - begun
+    return made
+
+
+def _save_models(
+    prepared: Prepared, transport: Simulation, state: State, store: Store, run: str, blended: Blends | None
+) -> KeptFile:
     """Write the trained models: `personal` with one row for each of `clients`, and the server's `global`.
 
-    A server with several models has one row for each, and `clusters` says which is whose.
+    A server with several models has one row for each, and `clusters` says which is whose. Where clients blend models,
+    `blend` has for each of `blend_clients` one row with the models that it trained alone, and `weights` one.
     """
     who = transport.participants()
     tensors = {"clients": torch.tensor(who, dtype=torch.int64)}
@@ -144,8 +169,12 @@ def _save_models(prepared: Prepared, transport: Simulation, state: State, store:
     if served is not None:
         models, clusters = served
         tensors |= {"global": models[0].clone()} if len(models) == 1 else {"global": models, "clusters": clusters}
-    path = store.path(run) / checkpoints.MODELS
-    return checkpoints.write_models(tensors, prepared.learner.layout.size, transport.personal_models(who), path)
+    width = prepared.learner.layout.size
+    streams = {"personal": Stream(len(who), width, transport.personal_models(who))}
+    if blended is not None:
+        tensors |= {"blend_clients": torch.tensor(blended.clients), "weights": blended.weights}
+        streams["blend"] = Stream(len(blended.clients), TRAINED * width, blended.models())
+    return checkpoints.write_models(tensors, streams, store.path(run) / checkpoints.MODELS)
 
 
 def _finished(row: RunRow, store: Store) -> Summary:

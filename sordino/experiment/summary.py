@@ -6,14 +6,16 @@ from typing import TypedDict
 
 import numpy as np
 
+from sordino.experiment.blends import Blends
 from sordino.experiment.books import RunBooks, none
 from sordino.experiment.lifetime import Spent, spent_by
 from sordino.experiment.prepare import Prepared
+from sordino.parts.blending import MEMBERS
 from sordino.privacy.accountant import rounded_up
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.release import Unit
 from sordino.privacy.views import View
-from sordino.server import Ending, mean, worst
+from sordino.server import Ending, mean, worst, worst_tenth
 
 NAMED = 10
 """How many clients a sentence names."""
@@ -21,6 +23,20 @@ NAMED = 10
 
 Figures = dict[View, float | None]
 """One figure for each observer; None where it is infinite."""
+Accuracies = dict[str, float | None]
+"""Means over clients, each on its own test records; None where there is no such model."""
+
+
+class BlendFigures(TypedDict):
+    """How the mixture and its members do."""
+
+    accuracy: Accuracies
+    """Of the `blend`; of the `local` models, trained at one client alone; of the method's `own` personal models; of the
+    server's, `global`."""
+    worst_tenth: Accuracies
+    """The same over the tenth of the clients that are worst off with each."""
+    weights: dict[str, float]
+    """The mean weight of each member."""
 
 
 class Summary(TypedDict, total=False):
@@ -32,9 +48,11 @@ class Summary(TypedDict, total=False):
     privacy: str
     rounds: int
     rounds_done: int
-    accuracy: dict[str, float | None]
-    """`personal`, `personal_worst`, `start` (of the last round) and `global`: means over clients, each on its own test
-    records."""
+    accuracy: Accuracies
+    """`personal`, `personal_worst`, `start` (of the last round) and `global`. Personal is what clients predict with:
+    the method's own models, or the blended ones."""
+    blend: BlendFigures
+    """Where clients blend models: what the method's own would have come to, and all others."""
     epsilon: Figures
     attack_accuracy: dict[View, float]
     delta: float
@@ -63,9 +81,11 @@ def summarize(
     prepared: Prepared,
     ending: Ending,
     books: RunBooks,
-    personal: np.ndarray,
+    own: np.ndarray,
+    blends: Blends | None = None,
 ) -> Summary:
-    """The result of a run whose clients have the accuracies `personal`."""
+    """The result of a run whose clients have the accuracies `own` with the method's personal models."""
+    personal = own if blends is None else blends.accuracy("blend")
     ledger, delta = books.ledger, prepared.budget.delta
     summary: Summary = {
         "run": run,
@@ -97,7 +117,22 @@ def summarize(
     }
     if prepared.method.unit == "record":
         summary |= _record_figures(ledger, delta, ending)
+    if blends is not None:
+        summary["blend"] = _blend_figures(blends, own, ending.shared)
     return summary
+
+
+def _blend_figures(blends: Blends, own: np.ndarray, shared: np.ndarray | None) -> BlendFigures:
+    """The mixture beside its members, each by itself."""
+    single = {"local": blends.accuracy("local"), "own": own, "global": np.full(len(own), np.nan)}
+    if shared is not None:
+        single["global"] = shared
+    found = {"blend": blends.accuracy("blend"), **single}
+    return {
+        "accuracy": {name: none(mean(values)) for name, values in found.items()},
+        "worst_tenth": {name: none(worst_tenth(values)) for name, values in found.items()},
+        "weights": dict(zip(MEMBERS, blends.weights.mean(dim=0).tolist(), strict=True)),
+    }
 
 
 def _if_public(ledger: Ledger, prepared: Prepared) -> list[str]:

@@ -20,6 +20,13 @@ OBSERVERS = {
     "server": "sees every message",
 }
 
+BLENDED = {
+    "blend": "the blend (personal models)",
+    "local": "local models alone",
+    "own": "the method's personal models",
+    "global": "the global model",
+}
+
 
 def epsilon_text(value: float | None) -> str:
     """An epsilon for people, rounded up so that it is never understated."""
@@ -55,6 +62,7 @@ def run_report(summary: Mapping[str, Any], store: str) -> RenderableType:
     table.add_row("  worst client", percent(accuracy["personal_worst"]))
     table.add_row("models at round start", percent(accuracy["start"]))
     table.add_row("global model", percent(accuracy["global"]))
+    beside: list[RenderableType] = [_blend_table(summary["blend"]), ""] if "blend" in summary else []
     head = (
         f"{summary['run']}: {summary['method']} ({_mode(summary)}), {summary['rounds']} rounds, "
         f"{summary['clients']} clients, {summary['parameters']:,} parameters, {summary['seconds']:.1f} s"
@@ -64,6 +72,7 @@ def run_report(summary: Mapping[str, Any], store: str) -> RenderableType:
         "",
         table,
         "",
+        *beside,
         views_table(summary["epsilon"], summary["attack_accuracy"]),
         *(Text(sentence) for sentence in _meaning(summary)),
     ]
@@ -82,6 +91,14 @@ def run_report(summary: Mapping[str, Any], store: str) -> RenderableType:
 def _mode(summary: Mapping[str, Any]) -> str:
     """Which variant it was, and whether it was private at all."""
     return str(summary["variant"]) if summary["privacy"] == "dp" else f"{summary['variant']}, without privacy"
+
+
+def _blend_table(blend: Mapping[str, Any]) -> Table:
+    """What clients predict with beside each of its parts alone."""
+    table = Table("predicting with", "accuracy", "worst tenth", box=None, padding=(0, 2, 0, 0))
+    for name, words in BLENDED.items():
+        table.add_row(words, percent(blend["accuracy"][name]), percent(blend["worst_tenth"][name]))
+    return table
 
 
 def _meaning(summary: Mapping[str, Any]) -> list[str]:

@@ -9,8 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sordino.blend import Blending
 from sordino.client import Clients, Question
 from sordino.execution import stack_size
+from sordino.message import Message
 from sordino.simulator.memory import Memory
 from sordino.transport import Answer
 
@@ -56,6 +58,14 @@ class Engine:
         passed = outcome.passed
         values = {name: rows.cpu() for name, rows in passed.values.items()}
         return Answer(values, accuracies, passed.rejected, passed.bytes, bool(outcome.kept))
+
+    def blend(self, clients: Sequence[int], message: Message) -> Answer:
+        """What clients predict with in the end: the models that they trained for it, and the members' weights."""
+        states = self.memory.states(clients)
+        took_part = states["participations"]
+        made = Blending(self.clients, clients, states["model"], took_part, message).mixtures()
+        values = {"models": made.models.flatten(1), "weights": made.weights}
+        return Answer(values, made.accuracies, rejected=0, bytes=0)
 
     def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
         """Each client's test accuracy with `model`, or with its own model when that is None.

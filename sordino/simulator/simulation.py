@@ -8,6 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from sordino.client import Question
+from sordino.message import Message
 from sordino.simulator.engine import Work
 from sordino.simulator.workers import Workers
 from sordino.transport import Answer
@@ -33,6 +34,20 @@ class Simulation:
 
     def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
         return self._workers.accuracies(clients, model)
+
+    def blend(self, clients: Sequence[int], message: Message) -> Answer:
+        """What clients predict with in the end, one row each; `message` holds the server's models."""
+        return self._workers.blend(clients, message)
+
+    def pieces(self) -> list[list[int]]:
+        """All clients, those with most records first, in pieces whose models fit into memory.
+
+        They depend on nothing but the clients and their network: neither do the results.
+        """
+        engine = self._workers.engine
+        order = [place for unit in engine.units(range(self.clients)) for place in unit]
+        size = 2 * engine.stack
+        return [order[begin : begin + size] for begin in range(0, len(order), size)]
 
     def participants(self) -> list[int]:
         """The clients that have taken part."""

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor
 
 from sordino.errors import UserError, WorkerError
-from sordino.message import Each
+from sordino.message import Each, Message
 from sordino.simulator import slabs
 from sordino.simulator.engine import Engine, Work, together
 from sordino.simulator.slabs import Slabs
@@ -96,16 +96,19 @@ class Workers:
         if self._team:
             light = replace(question, message=self._share("message", question.message))
             self._ask("work", (replace(work, question=light), units), question.clients)
-        taken = list(self._own(len(units), one))
-        answers, done = [answer for _, answer in taken], [units[number] for number, _ in taken]
-        for worker in self._team:
-            numbers, answer = self._received(worker, one)
-            if numbers:
-                names, accuracies, *rest = answer
-                values = {name: worker.answers[name][: len(accuracies)] for name in names}
-                answers.append(Answer(values, accuracies, *rest))
-                done.append([place for number in numbers for place in units[number]])
-        return _joined(answers, done)
+        return self._gathered(units, one)
+
+    def blend(self, clients: Sequence[int], message: Message) -> Answer:
+        """What clients predict with in the end, one row each; `message` holds the server's models."""
+        units = self.engine.units(clients)
+        named = [[clients[place] for place in unit] for unit in units]
+
+        def one(number: int) -> Answer:
+            return self.engine.blend(named[number], message)
+
+        if self._team:
+            self._ask("blend", (self._share("blended", message), named), clients)
+        return self._gathered(units, one)
 
     def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
         """Each client's test accuracy with `model`, or with its own when that is None."""
@@ -165,6 +168,19 @@ class Workers:
         """The units that fall to this process, and what comes of them."""
         for number in _taken(self._turn, units) if self._team else range(units):
             yield number, one(number)
+
+    def _gathered(self, units: list[list[int]], one: Callable[[int], Answer]) -> Answer:
+        """The answers of all units, whoever worked on them, as one; `units` are places in it."""
+        taken = list(self._own(len(units), one))
+        answers, done = [answer for _, answer in taken], [units[number] for number, _ in taken]
+        for worker in self._team:
+            numbers, answer = self._received(worker, one)
+            if numbers:
+                names, accuracies, *rest = answer
+                values = {name: worker.answers[name][: len(accuracies)] for name in names}
+                answers.append(Answer(values, accuracies, *rest))
+                done.append([place for number in numbers for place in units[number]])
+        return _joined(answers, done)
 
     def _share(self, prefix: str, message: Any) -> dict[str, Any]:
         """Put a message's tensors into slabs; what remains is small enough for a pipe."""
@@ -264,7 +280,7 @@ def _serve(engine: Engine, pipe: Connection, others: list[Connection], turn: int
             (question, units), (clients, slots, participations) = content
             engine.memory.slots[clients] = slots
             engine.memory.participations[clients] = participations
-            one = (_evaluation if kind == "accuracies" else _work)(engine, shared, question, units)
+            one = KINDS[kind](engine, shared, question, units)
             done: dict[int, Any] = {}
             try:
                 for number in _taken(turn, len(units)):
@@ -331,6 +347,22 @@ def _evaluation(
     """How one unit of clients is evaluated."""
     model = shared[question["model"]] if question else None
     return lambda number: engine.accuracies(units[number], model)
+
+
+def _blending(
+    engine: Engine, shared: Slabs, message: dict[str, Any], units: list[Sequence[int]]
+) -> Callable[[int], Answer]:
+    """How the models of one unit of clients are blended."""
+    found = {name: _found(shared, value) for name, value in message.items()}
+    return lambda number: engine.blend(units[number], found)
+
+
+KINDS: dict[str, Callable[..., Callable[[int], Any]]] = {
+    "work": _work,
+    "accuracies": _evaluation,
+    "blend": _blending,
+}
+"""What a worker may be asked for, each with what makes a function of a unit's number."""
 
 
 def _answer(pipe: Connection, answers: Slabs, done: dict[int, Answer]) -> None:

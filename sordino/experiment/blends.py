@@ -1,0 +1,83 @@
+"""The blended predictors of a run: made in pieces of some clients, each of them durable as soon as it is made.
+
+Blending may take longer than all rounds did. A run that is killed meanwhile finds its finished pieces again: the name
+of a piece ends with the digest of its bytes, and one whose bytes are others is made anew, which gives the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from sordino.blend import FIGURES
+from sordino.experiment.checkpoint import write_tensors
+from sordino.experiment.files import digest_of, replace_file
+from sordino.message import Message
+from sordino.simulator.simulation import Simulation
+
+
+@dataclass(frozen=True)
+class Blends:
+    """What all clients predict with, and how well."""
+
+    clients: list[int]
+    """In the order of all rows."""
+    weights: Tensor
+    """Of the members of each client's mixture."""
+    accuracies: np.ndarray
+    """One row for each of them, with the columns `sordino.blend.FIGURES`."""
+    files: list[Path]
+    """The pieces, in the order of the clients."""
+
+    def accuracy(self, figure: str) -> np.ndarray:
+        """One column of the accuracies, by client number."""
+        found = np.full(len(self.clients), np.nan)
+        found[self.clients] = self.accuracies[:, FIGURES.index(figure)]
+        return found
+
+    def models(self) -> Iterator[Tensor]:
+        """The models that clients made for it, one row each, in pieces that fit into memory."""
+        for file in self.files:
+            yield load_file(file)["models"]
+
+
+def make(transport: Simulation, message: Message, folder: Path) -> Blends:
+    """Let every client blend its models; pieces that `folder` holds already are taken from there."""
+    files, found = [], []
+    for number, clients in enumerate(transport.pieces()):
+        path = _kept(folder, number)
+        if path is None:
+            answer = transport.blend(clients, message)
+            path = _written(answer.values | {"accuracies": torch.from_numpy(answer.accuracies)}, folder, number)
+        files.append(path)
+        found.append((clients, load_file(path)))
+    return Blends(
+        clients=[client for clients, _ in found for client in clients],
+        weights=torch.cat([piece["weights"] for _, piece in found]),
+        accuracies=torch.cat([piece["accuracies"] for _, piece in found]).numpy(),
+        files=files,
+    )
+
+
+def _kept(folder: Path, number: int) -> Path | None:
+    """The file of a piece that is whole; damaged ones are removed."""
+    for path in sorted(folder.glob(f"blend-{number:06d}-*")):
+        if path.suffix == ".safetensors" and digest_of(path) == path.stem.rpartition("-")[2]:
+            return path
+        path.unlink()
+    return None
+
+
+def _written(tensors: dict[str, Tensor], folder: Path, number: int) -> Path:
+    """Write a piece; a crash leaves either nothing or the whole file."""
+    temporary = folder / f"blend-{number:06d}.tmp"
+    write_tensors(tensors, temporary)
+    final = folder / f"blend-{number:06d}-{digest_of(temporary)}.safetensors"
+    replace_file(temporary, final)
+    return final

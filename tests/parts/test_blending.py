@@ -1,0 +1,87 @@
+"""Weights and mixtures against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from torch import nn
+
+from sordino.parts.blending import FOLDS, PRIOR, Blended, folds, mixture, weights
+
+HERE = torch.ones(2, dtype=torch.bool)
+
+
+def test_members_that_know_the_same_are_weighed_alike() -> None:
+    found = weights(torch.log(torch.tensor([[0.7, 0.7], [0.2, 0.2]])), HERE)
+    torch.testing.assert_close(found, torch.tensor([0.5, 0.5], dtype=torch.float64))
+
+
+def test_a_member_that_knows_nothing_keeps_what_the_prior_gives_it() -> None:
+    """Ten records, each impossible under the second member: its share is that of its one pretended record of twelve."""
+    likelihoods = torch.tensor([[0.0, -1e9]]).repeat(10, 1)
+    found = weights(likelihoods, HERE)
+    assert found.tolist() == pytest.approx([(10 + PRIOR) / (10 + 2 * PRIOR), PRIOR / (10 + 2 * PRIOR)])
+
+
+def test_members_that_know_different_records_share_by_their_number() -> None:
+    """Three records that only the first can explain and one that only the second can: (3 + 1) and (1 + 1) of 6."""
+    likelihoods = torch.tensor([[0.0, -1e9]] * 3 + [[-1e9, 0.0]])
+    assert weights(likelihoods, HERE).tolist() == pytest.approx([4 / 6, 2 / 6])
+
+
+def test_weights_are_the_top_of_their_objective() -> None:
+    random = np.random.default_rng(0)
+    likelihoods = np.log(random.dirichlet([0.3, 0.5, 1.0, 2.0], size=40))
+
+    def loss(free: np.ndarray) -> float:
+        logs = free - np.log(np.exp(free).sum())
+        return -float(np.log(np.exp(likelihoods + logs).sum(axis=1)).sum() + PRIOR * logs.sum())
+
+    best = minimize(loss, np.zeros(4), tol=1e-12).x
+    found = weights(torch.from_numpy(likelihoods), torch.ones(4, dtype=torch.bool))
+    assert found.tolist() == pytest.approx((np.exp(best) / np.exp(best).sum()).tolist(), abs=1e-4)
+
+
+def test_a_member_that_is_not_there_has_no_weight_and_no_say() -> None:
+    likelihoods = torch.log(torch.tensor([[0.5, 0.9, 0.4], [0.3, 0.9, 0.6]]))
+    there = torch.tensor([True, False, True])
+    found = weights(likelihoods, there)
+    assert found[1] == 0
+    torch.testing.assert_close(found[there], weights(likelihoods[:, there], HERE))
+
+
+def test_without_records_the_prior_decides() -> None:
+    assert weights(torch.zeros(0, 2), HERE).tolist() == [0.5, 0.5]
+
+
+def test_a_mixture_mixes_probabilities() -> None:
+    two = torch.log(torch.tensor([[[0.9, 0.1]], [[0.2, 0.8]]]))
+    mixed = mixture(two, torch.tensor([0.25, 0.75])).exp()
+    torch.testing.assert_close(mixed, torch.tensor([[0.25 * 0.9 + 0.75 * 0.2, 0.25 * 0.1 + 0.75 * 0.8]]))
+
+
+def test_who_has_no_weight_cannot_spoil_a_mixture() -> None:
+    two = torch.stack([torch.log(torch.tensor([[0.9, 0.1]])), torch.tensor([[-math.inf, 0.0]])])
+    torch.testing.assert_close(mixture(two, torch.tensor([1.0, 0.0])), two[0])
+
+
+def test_a_blended_network_gives_the_logarithms_of_mixed_probabilities() -> None:
+    torch.manual_seed(0)
+    one, two, x = nn.Linear(3, 4), nn.Linear(3, 4), torch.randn(5, 3)
+    found = Blended([one, two], torch.tensor([0.3, 0.7]))(x).exp()
+    torch.testing.assert_close(found, 0.3 * one(x).softmax(dim=1) + 0.7 * two(x).softmax(dim=1))
+
+
+def test_folds_spread_every_label() -> None:
+    labels = np.array([2] * 3 * FOLDS + [0] * FOLDS + [1] * (FOLDS + 1))
+    dealt = folds(labels, seed=5)
+    for label, least in ((2, 3), (0, 1), (1, 1)):
+        counts = np.bincount(dealt[labels == label], minlength=FOLDS)
+        assert least <= counts.min() <= counts.max() <= least + 1
+    assert np.ptp(np.bincount(dealt)) <= 1
+    assert (dealt == folds(labels, seed=5)).all()
+    assert (dealt != folds(labels, seed=6)).any()

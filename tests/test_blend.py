@@ -1,0 +1,202 @@
+"""Blended models in whole runs: with every method, however they are executed, killed or loaded."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import QUICK_KEYS, command
+from killing import die_at, killed, trace
+from safetensors.torch import load_file
+
+from sordino import api
+from sordino.blend import GLOBAL, LOCAL, OWN, TUNED
+from sordino.experiment import blends
+from sordino.experiment.config import Experiment
+from sordino.experiment.prepare import GIVEN_AWAY, deal
+from sordino.experiment.run import carry_on, register, resume
+from sordino.experiment.store import Store
+from sordino.message import Message
+from sordino.methods import find, names
+from sordino.parts.blending import FOLDS, MEMBERS
+from sordino.simulator.workers import Workers
+from sordino.testing.case import CLIENTS, Case
+from sordino.transport import Answer
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+KEYS: dict[str, Any] = {**QUICK_KEYS, "method": "dp-fedavg", "partition": "dirichlet:1", "personal": "blend"}
+
+
+def accuracy_of(found: api.Models, keys: dict[str, Any]) -> float:
+    """The mean over clients of the share of test records that loaded models label rightly."""
+    clients = deal(Experiment.make(keys)).clients
+    shares = []
+    for client, model in found.personal.items():
+        with torch.no_grad():
+            right = model(clients[client].x_test).argmax(dim=1) == clients[client].y_test
+        shares.append(float(right.double().mean()))
+    return float(np.mean(shares))
+
+
+@pytest.mark.parametrize("name", names())
+def test_every_method_can_blend(name: str, tmp_path: Path) -> None:
+    case = Case(find(name)(), tmp_path, {"personal": "blend"})
+    summary, models = case.finished(case.prepared(rounds=2), tmp_path)
+    figures = summary["blend"]
+    assert summary["accuracy"]["personal"] == figures["accuracy"]["blend"] > 0.1
+    assert sum(figures["weights"].values()) == pytest.approx(1)
+    assert GIVEN_AWAY in summary["not_covered"]
+    assert figures["accuracy"]["local"] is not None
+    assert figures["accuracy"]["global"] == summary["accuracy"]["global"]
+    assert len(models["blend"]) == len(models["weights"]) == CLIENTS
+    assert (models["weights"][:, GLOBAL] > 0).all() == (summary["accuracy"]["global"] is not None)
+
+
+def test_blending_changes_nothing_else(tmp_path: Path) -> None:
+    """With the same noise, what the method comes to and what it costs are the same."""
+    case = Case(find("dp-fedavg")(), tmp_path)
+    plain = case.prepared()
+    blended = dataclasses.replace(case.prepared(personal="blend"), identity=plain.identity)
+    one, models = case.finished(plain, tmp_path / "own")
+    two, others = case.finished(blended, tmp_path / "blend")
+    assert one["accuracy"]["personal"] == two["blend"]["accuracy"]["own"]
+    for key in ("epsilon", "spent", "upload_bytes", "notes"):
+        assert one[key] == two[key]
+    for key in models:
+        assert torch.equal(models[key], others[key])
+
+
+@pytest.mark.parametrize("engine", ["stacked", "one-by-one"])
+def test_loaded_models_are_those_of_the_summary(engine: str, tmp_path: Path) -> None:
+    summary = api.run(store=tmp_path, engine=engine, **KEYS)
+    found = api.load_models(summary["run"], tmp_path)
+    assert sorted(found.personal) == list(range(8))
+    assert accuracy_of(found, KEYS) == pytest.approx(summary["accuracy"]["personal"], abs=1e-12)
+    x = deal(Experiment.make(KEYS)).clients[0].x
+    torch.testing.assert_close(found.personal[0](x).exp().sum(dim=1), torch.ones(len(x)))
+
+
+def test_a_model_is_not_judged_by_records_it_was_trained_on(tmp_path: Path) -> None:
+    """Labels at random: local models know their own records by heart, and still get no more weight than the rest."""
+    keys = KEYS | {"set": {"epochs": 30, "batch": 16}, "partition": "iid"}
+    prepared = Case(find("dp-fedavg")(), tmp_path, {"personal": "blend"}).prepared(rounds=2)
+    train = prepared.data.train
+    train.y.copy_(train.y[torch.randperm(len(train.y), generator=torch.Generator().manual_seed(1))])
+    method = dataclasses.replace(prepared.method, epochs=keys["set"]["epochs"], batch=16)
+    store = Store(tmp_path / "store")
+    random = dataclasses.replace(prepared, method=method)
+    run = register(random, store)
+    carry_on(random, store, run)
+    weights = load_file(store.path(run) / "models.safetensors")["weights"].mean(dim=0)
+    assert weights[LOCAL] < 0.5
+
+
+def test_clients_that_never_took_part_blend_what_they_have(tmp_path: Path) -> None:
+    summary = api.run(store=tmp_path, **(KEYS | {"participation": 0.25, "rounds": 2}))
+    tensors = load_file(tmp_path / "runs" / summary["run"] / "models.safetensors")
+    took_part = set(tensors["clients"].tolist())
+    assert len(took_part) == 4
+    for client, weights in zip(tensors["blend_clients"].tolist(), tensors["weights"], strict=True):
+        assert (weights[OWN] > 0) == (client in took_part)
+        assert (weights[[LOCAL, TUNED, GLOBAL]] > 0).all()
+    found = api.load_models(summary["run"], tmp_path)
+    assert {client: len(model.members) for client, model in found.personal.items()} == {
+        client: 2 * FOLDS + 1 + (client in took_part) for client in range(8)
+    }
+
+
+def test_clients_with_one_record_blend_too(tmp_path: Path) -> None:
+    case = Case(find("dp-fedavg")(), tmp_path, {"personal": "blend"})
+    for engine in ("stacked", "one-by-one"):
+        keys = {"records": 14, "clients": 6, "partition": "iid", "engine": engine, "rounds": 1}
+        summary, _ = case.finished(case.prepared(**keys), tmp_path / engine)
+        assert summary["blend"]["accuracy"]["blend"] is not None
+
+
+@pytest.mark.parametrize("name", ["dp-fedavg", "local"])
+def test_stacked_and_one_by_one_agree(name: str, tmp_path: Path) -> None:
+    case = Case(find(name)(), tmp_path, {"personal": "blend"})
+    alone = case.prepared(engine="one-by-one")
+    stacked = dataclasses.replace(case.prepared(engine="stacked"), identity=alone.identity)
+    _, models = case.finished(alone, tmp_path / "one")
+    _, others = case.finished(stacked, tmp_path / "stacked")
+    order, other = (found["blend_clients"].argsort() for found in (models, others))
+    for key in ("blend", "weights"):
+        torch.testing.assert_close(models[key][order], others[key][other], atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("engine", ["stacked", "one-by-one"])
+def test_the_number_of_workers_changes_no_bit(engine: str, tmp_path: Path) -> None:
+    case = Case(find("dp-fedavg")(), tmp_path, {"personal": "blend", "engine": engine})
+    one, models = case.finished(case.prepared(workers=1), tmp_path / "one")
+    two, others = case.finished(case.prepared(workers=2), tmp_path / "two")
+    assert one == two
+    for key in models:
+        assert torch.equal(models[key], others[key])
+
+
+@pytest.mark.parametrize("moment", ["after the first piece", "half a piece", "before the models"])
+def test_killed_while_it_blends(moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pieces that are finished are not made again, and the end is that of a run that was not killed."""
+    monkeypatch.setattr("sordino.simulator.simulation.Simulation.pieces", lambda self: [[3, 1], [0, 2], [4, 5, 6, 7]])
+    whole = api.run(store=tmp_path / "whole", **KEYS)
+    made, places = {
+        "after the first piece": (1, (blends, "_written", 1, "after")),
+        "half a piece": (1, (blends, "replace_file", 2, "before")),
+        "before the models": (3, (blends, "_written", 3, "after")),
+    }[moment]
+
+    def victim() -> None:
+        die_at(*places)
+        api.run(store=tmp_path / "killed", **KEYS)
+
+    assert killed(victim)
+    asked: list[Sequence[int]] = []
+    blend = Workers.blend
+
+    def noted(workers: Workers, who: Sequence[int], message: Message) -> Answer:
+        asked.append(who)
+        return blend(workers, who, message)
+
+    monkeypatch.setattr(Workers, "blend", noted)
+    (row,) = Store(tmp_path / "killed").all()
+    assert (row.state, row.rounds_done) == ("stopped", 2)
+    resume(row.run, Store(tmp_path / "killed"))
+    assert len(asked) == 3 - made
+    assert trace(tmp_path / "killed", row.run) == trace(tmp_path / "whole", whole["run"])
+    kept = {path.name for path in (tmp_path / "killed" / "runs" / row.run).iterdir()}
+    assert kept == {"lock", "models.safetensors", "round-000002.safetensors"}
+
+
+def test_a_damaged_piece_is_made_anew(tmp_path: Path) -> None:
+    def victim() -> None:
+        die_at(blends, "_written", 1, "after")
+        api.run(store=tmp_path / "killed", **KEYS)
+
+    assert killed(victim)
+    whole = api.run(store=tmp_path / "whole", **KEYS)
+    (row,) = Store(tmp_path / "killed").all()
+    (piece,) = (tmp_path / "killed" / "runs" / row.run).glob("blend-*")
+    content = bytearray(piece.read_bytes())
+    content[-5] ^= 1
+    piece.write_bytes(content)
+    resume(row.run, Store(tmp_path / "killed"))
+    assert trace(tmp_path / "killed", row.run) == trace(tmp_path / "whole", whole["run"])
+
+
+def test_the_command_line_shows_the_mixture_beside_its_members(tmp_path: Path) -> None:
+    by_set = ("run", "--clients=8", "--rounds=2", "--workers=1", "--set=epochs=1", "--set=personal=blend")
+    shown = command(*by_set, "--store", tmp_path / "a")
+    assert shown.code == 0
+    for words in ("predicting with", "the blend", "local models alone", "worst tenth"):
+        assert words in shown.out
+    by_option = ("run", "--clients=8", "--rounds=2", "--workers=1", "--set=epochs=1", "--personal=blend", "--json")
+    document = command(*by_option, "--store", tmp_path / "b").document
+    assert set(document["blend"]["weights"]) == set(MEMBERS)
+    assert set(document["blend"]["accuracy"]) == {"blend", "local", "own", "global"}
