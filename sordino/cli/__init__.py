@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import typer
 
+from sordino.cli.advise import advise
 from sordino.cli.curve import curve_commands
 from sordino.cli.data import data_commands
 from sordino.cli.plan import methods, plan
@@ -25,7 +26,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (run, resume, compare, plan, methods, runs):
+for command in (run, resume, compare, plan, advise, methods, runs):
     app.command()(command)
 app.add_typer(data_commands, name="data")
 app.add_typer(curve_commands, name="curve")

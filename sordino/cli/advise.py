@@ -1,0 +1,88 @@
+"""The command that tells what to use, before any budget is spent."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from sordino.cli.options import (
+    Clients,
+    Data,
+    DataDir,
+    Delta,
+    Epsilon,
+    File,
+    Json,
+    Label,
+    Model,
+    Partition,
+    ProtectFrom,
+    StoreFolder,
+    experiment_from,
+)
+
+
+def advise(
+    experiment: File = None,
+    clients: Clients = None,
+    records: Annotated[
+        int | None, typer.Option(help="Training records of a client. [default: as in the data]", min=1, max=10**9)
+    ] = None,
+    epsilon: Epsilon = None,
+    delta: Delta = None,
+    protect_from: ProtectFrom = None,
+    parameters: Annotated[
+        int | None, typer.Option(help="How many parameters would be shared.", min=1, max=10**12)
+    ] = None,
+    data: Data = None,
+    data_dir: DataDir = None,
+    label: Label = None,
+    partition: Partition = None,
+    model: Model = None,
+    trying: Annotated[
+        bool, typer.Option("--try", help="Run the most promising ones, on the data or on a public stand-in.")
+    ] = False,
+    store: StoreFolder = None,
+    as_json: Json = False,
+) -> None:
+    """What shall I use? Level, method, size of the shared model, and whether to federate at all."""
+    from dataclasses import asdict
+
+    from sordino.experiment.advise import advise as advise_on
+    from sordino.experiment.advise import situation_of, stand_in
+
+    given = {**locals(), "set": None, "records": None}
+    chosen = experiment_from(experiment, given)
+    known = bool(data or experiment)
+    situation = situation_of(chosen, records, parameters, look=known)
+    found = advise_on(situation)
+    tried = None
+    if trying:
+        from sordino.cli.run import watched
+        from sordino.experiment.compare import compare
+
+        chosen = chosen if known else stand_in(chosen, situation)
+        with watched(as_json) as watch:
+            tried = compare(
+                chosen, found.candidates, 1, lambda name, seed: watch(f"{name}, seed {seed}", chosen.rounds)
+            )
+    if as_json:
+        rows = None if tried is None else [{k: v for k, v in row.items() if k != "curves"} for row in tried.rows]
+        typer.echo(json.dumps(asdict(found) | ({} if tried is None else {"tried": rows, "verdict": tried.verdict})))
+        return
+    from rich.console import Console
+
+    from sordino.report.tables import comparison_table
+
+    console = Console(markup=False)
+    options = "".join(f" --set {setting}" for setting in found.settings)
+    protects = "nothing leaves a client" if found.level == "none" else f"protects one {found.level}"
+    console.print(f"{found.method}{options}: {protects}", style="bold", highlight=False)
+    for sentence in found.advice:
+        console.print(f"- {sentence}", highlight=False)
+    if tried is not None:
+        console.print(comparison_table(tried.rows))
+        for sentence in tried.verdict:
+            console.print(sentence, highlight=False)

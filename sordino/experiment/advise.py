@@ -1,0 +1,239 @@
+"""What shall I use? Level, method, size of the shared model, and whether to federate at all.
+
+The advice follows from one ratio for each level, signal over noise of all that is shared during a run, squared and per
+parameter. It does not depend on the number of rounds:
+
+- whole clients protected: n clients pull together, and the noise in their sum has deviation 1/mu: (n mu)^2 / d, or,
+  where every message carries all of its noise against the server, n mu^2 / d;
+- records protected: each of n clients adds noise of its own to the sum over its r records: n (r mu)^2 / d.
+
+mu is the Gaussian budget of epsilon at delta, d the number of shared parameters. The thresholds below were read off
+comparisons; `tests/experiment/test_advise.py` holds the advice against what was measured.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from sordino.errors import UserError
+from sordino.experiment.config import DEFAULT_CLIENTS, DEFAULT_EPSILON, Experiment
+from sordino.privacy.accountant import mu_of
+from sordino.privacy.allowance import ProtectFrom
+from sordino.privacy.plan import default_delta
+
+Level = Literal["client", "record", "none"]
+HELPS = 0.1
+"""From this ratio on a federated model adds something to a client's own when the two are mixed."""
+ENOUGH = 1.0
+"""From this ratio on a federated model stands on its own."""
+SMALL = 1000
+"""Parameters of the smallest network that is worth training together, where none is named."""
+INSTITUTION = 100
+"""From so many records on, a client may be an institution that holds the records of other people."""
+DIGITS = 1797
+"""Records of the built-in data set."""
+BLEND = "personal=blend"
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What the advice depends on."""
+
+    clients: int
+    records: int
+    """Training records of a client, in the middle."""
+    epsilon: float
+    parameters: int | None = None
+    """Of the network that would be shared; None where none is named."""
+    protect_from: ProtectFrom = "outsider"
+    delta: float | None = None
+
+    @property
+    def size(self) -> int:
+        """Shared parameters: those of the network, or of a small one."""
+        return self.parameters or SMALL
+
+    def mu(self, level: Level) -> float:
+        """The Gaussian budget of the level's unit."""
+        units = self.clients if level == "client" else self.records
+        return mu_of(self.epsilon, self.delta or default_delta(units))
+
+    def feasible(self, level: Level) -> int:
+        """How many shared parameters have a ratio of one."""
+        if level == "record":
+            return math.floor(self.clients * (self.records * self.mu(level)) ** 2)
+        together = self.clients if self.protect_from == "outsider" else 1
+        return math.floor(self.clients * together * self.mu(level) ** 2)
+
+    def ratio(self, level: Level) -> float:
+        """Signal over noise, squared and per parameter."""
+        return self.feasible(level) / self.size
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to use, and why."""
+
+    level: Level
+    method: str
+    settings: list[str]
+    """Keys and hyper-parameters to run it with, as `--set` takes them."""
+    advice: list[str]
+    """The reasons, in sentences."""
+    feasible_parameters: dict[str, int]
+    """How many shared parameters each level can train at this budget."""
+    candidates: list[str]
+    """The most promising ones to try, as `compare` takes them, the advised one first."""
+
+
+def situation_of(experiment: Experiment, records: int | None, parameters: int | None, look: bool) -> Situation:
+    """The situation of an experiment; with `look` its data are dealt and its network is made, to be counted."""
+    clients = experiment.clients or DEFAULT_CLIENTS
+    if look:
+        from sordino.experiment.prepare import prepare
+
+        # Only the data and the network are looked at, so the method and its noise do not matter here.
+        options = {key: value for key, value in experiment.set.items() if key.startswith("model.")}
+        indifferent = {"method": "local", "set": options, "compiled": "never", "precision": "fp32"}
+        prepared = prepare(experiment.model_copy(update=indifferent))
+        clients = len(prepared.data.clients)
+        parameters = parameters or prepared.learner.layout.size
+        records = records or round(float(np.median(prepared.data.train.sizes)))
+    if records is None:
+        raise UserError("Say how many records a client has with --records, or name the data with --data.")
+    return Situation(
+        clients,
+        records,
+        experiment.epsilon or DEFAULT_EPSILON,
+        parameters,
+        experiment.protect_from,
+        experiment.delta,
+    )
+
+
+def advise(situation: Situation) -> Advice:
+    """Which level and method suit a situation, or whether to train alone."""
+    if situation.clients < 1 or situation.records < 1:
+        raise UserError("Advice needs at least one client, and one record for each.")
+    feasible = {level: situation.feasible(level) for level in ("client", "record")}  # type: ignore[arg-type]
+    level = _level(situation)
+    chosen = CHOICES[level]
+    reasons = [*_level_reasons(situation, level), *_method_reasons(situation, level), *_size_reasons(situation, level)]
+    return Advice(level, chosen.method, list(chosen.settings), reasons, feasible, list(chosen.candidates))
+
+
+def stand_in(experiment: Experiment, situation: Situation) -> Experiment:
+    """The experiment on public records in the place of those that are not there: the built-in digits, as many for each
+    client as there are, at most."""
+    enough = min(situation.clients * situation.records, DIGITS)
+    clients = min(situation.clients, enough // 2)
+    return experiment.model_copy(update={"data": "digits", "clients": clients, "records": enough})
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """What is advised at one level."""
+
+    method: str
+    settings: tuple[str, ...]
+    candidates: tuple[str, ...]
+
+
+CHOICES: dict[Level, _Choice] = {
+    "client": _Choice(
+        "dp-fedavg",
+        ("clipping=quantile", BLEND),
+        (f"dp-fedavg[clipping=quantile,{BLEND}]", "dp-fedavg[clipping=quantile]", "local"),
+    ),
+    "record": _Choice(
+        "mr-mtl-record",
+        (BLEND,),
+        (f"mr-mtl-record[{BLEND}]", f"dp-fedavg-record[{BLEND}]", "local"),
+    ),
+    "none": _Choice("local", (), ("local", f"dp-fedavg[clipping=quantile,{BLEND}]", f"dp-fedavg-record[{BLEND}]")),
+}
+
+
+def _level(situation: Situation) -> Level:
+    if situation.clients > 1 and situation.ratio("client") >= HELPS:
+        return "client"
+    if situation.clients > 1 and situation.records >= INSTITUTION and situation.ratio("record") >= HELPS:
+        return "record"
+    return "none"
+
+
+def _level_reasons(situation: Situation, level: Level) -> list[str]:
+    whole, single = situation.feasible("client"), situation.feasible("record")
+    budget = f"At epsilon {situation.epsilon:g} with {situation.clients:,} clients"
+    shared = _shared(situation)
+    if level == "client":
+        return [
+            f"Protect whole clients: {budget[0].lower()}{budget[1:]} about {whole:,} shared parameters can be trained, "
+            f"and {shared}. It is the stronger promise: nobody learns even that a client had any such records."
+        ]
+    few = f"{budget} only about {whole:,} shared parameters can be trained under a promise to whole clients; {shared}."
+    if level == "record":
+        return [
+            f"Protect single records: {few[0].lower()}{few[1:]} With {situation.records:,} records a client about "
+            f"{single:,} can be trained under a promise to each record, even against the server.",
+            "This is right where a client is an institution with the records of many people. Where all records of a "
+            "client are one person's, it promises that person little: train alone then.",
+        ]
+    if situation.clients == 1:
+        return ["Train alone: there is nobody to federate with."]
+    why = (
+        f"and with {situation.records:,} records a client may be a person, whom a promise to single records does not "
+        "protect"
+        if situation.ratio("record") >= HELPS
+        else f"and about {single:,} under a promise to single records"
+    )
+    return [f"Train alone: {few[0].lower()}{few[1:].removesuffix('.')}, {why}. The sum would drown in noise."]
+
+
+def _shared(situation: Situation) -> str:
+    if situation.parameters is None:
+        return f"even a small network has {SMALL:,}"
+    return f"the network has {situation.parameters:,}"
+
+
+def _method_reasons(situation: Situation, level: Level) -> list[str]:
+    if level == "none":
+        return ["local training costs no privacy at all. Where more clients join, ask again."]
+    blend = (
+        "personal=blend lets every client mix the federated models with its own, weighed at the client by its own "
+        "records: it costs no privacy, and a client hardly loses by taking part."
+    )
+    if level == "client":
+        return [
+            "dp-fedavg with clipping=quantile: in our comparisons no method at client level was clearly better at "
+            "equal true epsilon, and the threshold finds itself.",
+            blend,
+        ]
+    return [
+        "mr-mtl-record: every client keeps a model of its own, drawn towards the mean of all, which also averages the "
+        "noise.",
+        blend,
+    ]
+
+
+def _size_reasons(situation: Situation, level: Level) -> list[str]:
+    if level == "none":
+        needed = math.ceil(situation.clients * math.sqrt(HELPS / max(situation.ratio("client"), 1e-12)))
+        if situation.clients > 1 and needed < 10_000_000:
+            return [f"About {needed:,} clients would make this worth trying under a promise to whole clients."]
+        return []
+    feasible = situation.feasible(level)
+    if situation.parameters is None:
+        return [
+            f"Share at most about {feasible:,} parameters; fewer are better. `--model` and `--data` make this exact."
+        ]
+    if situation.ratio(level) < ENOUGH:
+        return [
+            f"Noise will be felt: a network of at most {feasible:,} shared parameters would do better than one of "
+            f"{situation.parameters:,}, if it suits the task."
+        ]
+    return [f"The network's size is no problem: it could be {situation.ratio(level):.1f} times as large."]
