@@ -19,7 +19,6 @@ import torch
 from torch import nn
 
 from sordino import models
-from sordino.blend import spread
 from sordino.errors import UserError
 from sordino.experiment.compare import Comparison, contender
 from sordino.experiment.compare import compare as compare_methods
@@ -104,7 +103,7 @@ def load_models(run: str, store: str | Path = ".sordino") -> Models:
         own = personal.get(client)
         server = shared[int(tensors["clusters"][client]) if "clusters" in tensors else 0] if shared else None
         made = [network(row) for row in trained.reshape(-1, width)]
-        blended[client] = mixed([*made, own, server], spread(weights))
+        blended[client] = mixed([*made, own, server], weights)
     return Models(shared, blended)
 
 

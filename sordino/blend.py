@@ -20,8 +20,8 @@ from sordino.parts.blending import FOLDS, LOCAL_PASSES, MEMBERS, folds, mixture,
 FIGURES = ("blend", "local")
 """Accuracies that are measured: of the mixture, and of the models that clients trained alone."""
 LOCAL, TUNED, OWN, GLOBAL = range(len(MEMBERS))
-TRAINED = 2 * FOLDS
-"""How many models a client trains for its mixture: FOLDS local ones, then FOLDS tuned ones."""
+TRAINED = 2
+"""How many models a client trains for its mixture: a local one and a tuned one."""
 
 
 @dataclass(frozen=True)
@@ -44,39 +44,50 @@ class Blending:
         `passes`, those of the federated training, and where the server has models `global` and whose, `clusters`."""
         self._clients, self._who, self._execution = clients, list(who), clients.execution
         self._own, self._took_part = own.to(clients.device), took_part
-        self._initial, self._passes = message["initial"].to(clients.device), min(message["passes"], LOCAL_PASSES)
+        self._initial = message["initial"].to(clients.device).expand(len(self._who), -1)
+        self._passes = min(message["passes"], LOCAL_PASSES)
         self._global: Tensor | None = None
         if "global" in message:
             self._global = message["global"][message["clusters"][self._who]].to(clients.device)
-        source = clients.gate.source
         labels = [clients.data.train.part(client)[1].numpy() for client in self._who]
-        dealt = zip(labels, source.keys(("blend",), self._who), strict=True)
+        dealt = zip(labels, clients.gate.source.keys(("blend",), self._who), strict=True)
         self._folds = [torch.from_numpy(folds(mine, key)) for mine, key in dealt]
 
     def mixtures(self) -> Mixtures:
-        """Train, weigh and mix."""
-        models = torch.stack([self._trained(fold) for fold in range(FOLDS)], dim=2).flatten(1, 2)
-        present = self._present()
-        likelihoods = self._likelihoods(models)
-        found = torch.stack([weights(*pair) for pair in zip(likelihoods, present, strict=True)]).float()
+        """Train, judge, weigh and mix."""
+        likelihoods = [torch.zeros(len(mine), len(MEMBERS)) for mine in self._folds]
+        tuned = torch.zeros_like(self._initial)
+        for fold in range(FOLDS):
+            others, held_out = self._records(fold, inside=False), self._records(fold, inside=True)
+            judged = {LOCAL: self._trained(self._initial, others, fold, self._passes)}
+            if self._global is not None:
+                judged[TUNED] = self._trained(self._global, others, fold, self._clients.method.epochs)
+                judged[GLOBAL] = self._global
+                tuned = tuned + judged[TUNED] / FOLDS
+            for member, models in judged.items():
+                self._judge(models, held_out, fold, [rows[:, member] for rows in likelihoods])
+        for rows in likelihoods:  # what has been trained on all records is weighed by what stands for it
+            rows[:, OWN] = rows[:, LOCAL if self._global is None else TUNED]
+        local = self._trained(self._initial, self._records(FOLDS, inside=False), FOLDS, self._passes)
+        models = torch.stack([local, tuned], dim=1)
+        found = torch.stack([weights(*pair) for pair in zip(likelihoods, self._present(), strict=True)]).float()
         return Mixtures(models.cpu(), found, self._accuracies(models, found))
 
-    def _trained(self, fold: int) -> Tensor:
-        """(clients, 2, parameters): local and tuned models, trained on all folds but one."""
-        records = self._records(fold, inside=False)
+    def _trained(self, models: Tensor, records: Split, fold: int, passes: int) -> Tensor:
+        """Each client's row of `models` after so many passes over its `records`."""
+        if not records.sizes.any():  # everybody's only record is in the fold that is left out
+            return models
         seeds = [key >> 32 for key in self._clients.gate.source.keys(("blend", fold), self._who)]
-        if not records.sizes.any():  # everybody's only record is in this fold
-            local, tuned = self._starts(), self._global
-        else:
-            local = self._execution.trained(self._clients, self._starts(), records, seeds, self._passes)
-            tuned = self._global
-            if tuned is not None:
-                passes = self._clients.method.epochs
-                tuned = self._execution.trained(self._clients, tuned, records, seeds, passes)
-        return torch.stack([local, torch.zeros_like(local) if tuned is None else tuned], dim=1)
+        return self._execution.trained(self._clients, models, records, seeds, passes)
 
-    def _starts(self) -> Tensor:
-        return self._initial.expand(len(self._who), -1)
+    def _judge(self, models: Tensor, held_out: Split, fold: int, likelihoods: list[Tensor]) -> None:
+        """Fill in the log-likelihoods of each client's records in a fold."""
+        if not held_out.sizes.any():
+            return
+        said = self._log_probabilities(models, held_out, range(len(self._who)))
+        for place, mine in enumerate(self._folds):
+            labels = held_out.part(place)[1]
+            likelihoods[place][mine == fold] = said[place].gather(1, labels.unsqueeze(1)).squeeze(1)
 
     def _records(self, fold: int, inside: bool) -> Split:
         """Each client's training records in a fold, or in all others."""
@@ -95,25 +106,6 @@ class Blending:
             present[:, [TUNED, GLOBAL]] = False
         return present
 
-    def _likelihoods(self, models: Tensor) -> list[Tensor]:
-        """For each client the log-likelihoods (records, members) of its records under models not trained on them."""
-        found = [torch.zeros(len(mine), len(MEMBERS)) for mine in self._folds]
-        for fold in range(FOLDS):
-            records = self._records(fold, inside=True)
-            if not records.sizes.any():
-                continue
-            judged = {LOCAL: models[:, fold]}
-            if self._global is not None:
-                judged |= {TUNED: models[:, FOLDS + fold], GLOBAL: self._global}
-            for member, rows in judged.items():
-                said = self._log_probabilities(rows, records, range(len(self._who)))
-                for place, mine in enumerate(self._folds):
-                    labels = records.part(place)[1]
-                    found[place][mine == fold, member] = said[place].gather(1, labels.unsqueeze(1)).squeeze(1)
-        for rows in found:  # what has been trained on all records is weighed by what stands for it
-            rows[:, OWN] = rows[:, LOCAL if self._global is None else TUNED]
-        return found
-
     def _accuracies(self, models: Tensor, weights: Tensor) -> np.ndarray:
         """(clients, figures), on the clients' test records."""
         test = self._clients.data.test
@@ -125,17 +117,10 @@ class Blending:
             if not len(labels):
                 continue
             spoken = torch.stack([rows[place] for rows in said])
-            mixed = mixture(spoken, spread(weights[place])[: len(spoken)])
-            local = mixture(spoken[:FOLDS], torch.full((FOLDS,), 1 / FOLDS))
-            found[place] = [float((rows.argmax(dim=1) == labels).double().mean()) for rows in (mixed, local)]
+            mixed = mixture(spoken, weights[place, : len(spoken)])
+            found[place] = [float((rows.argmax(dim=1) == labels).double().mean()) for rows in (mixed, spoken[LOCAL])]
         return found
 
     def _log_probabilities(self, models: Tensor, records: Split, parts: Sequence[int]) -> list[Tensor]:
         outputs = self._execution.outputs(self._clients, models, records, parts)
         return [torch.log_softmax(rows.cpu(), dim=1) for rows in outputs]
-
-
-def spread(weights: Tensor) -> Tensor:
-    """The weights of single models from those of the members: FOLDS local and FOLDS tuned ones, own, global."""
-    shared = (weights[LOCAL], weights[TUNED])
-    return torch.cat([*(weight.repeat(FOLDS) / FOLDS for weight in shared), weights[[OWN, GLOBAL]]])

@@ -23,7 +23,7 @@ from sordino.experiment.run import carry_on, register, resume
 from sordino.experiment.store import Store
 from sordino.message import Message
 from sordino.methods import find, names
-from sordino.parts.blending import FOLDS, MEMBERS
+from sordino.parts.blending import MEMBERS
 from sordino.simulator.workers import Workers
 from sordino.testing.case import CLIENTS, Case
 from sordino.transport import Answer
@@ -107,7 +107,7 @@ def test_clients_that_never_took_part_blend_what_they_have(tmp_path: Path) -> No
         assert (weights[[LOCAL, TUNED, GLOBAL]] > 0).all()
     found = api.load_models(summary["run"], tmp_path)
     assert {client: len(model.members) for client, model in found.personal.items()} == {
-        client: 2 * FOLDS + 1 + (client in took_part) for client in range(8)
+        client: 3 + (client in took_part) for client in range(8)
     }
 
 

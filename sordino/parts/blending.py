@@ -9,10 +9,16 @@ which is stacking (Wolpert 1992; Breiman 1996) for probabilities, with a prior t
 member. A mixture beats choosing the best member because members err on different records; and because likelihoods of
 held-out records are what is maximised, a member that knows nothing loses its weight.
 
-No record is wasted: those of a client are dealt to FOLDS folds, models are trained on all folds but one and judged on
-that one, and all of them predict together in the end. The server's model is judged on all records: under client-level
-privacy it has hardly seen any one client. The method's own personal model has been trained on all records, so that
-nothing at the client judges it fairly; it is weighed by what stands for it, the server's model tuned to other folds.
+No record is wasted: those of a client are dealt to FOLDS folds, and members are judged by models that were trained on
+all folds but one, each on the one that it has not seen. Then the local model is trained anew on all records, and the
+tuned one is the mean of those tuned without each fold, which all started from the server's model. The server's model
+itself is judged on all records: under client-level privacy it has hardly seen any one client. The method's own personal
+model has been trained on all records, so that nothing at the client judges it fairly; it is weighed by what stands for
+it, the server's model tuned to other folds.
+
+Measured and left out, because it gained nothing: tempered likelihoods as weights (they choose too hard where there are
+many records), a calibrated temperature for each member, a mixture of logarithms, the server's model times the client's
+frequencies of labels, and the mean of the server's models of several rounds.
 """
 
 from __future__ import annotations
@@ -26,8 +32,7 @@ from torch import Tensor, nn
 MEMBERS = ("local", "tuned", "own", "global")
 """What is mixed: models trained alone, the server's model tuned, the method's personal model, the server's model."""
 FOLDS = 3
-"""Into how many parts a client's records are dealt: training on two thirds of them, three times, costs what twice the
-local training of all would."""
+"""Into how many parts a client's records are dealt: training without each costs twice what training on all does."""
 PRIOR = 1.0
 """How many records the prior counts for each member: it keeps few records from deciding everything."""
 STEPS = 200

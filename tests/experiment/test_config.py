@@ -113,3 +113,9 @@ def test_hyper_parameters_out_of_range(settings: dict[str, Any], message: str | 
         return
     with pytest.raises(UserError, match=message):
         Experiment.make({"set": settings})
+
+
+def test_contenders_of_a_comparison_may_differ_in_what_clients_predict_with() -> None:
+    experiment = Experiment.make({"set": {"tau": 0.1}})
+    assert experiment.for_method("dp-fedavg", {"personal": "blend"}).personal == "blend"
+    assert experiment.for_method("dp-fedavg", {}).personal == "own"
