@@ -22,6 +22,7 @@ from sordino.learning.records import Learner, Records
 from sordino.method import Budget, Method
 from sordino.methods.bases import RecordLevel
 from sordino.privacy.allowance import Allowance, Noise
+from sordino.privacy.mechanism import MECHANISMS, Mechanism
 from sordino.privacy.noise import Seeded
 from sordino.privacy.plan import check_delta, default_delta, multiplier_for
 from sordino.privacy.records import RecordPlan, plan_records
@@ -31,6 +32,9 @@ from sordino.server import Ground
 from sordino.simulator import bf16
 from sordino.simulator.choice import Choice, choose
 from sordino.threads import single_threaded
+
+SEED_IS_KNOWN = "its noise comes from the run's seed, and whoever knows the seed can subtract it"
+"""Why no epsilon holds where whole numbers are drawn for a simulation."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,11 @@ class Prepared:
     def source(self) -> Seeded:
         """Where the run's randomness comes from."""
         return Seeded(self.experiment.seed, self.identity)
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """How noise gets onto what leaves."""
+        return MECHANISMS[self.experiment.noise]
 
     @property
     def ground(self) -> Ground:
@@ -133,7 +142,7 @@ def prepare(
         choice=replace(choice, reasons=choice.reasons + decision.reasons + coarse.reasons),
         schedule=schedule,
         budget=spending.budget,
-        allowance=spending.allowance,
+        allowance=replace(spending.allowance, known=SEED_IS_KNOWN if experiment.noise == "integers" else ""),
         identity=identity_of(
             experiment.decisive() | {"made": repr(method)}, data.fingerprint, type(method), type(module)
         ),
