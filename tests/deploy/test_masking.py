@@ -92,7 +92,7 @@ def test_the_mask_is_aes_256_in_counter_mode_from_zero() -> None:
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
     key = bytes(range(32))
-    block = Cipher(algorithms.AES(key), modes.ECB()).encryptor()  # noqa: S305
+    block = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
     stream = b"".join(block.update(number.to_bytes(16, "big")) for number in range(4))
     mask = np.zeros(16, dtype="<u4")
     masking.add_mask(mask, key, +1)
@@ -390,7 +390,7 @@ def test_answers_that_open_nothing_are_refused() -> None:
     spoilt = {
         "lacks the seed": Opening(good[first].shares, {}),
         "lacks its share": Opening({}, good[first].seeds),
-        "outside of the field": Opening({one: b"\xff" * 32 for one in survivors}, good[first].seeds),
+        "outside of the field": Opening(dict.fromkeys(survivors, b"\xff" * 32), good[first].seeds),
     }
     for match, opening in spoilt.items():
         with pytest.raises(MaskingError, match=match):
@@ -421,7 +421,7 @@ def _small() -> Group:
     keys = {name: KEY if name == b"A" * 32 else masking.new_key() for name in names(3)}
     cohort = Cohort(ASK, tuple(Party(name, masking.public_key(key)) for name, key in keys.items()), 3)
     maskers = {name: Masker(cohort, name, key) for name, key in keys.items()}
-    values = {name: np.arange(5) for name in keys}
+    values = dict.fromkeys(keys, np.arange(5))
     return Group(cohort, maskers, values, {name: maskers[name].masked(values[name], 32) for name in keys})
 
 
