@@ -170,7 +170,7 @@ def held(table: Table) -> list[int]:
 
 @lru_cache(maxsize=1)
 def gaussian_table() -> Table:
-    """The table of N_Z(0, 4096^2); it takes a fifth of a second, once in a process."""
+    """The table of N_Z(0, 4096^2); it takes half a second, once in a process."""
     wanted = masses()
     table = columns(wanted)
     if held(table) != wanted:

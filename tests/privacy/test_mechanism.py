@@ -1,6 +1,7 @@
 """Noise in floats and in whole numbers: the same bounds and the same cost, whichever is at work."""
 
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,15 @@ def test_sums_of_gradients_carry_the_noise_that_is_charged_and_never_the_same(so
 
 
 # ---- what is charged
+
+
+def test_a_release_that_claims_noise_must_say_which() -> None:
+    @dataclass(frozen=True)
+    class Claiming(Update):
+        cover = Release.cover
+
+    with pytest.raises(NotImplementedError, match="Claiming says that noise protects a client, but not which"):
+        sent(gate(Noise(1.0, "server", 1)), Claiming(1.0), torch.zeros(1, 5), Public({}, [0], layers=[5]))
 
 
 def test_noise_from_a_known_seed_covers_nothing_and_says_why() -> None:

@@ -203,7 +203,9 @@ class Release:
         return Bounded(torch.where(finite.unsqueeze(1), rows, torch.zeros_like(rows)), int((~finite).sum()))
 
     def cover(self, width: int, allowance: Allowance, public: Public) -> Cover | None:
-        """The noise on bounded rows of `width` entries; None where there is none."""
+        """The noise on bounded rows of `width` entries; None where there is none, or where it is in what was sent."""
+        if self.unit is not None and not self.made_of_gradients and not self.sources():
+            raise NotImplementedError(f"{type(self).__name__} says that noise protects a {self.unit}, but not which")
         return None
 
     def charge(self, allowance: Allowance, public: Public) -> Charge:
