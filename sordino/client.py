@@ -125,7 +125,7 @@ class Clients:
         stolen = sorted(set(done.kept) & set(self.public_names))
         if stolen:
             raise UserError(f"The step {question.step} keeps {stolen[0]}, a public state: only `learn` may write it.")
-        kept = done.kept | self._learned(question, public, passed) if done.kept else {}
+        kept = done.kept | self._learned(question, releases, public, passed) if done.kept else {}
         return Outcome(passed, kept, done.start)
 
     def step(self, name: str) -> Callable[..., Result]:
@@ -158,15 +158,16 @@ class Clients:
         keys = self.gate.source.keys(("training", question.step, question.round), question.clients)
         return [key >> 32 for key in keys]
 
-    def _learned(self, question: Question, public: Public, passed: Passed) -> dict[str, Tensor]:
+    def _learned(self, question: Question, releases: Releases, public: Public, passed: Passed) -> dict[str, Tensor]:
         """What each client may remember of what it has just sent, one row each."""
         if not self.public_names:
             return {}
+        read = {name: self.gate.read(releases[name], rows, public) for name, rows in passed.values.items()}
         learned = []
         for place in range(len(question.clients)):
             message = messages.received(question.message, question.clients[place], self.device)
             state = {name: rows[place] for name, rows in public.states.items()}
-            sent = {name: rows[place] for name, rows in passed.values.items()}
+            sent = {name: rows[place] for name, rows in read.items()}
             learned.append(self.method.learn(state, message, sent, self.learner.layout))
             if sorted(learned[-1]) != self.public_names:
                 raise UserError(f"`learn` must give {self.public_names}, not {sorted(learned[-1])}: see public_memory.")

@@ -41,12 +41,12 @@ class Answers:
         values = self._of(release)
         if not self._releases[release].summed:
             self._expose(release)
-        return values.mean(dim=0) + self._releases[release].centre()
+        return self._gate.mean(self._releases[release], values, self._public) + self._releases[release].centre()
 
     def rows(self, release: str) -> Tensor:
         values = self._of(release)
         self._expose(release)
-        return values + self._releases[release].centre()
+        return self._gate.read(self._releases[release], values, self._public) + self._releases[release].centre()
 
     def deviation(self, release: str) -> Tensor:
         return self._releases[release].deviation(self._gate.allowance, self._public)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from sordino.errors import UserError
-from sordino.privacy.noise import Seeded
+from sordino.privacy.noise import Source
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Turns:
     the others, and a cohort is smaller, or empty, only where there are not enough others left.
     """
 
-    def __init__(self, schedule: Schedule, source: Seeded, limits: np.ndarray | None = None) -> None:
+    def __init__(self, schedule: Schedule, source: Source, limits: np.ndarray | None = None) -> None:
         """`limits` says how often each client may take part at the most: public, as the whole schedule is."""
         self._schedule, self._source, self._limits = schedule, source, limits
         self._begin()

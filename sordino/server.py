@@ -185,6 +185,7 @@ class Server:
         releases = due(self._steps[name], opened.number)
         public = Public(message, clients, self._transport.public_states(clients, self._state_names), self.layout.layers)
         self._check(name, releases, clients)
+        self._gate.check(releases, public)
         self._expose_states(releases, clients, (self._questions, opened.number, name))
         rows = self._books.ledger.charge(releases, self._questions, opened.number, name, self._gate.allowance, public)
         self._books.charge(rows)

@@ -53,7 +53,7 @@ class Mutant:
 # File of the package: the tests that should notice, then each mutant's name, a text and what replaces its first place.
 BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
     "privacy/noise.py": (
-        "tests/privacy/test_noise.py",
+        "tests/privacy/test_noise.py tests/privacy/test_integers.py",
         [
             ("one draw for all clients", "purpose, clients)", "purpose, [0] * len(clients))"),
             ("one draw for all seeds", "(self.seed, self.identity, *purpose)", "(self.identity, *purpose)"),
@@ -67,11 +67,17 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("the ground depends on the experiment", "8, (self.seed,", "8, (self.seed, self.identity or 0,"),
             ("one ground for all seeds", "8, (self.seed, *purpose)", "8, purpose"),
             ("noise without an identity", "if self.identity is None:", "if False:"),
+            ("secure words that are known", "os.urandom(8 * count)", "bytes(8 * count)"),
+            (
+                "whole numbers: one draw for all clients",
+                'b"integers", purpose, clients)',
+                'b"integers", purpose, [0] * len(clients))',
+            ),
             ("coins from the noise's key", 'b"coins"', 'b"noise"'),
             (
                 "one coin for all clients",
-                "purpose[:-1], purpose[-1:])\n        return torch.from",
-                "purpose[:-1], [0])\n        return torch.from",
+                "purpose[:-1], purpose[-1:])\n        return fallen",
+                "purpose[:-1], [0])\n        return fallen",
             ),
             ("texts that run into each other", 'b"%d:%s" % (len(text), text)', 'b"%s/" % text'),
             ("numbers that run into each other", 'b"i%d;"', 'b"i%d"'),
@@ -95,6 +101,99 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
             ("coins of 16 bits", ">> np.uint64(11)) * 2.0**-53", ">> np.uint64(48)) * 2.0**-16"),
             ("coins that fall too often", "2.0**-53 < rate", "2.0**-53 < 1.05 * rate"),
+        ],
+    ),
+    "privacy/integers.py": (
+        "tests/privacy/test_integers.py tests/privacy/test_mechanism.py",
+        [
+            ("half the noise", "self.factor, out=part)", "self.factor // 2, out=part)"),
+            ("noise of one draw", "part += drawn[len(part) :]", "part += 0"),
+            ("one draw used twice", "part += drawn[len(part) :]", "part += drawn[: len(part)]"),
+            ("columns from the thresholds' words", "raw[count:].view", "raw[: (count + 1) // 2].view"),
+            ("thresholds by one too high", "raw[:count] < table", "raw[:count] <= table"),
+            ("masses rounded down", "-(-weight * unit // whole)", "weight * unit // whole"),
+            (
+                "a narrower table",
+                "ratio = ratio * squared >> PRECISION",
+                "ratio = ratio * squared * root >> 2 * PRECISION",
+            ),
+            ("columns are not checked", "if held(table) != wanted:", "if False:"),
+            ("twice the bound", "Fraction(bound) ** 2 *", "4 * Fraction(bound) ** 2 *"),
+            ("rounded and not looked at again", "if squares <= limit:", "if True:"),
+            ("infinity passes", "if not math.isfinite(length):", "if False:"),
+            ("squares of the low bits only", "(_sum(high * high) << 52)", "0"),
+            ("signals that rounding eats", "if limit < 16 * entries:", "if False:"),
+            ("sums that do not fit", "if largest < 2 ** (bits - 1):", "if largest < 2**bits:"),
+            (
+                "rounding of sums is free",
+                "return multiplier / (1 + multiplier * math",
+                "return multiplier / (1 + 0 * math",
+            ),
+            ("the gap's delta is left out", "left = delta - self.delta(epsilon)", "left = delta"),
+            ("the gap's epsilon is left out", "return found + self.epsilon", "return found"),
+        ],
+    ),
+    "privacy/mechanism.py": (
+        "tests/privacy/test_mechanism.py tests/privacy/test_gate.py tests/privacy/test_gradients.py",
+        [
+            ("floats: half the noise", "noise.mul_(deviations)", "noise.mul_(deviations / 2)"),
+            ("floats: half the noise at places", "drawn.mul_(deviations", "drawn.mul_(0.5 * deviations"),
+            ("floats: sums without noise", "alpha=deviation)", "alpha=0.0)"),
+            ("integers: no noise", "whole[place, entries] += grid.noise(words, len(entries))", "pass"),
+            (
+                "integers: one draw for all",
+                "source.words(purpose, clients))",
+                "source.words(purpose, [0] * len(clients)))",
+            ),
+            (
+                "integers: no bound",
+                "integers.rounded(mine, bound, deviation, grid)",
+                "integers.rounded_sum(mine, deviation, grid)",
+            ),
+            ("integers: sums without noise", "whole += RECORDS.noise(words, whole.size)", "pass"),
+            ("integers: noise of another grid", "else RECORDS\n", "else CLIENTS\n"),
+            (
+                "integers: nothing is refused",
+                "integers.check_signal(CLIENTS.longest(bound, deviation), len(entries))",
+                "pass",
+            ),
+        ],
+    ),
+    "deploy/masking.py": (
+        "tests/deploy/test_masking.py",
+        [
+            ("no mask of one's own", 'own.to_bytes(KEY_BYTES, "big"), +1)', "bytes(KEY_BYTES), +1)"),
+            ("survivors of any number", "if len(survivors) < self.minimum:", "if False:"),
+            ("survivors named twice", "if len(set(survivors)) < len(survivors):", "if False:"),
+            ("sums without this site", "if self.identity not in survivors:", "if False:"),
+            ("one share too few opens", "split(own, self.cohort.minimum,", "split(own, self.cohort.minimum - 1,"),
+            (
+                "seeds of survivors are told",
+                "for one in self.cohort.dropped(survivors)},\n",
+                "for one in {p.identity for p in self.cohort.parties} - {self.identity}},\n",
+            ),
+            ("keys serve several asks", "(PROTOCOL, self.cohort.ask, *purpose)", "(PROTOCOL, *purpose)"),
+            ("one key for several shares", "salt = os.urandom(KEY_BYTES)", "salt = bytes(KEY_BYTES)"),
+            ("a share for anybody", 'b"share", self.identity, receiver, salt)', 'b"share", salt)'),
+            ("cohorts that show single messages", "colluders, active_server) >= 2:", "colluders, active_server) >= 1:"),
+            ("another site's key is taken", "!= public_key(private):", "!= public_key(private) and False:"),
+        ],
+    ),
+    "deploy/sharing.py": (
+        "tests/deploy/test_sharing.py",
+        [
+            ("one share is the secret", "for _ in range(threshold - 1))", "for _ in range(0))"),
+            ("known polynomials", "*(secrets.randbelow(FIELD) for", "*(7 for"),
+            ("wrong shares are taken", "!= shares[other]:", "!= shares[other] and False:"),
+        ],
+    ),
+    "deploy/wire.py": (
+        "tests/deploy/test_wire.py",
+        [
+            ("messages of any size", "if len(content) > most:", "if False:"),
+            ("booleans that are none", "bool((content > 1).any())", "False"),
+            ("bodies with more than is named", "if body or not", "if not"),
+            ("keys that come twice", "if len(found) < len(pairs):", "if False:"),
         ],
     ),
     "learning/per_record.py": (
@@ -138,7 +237,6 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
     "privacy/release/of_clients.py": (
         "tests/privacy/test_gate.py tests/privacy/test_ledger.py",
         [
-            ("half the noise", "return draw(width).mul_(deviations)", "return draw(width).mul_(deviations / 2)"),
             (
                 "vectors for several models of any width",
                 "return self.times * sum(public.layers) if",
@@ -187,11 +285,11 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
     "privacy/release/of_records.py": (
         "tests/privacy/test_sealed.py tests/privacy/test_gradients.py",
         [
-            ("a matrix without noise", "symmetric(draw(width)[0]).unsqueeze(0) *", "0 *"),
+            ("a matrix without noise", "return Cover(multipliers, torch", "return Cover(0 * multipliers, torch"),
             (
                 "a mean without noise",
-                "return draw(width).mul_(float(plan.mean",
-                "return draw(width).mul_(0 * float(plan.mean",
+                "torch.as_tensor(plan.mean_multipliers[who])",
+                "0 * torch.as_tensor(plan.mean_multipliers[who])",
             ),
             (
                 "means over made-up values",
@@ -260,8 +358,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("undeclared values leave", "if undeclared:", "if False:"),
             (
                 "records: half the noise",
-                "alpha=self.multiplier * self.whole",
-                "alpha=0.5 * self.multiplier * self.whole",
+                "(total, self.multiplier * self.whole",
+                "(total, 0.5 * self.multiplier * self.whole",
             ),
             (
                 "records: noise for the largest threshold only",
@@ -384,6 +482,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "math.inf if self._histories else math.sqrt(float(row",
                 "math.sqrt(float(row",
             ),
+            ("noise from a known seed counts", "if allowance.known else charge", "if False else charge"),
             ("rows are not chained", "return hashlib.sha256(previous +", "return hashlib.sha256("),
         ],
     ),

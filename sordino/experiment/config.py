@@ -87,6 +87,9 @@ class Experiment(BaseModel):
     """Admit delta >= 1/clients, or at record level 1/records, with a warning."""
     budget_over_runs: Epsilon | None = None
     """The epsilon that all runs of the store on the same people may come to together; a run beyond it is refused."""
+    noise: Literal["float", "integers"] = "float"
+    """In which numbers noise is simulated. `integers`: in the whole numbers of a deployment, drawn from the seed; a
+    deployment that draws them from the same seed gives the same models, and epsilon is infinite in both."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Of the partition, the initial model, batches and simulated noise."""
     workers: int | None = Field(default=None, ge=1, le=1024)

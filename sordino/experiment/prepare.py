@@ -23,6 +23,7 @@ from sordino.learning.records import Learner, Records
 from sordino.method import Budget, Method
 from sordino.methods.bases import RecordLevel
 from sordino.privacy.allowance import Allowance, Noise
+from sordino.privacy.mechanism import MECHANISMS, Mechanism
 from sordino.privacy.noise import Seeded
 from sordino.privacy.outlook import Outlook
 from sordino.privacy.plan import check_delta, default_delta, multiplier_for
@@ -38,6 +39,8 @@ GIVEN_AWAY = (
     "A blended model stays at its client and costs nothing there; given away, its local parts tell of that client's "
     "records without any noise"
 )
+SEED_IS_KNOWN = "its noise comes from the run's seed, and whoever knows the seed can subtract it"
+"""Why no epsilon holds where whole numbers are drawn for a simulation."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,11 @@ class Prepared:
     def source(self) -> Seeded:
         """Where the run's randomness comes from."""
         return Seeded(self.experiment.seed, self.identity)
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """How noise gets onto what leaves."""
+        return MECHANISMS[self.experiment.noise]
 
     @property
     def ground(self) -> Ground:
@@ -143,7 +151,7 @@ def prepare(
         choice=replace(choice, reasons=choice.reasons + decision.reasons + coarse.reasons),
         schedule=schedule,
         budget=spending.budget,
-        allowance=spending.allowance,
+        allowance=replace(spending.allowance, known=SEED_IS_KNOWN if experiment.noise == "integers" else ""),
         identity=identity_of(
             experiment.decisive() | {"made": repr(method)} | _read(method), data.fingerprint, type(method), type(module)
         ),

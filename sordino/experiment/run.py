@@ -93,7 +93,7 @@ def _carried_on(
     closing.callback(memory.close)
     books = RunBooks(store, run, prepared.identity, memory, method.unit, prepared.schedule.clients)
     closing.callback(books.close)
-    gate = Gate(prepared.allowance, prepared.source)
+    gate = Gate(prepared.allowance, prepared.source, prepared.mechanism)
     workers = Workers(Engine(clients_of(prepared, gate), memory), prepared.choice.workers)
     closing.callback(workers.close)
     transport = Simulation(workers)

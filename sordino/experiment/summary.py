@@ -137,7 +137,7 @@ def _blend_figures(blends: Blends, own: np.ndarray, shared: np.ndarray | None) -
 
 def _if_public(ledger: Ledger, prepared: Prepared) -> list[str]:
     """What the noise alone would be worth, where something leaves bare beside it."""
-    if not ledger.reasons() or not prepared.method.is_private():
+    if not ledger.reasons() or not prepared.method.is_private() or prepared.allowance.known:
         return []
     covered = ledger.covered_epsilon(prepared.budget.delta)
     figures = ", ".join(f"{rounded_up(value)} for the {view}" for view, value in covered.items())

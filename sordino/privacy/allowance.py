@@ -44,6 +44,8 @@ class Allowance:
 
     noise: Noise | None = None
     records: RecordPlan | None = None
+    known: str = ""
+    """Why observers could subtract the noise, so that no epsilon holds; empty where they cannot."""
 
     @property
     def of_clients(self) -> Noise:

@@ -17,9 +17,10 @@ from torch import Tensor
 
 from sordino.errors import UserError
 from sordino.privacy.allowance import Allowance
-from sordino.privacy.noise import Seeded
+from sordino.privacy.mechanism import FLOATS, Mechanism
+from sordino.privacy.noise import Source
 from sordino.privacy.records import Sampled
-from sordino.privacy.release import Public, Releases
+from sordino.privacy.release import Cover, Public, Release, Releases
 
 
 class UndeclaredReleaseError(UserError):
@@ -31,7 +32,7 @@ class Passed:
     """What came out of the gate for several clients."""
 
     values: dict[str, Tensor]
-    """Release name to one row per client, bounded and noised, centred on zero."""
+    """Release name to one row per client, bounded and noised, centred on zero; `Gate.read` says what they stand for."""
     rejected: int
     """Values that were not finite and were replaced by a null contribution."""
     bytes: int
@@ -43,7 +44,16 @@ class Gate:
     """The exit of the clients of one run."""
 
     allowance: Allowance
-    source: Seeded
+    source: Source
+    mechanism: Mechanism = FLOATS
+
+    def check(self, releases: Releases, public: Public) -> None:
+        """Refuse what noise could not cover, before anything is computed or charged."""
+        for release in releases.values():
+            width = release.width(public) if release.unit == "client" else None
+            cover = None if width is None else release.cover(width, self.allowance, public)
+            if cover is not None:
+                self.mechanism.check(cover)
 
     def passes(self, releases: Releases, wanted: Mapping[str, Any], question: int, public: Public) -> Passed:
         """Bound and noise what clients want to send: `wanted` maps a release's name to what the step handed over.
@@ -54,8 +64,9 @@ class Gate:
         rejected = size = 0
         for name, release in releases.items():
             bounded = release.bounded(release.opened(wanted.get(name), public), public)
-            noise = release.noise(self._draw(question, name, public), bounded.rows.shape[1], self.allowance, public)
-            values[name] = bounded.rows if noise is None else noise.to(bounded.rows.device).add_(bounded.rows)
+            values[name], cover = bounded.rows, self._cover(release, bounded.rows, public)
+            if cover is not None:
+                values[name] = self.mechanism.noised(bounded.rows, cover, self.source, (question, name), public.clients)
             rejected += bounded.rejected
             size += len(public.clients) * release.message_bytes(values[name].shape[1], public)
         return Passed(values, rejected, size)
@@ -67,20 +78,37 @@ class Gate:
         """
         charge = self.allowance.of_records.charge(client)
         exit = SampledGradients if charge[1] > 0 else BareGradients
-        return exit(self.source, (question, client), charge, clip)
+        return exit(self.source, (question, client), charge, clip, self.mechanism)
 
-    def _draw(self, question: int, name: str, public: Public) -> Callable[[int], Tensor]:
-        return lambda size: self.source.normals(size, (question, name), public.clients)
+    def read(self, release: Release, rows: Tensor, public: Public) -> Tensor:
+        """What rows that left stand for, centred on zero."""
+        cover = self._cover(release, rows, public)
+        return rows if cover is None else self.mechanism.read(rows, cover)
+
+    def mean(self, release: Release, rows: Tensor, public: Public) -> Tensor:
+        """The mean of rows that left, centred on zero."""
+        cover = self._cover(release, rows, public)
+        return rows.mean(dim=0) if cover is None else self.mechanism.mean(rows, cover)
+
+    def _cover(self, release: Release, rows: Tensor, public: Public) -> Cover | None:
+        return release.cover(rows.shape[1], self.allowance, public)
 
 
 class SampledGradients:
     """So many sums of clipped gradients over Poisson-sampled batches, each noised, and not one more."""
 
-    def __init__(self, source: Seeded, purpose: tuple[int, int], charge: Sampled, clip: Tensor) -> None:
+    def __init__(
+        self,
+        source: Source,
+        purpose: tuple[int, int],
+        charge: Sampled,
+        clip: Tensor,
+        mechanism: Mechanism = FLOATS,
+    ) -> None:
         """`purpose` is the question's number and the client; `charge` what was paid for."""
         if not bool((torch.isfinite(clip) & (clip > 0)).all()):
             raise UserError("A clipping threshold must be a finite number above 0.")
-        self._source, self._purpose = source, purpose
+        self._source, self._purpose, self._mechanism = source, purpose, mechanism
         self.sampling, self.multiplier, self.steps = charge
         self.clip = clip.double().reshape(-1)
         self.whole = float(torch.linalg.vector_norm(self.clip))
@@ -105,15 +133,21 @@ class SampledGradients:
         return self._noised(clipped_sum(coins.nonzero().squeeze(1)), purpose)
 
     def _noised(self, total: Tensor, purpose: tuple[int, ...]) -> Tensor:
-        noise = self._source.normal(total.numel(), "gradient", *purpose).to(total.device)
-        return total.add_(noise, alpha=self.multiplier * self.whole)
+        return self._mechanism.noised_sum(total, self.multiplier * self.whole, self._source, ("gradient", *purpose))
 
 
 class BareGradients(SampledGradients):
     """The same in a run without privacy: sums of gradients of any length, without noise."""
 
-    def __init__(self, source: Seeded, purpose: tuple[int, int], charge: Sampled, clip: Tensor) -> None:
-        super().__init__(source, purpose, charge, clip)
+    def __init__(
+        self,
+        source: Source,
+        purpose: tuple[int, int],
+        charge: Sampled,
+        clip: Tensor,
+        mechanism: Mechanism = FLOATS,
+    ) -> None:
+        super().__init__(source, purpose, charge, clip, mechanism)
         self.limit = torch.full_like(self.clip, torch.inf)
 
     def _noised(self, total: Tensor, purpose: tuple[int, ...]) -> Tensor:

@@ -13,7 +13,7 @@ from sordino.learning.per_record import Bookkeeper
 from sordino.learning.records import Batch, cross_entropies, cross_entropy
 from sordino.privacy.clipping import clipped_sum
 from sordino.privacy.gate import SampledGradients
-from sordino.privacy.noise import Seeded
+from sordino.privacy.noise import Source
 from sordino.privacy.records import held_out_count
 from sordino.privacy.sealed import Sealed
 
@@ -154,7 +154,7 @@ class PrivateRecords:
         return Batch(self.__x[chosen], self.__y[chosen], chosen, None)
 
 
-def validation_records(count: int, share: float, source: Seeded, client: int) -> Tensor:
+def validation_records(count: int, share: float, source: Source, client: int) -> Tensor:
     """Which of a client's records are set aside: a choice that does not look at data, the same in every round."""
     chosen = torch.zeros(count, dtype=torch.bool)
     held = held_out_count(count, share)

@@ -131,10 +131,11 @@ class Ledger:
     ) -> list[Row]:
         """Charge everything that `step` is about to send; the rows that this adds."""
         told = digest(public.message) if releases else ""
-        rows = [
-            Row.of((question, round, step, name), public.clients, release.charge(allowance, public), told)
-            for name, release in releases.items()
-        ]
+        rows = []
+        for name, release in releases.items():
+            charge = release.charge(allowance, public)
+            charge = charge.known(allowance.known) if allowance.known else charge
+            rows.append(Row.of((question, round, step, name), public.clients, charge, told))
         for row in rows:
             self.append(row)
         return rows

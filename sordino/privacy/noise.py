@@ -6,8 +6,9 @@ experiment's identity and of what the draw is for, so that no two draws share no
 runs; a resumed run repeats exactly what it had drawn, and results depend neither on which process draws nor on which
 clients are drawn together.
 
-This source is for simulation. A deployment must take its noise from the operating system, because whoever knows the
-seed can subtract this noise, and because numbers in floating point lie on a grid, which can give away what they hide.
+`Seeded` is for simulation. A deployment takes its noise from the operating system (`Secure`), because whoever knows the
+seed can subtract this noise, and in whole numbers (`sordino.privacy.integers`), because numbers in floating point lie
+on a grid, which can give away what they hide.
 
 **Keys.** A key is 192 bits of BLAKE2b over an encoding of the purpose that no other purpose has, and all of them
 enter the state of SFC64. That two of 2^40 keys are equal has probability 2^-113.
@@ -27,14 +28,17 @@ from __future__ import annotations
 import hashlib
 import math
 import operator
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from numpy.random import SFC64
 from numpy.random.bit_generator import ISeedSequence
+
+from sordino.privacy.integers import Words
 
 KEY_BYTES = 24
 """As many as SFC64 is seeded with: three words of 64 bits."""
@@ -43,6 +47,28 @@ RARE = 2**16
 MORE_BITS = 128
 BLOCK = 2**14
 """Pairs computed together: their intermediate results stay in the cache."""
+
+
+class Source(Protocol):
+    """Where a run's randomness comes from: its ground, its noise and its coins."""
+
+    def key(self, *purpose: object) -> int:
+        """A 63-bit number of the ground."""
+
+    def keys(self, purpose: Sequence[object], last: Sequence[object]) -> list[int]:
+        """The ground's keys of `purpose` with each of `last` behind it."""
+
+    def generator(self, *purpose: object) -> torch.Generator:
+        """The ground's generator of `purpose`."""
+
+    def normals(self, size: int, purpose: Sequence[object], clients: Sequence[Any]) -> torch.Tensor:
+        """A float32 row of `size` independent standard normal numbers for each client, its own for `purpose`."""
+
+    def words(self, purpose: Sequence[object], clients: Sequence[Any]) -> list[Words]:
+        """For each client, where the random words of its whole-number noise for `purpose` come from."""
+
+    def coins(self, count: int, rate: float, *purpose: object) -> torch.Tensor:
+        """`count` independent booleans that are true with probability `rate`, to within 2^-53."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +108,11 @@ class Seeded:
     def coins(self, count: int, rate: float, *purpose: object) -> torch.Tensor:
         """`count` independent booleans that are true with probability `rate`, to within 2^-53."""
         (key,) = self._secret(b"coins", purpose[:-1], purpose[-1:])
-        return torch.from_numpy((stream(key).random_raw(count) >> np.uint64(11)) * 2.0**-53 < rate)
+        return fallen(np.asarray(stream(key).random_raw(count)), rate)
+
+    def words(self, purpose: Sequence[object], clients: Sequence[Any]) -> list[Words]:
+        """Each client's own stream for `purpose`, from its beginning."""
+        return [stream(key).random_raw for key in self._secret(b"integers", purpose, clients)]
 
     def _secret(self, kind: bytes, purpose: Sequence[object], last: Sequence[object]) -> list[bytes]:
         """The keys of noise or coins of `purpose` with each of `last` behind it."""
@@ -91,6 +121,44 @@ class Seeded:
                 "Noise and coins need the experiment's identity: make the source as Seeded(seed, identity)."
             )
         return _digests(kind, KEY_BYTES, (self.seed, self.identity, *purpose), last)
+
+
+@dataclass(frozen=True)
+class Secure:
+    """Noise and coins from the operating system, for a deployment: nobody can repeat a draw, and nothing that was drawn
+    is kept for later, so that no two processes ever share it."""
+
+    ground: Seeded
+    """Of what is decided without noise: the order of batches, the choice of validation records."""
+
+    def key(self, *purpose: object) -> int:
+        return self.ground.key(*purpose)
+
+    def keys(self, purpose: Sequence[object], last: Sequence[object]) -> list[int]:
+        return self.ground.keys(purpose, last)
+
+    def generator(self, *purpose: object) -> torch.Generator:
+        return self.ground.generator(*purpose)
+
+    def normals(self, size: int, purpose: Sequence[object], clients: Sequence[Any]) -> torch.Tensor:
+        raise ValueError("A deployment's noise is in whole numbers: make the gate with the mechanism `integers`.")
+
+    def words(self, purpose: Sequence[object], clients: Sequence[Any]) -> list[Words]:
+        """The operating system's words; no purpose ever gets another's."""
+        return [system_words for _ in clients]
+
+    def coins(self, count: int, rate: float, *purpose: object) -> torch.Tensor:
+        return fallen(system_words(count), rate)
+
+
+def system_words(count: int) -> np.ndarray:
+    """So many random words of 64 bits from the operating system."""
+    return np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
+
+
+def fallen(words: np.ndarray, rate: float) -> torch.Tensor:
+    """A coin for each word, from its 53 highest bits."""
+    return torch.from_numpy((words >> np.uint64(11)) * 2.0**-53 < rate)
 
 
 def _digests(kind: bytes, size: int, purpose: Iterable[object], last: Iterable[object]) -> list[bytes]:

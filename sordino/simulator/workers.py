@@ -373,7 +373,7 @@ def _answer(pipe: Connection, answers: Slabs, done: dict[int, Answer]) -> None:
     answer = together(list(done.values()))
     for name, rows in answer.values.items():
         slab = answers.get(name)
-        if slab is None or slab.shape[1] != rows.shape[1] or len(slab) < len(rows):
+        if slab is None or slab.dtype != rows.dtype or slab.shape[1:] != rows.shape[1:] or len(slab) < len(rows):
             try:
                 slab, descriptor = slabs.new(rows)
             except UserError as error:

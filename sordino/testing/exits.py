@@ -71,7 +71,7 @@ def noise_is_what_is_charged_and_never_reused(case: Case) -> None:
         null = {name: torch.full((clients, width), release.centre())}
         questions = range(1000, 1000 + max(50, DRAWS // width))
         passed = [once.gate.passes({name: release}, null, number, asked.public).values[name] for number in questions]
-        noise = torch.stack(passed).double()
+        noise = torch.stack([once.gate.read(release, rows, asked.public) for rows in passed]).double()
         variance = noise.square().mean(dim=0)
         worst = release.bounded(torch.full((clients, width), 1e30), asked.public).rows.double().square()
         assert not ((variance == 0) & (worst > 0)).any(), f"{name} leaves without noise somewhere"
@@ -120,7 +120,7 @@ def private_state_is_in_no_message(case: Case) -> None:
         for name, rows in states.items():
             kept = rows.flatten(1) if rows.dim() > 1 else rows.unsqueeze(1)
             for release in set(declared) - paid if name not in once.clients.public_names else ():
-                sent = asked.answer.values[release]
+                sent = once.gate.read(declared[release], asked.answer.values[release], asked.public)
                 if 1 < kept.shape[1] == sent.shape[1]:
                     same = torch.isclose(sent, kept, atol=1e-3).all(dim=1)
                     assert not same.any(), f"{name} left as {release}"

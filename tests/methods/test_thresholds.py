@@ -17,6 +17,7 @@ from sordino.server import Answers
 from sordino.transport import Answer
 
 RULE = Quantile(quantile=0.5, rate=0.2, share=0.05)
+GATE = Gate(Allowance(Noise(1.0, "outsider", 200)), Seeded(1, "identity"))
 
 
 def replies(below: list[float]) -> Answers:
@@ -25,8 +26,8 @@ def replies(below: list[float]) -> Answers:
 
 
 def answered(values: dict[str, torch.Tensor], rule: Quantile = RULE) -> Answers:
-    """Values that are read in sums only, which costs nothing more: neither gate nor books are needed."""
-    return Answers(rule.releases(), {}, Answer(values, np.empty(0), 0, 0), None, Public({}), None)
+    """Values that are read in sums only, which costs nothing more: no books are needed."""
+    return Answers(rule.releases(), {}, Answer(values, np.empty(0), 0, 0), GATE, Public({}), None)
 
 
 def moved(clip: float, got: Answers) -> float:
@@ -61,12 +62,11 @@ def test_it_finds_the_quantile_of_the_norms_and_stays(factor: float, quantile: f
     norms = torch.linspace(1, 3, 200)
     wanted = float(torch.quantile(norms, quantile))
     rule = Quantile(quantile=quantile, rate=0.2, share=0.05)
-    gate = Gate(Allowance(Noise(1.0, "outsider", 200)), Seeded(1, "identity"))
     only = {"below": rule.releases()["below"]}
     clip, path = wanted * factor, []
     for number in range(100):
         bits = {"below": (norms <= clip).float().reshape(-1, 1)}
-        out = gate.passes(only, bits, number, Public({"clip": clip}, range(200)))
+        out = GATE.passes(only, bits, number, Public({"clip": clip}, range(200)))
         clip = rule.following({"clip": clip}, answered(out.values, rule), None, None)["clip"]
         path.append(clip)
     assert all(0.85 * wanted < later < 1.15 * wanted for later in path[60:])

@@ -5,7 +5,7 @@ noise is added (`noise`) and what that costs every client that sends it (`charge
 ledger charges it, from the same object.
 """
 
-from sordino.privacy.release.base import Bounded, Charge, Public, Release, ReleaseError, Releases, Unit
+from sordino.privacy.release.base import Bounded, Charge, Cover, Public, Release, ReleaseError, Releases, Unit
 from sordino.privacy.release.declaring import check_steps, due, record_needs, sends
 from sordino.privacy.release.of_clients import Number, Update
 from sordino.privacy.release.of_records import Average, Follows, Gradients, Matrix
@@ -16,6 +16,7 @@ __all__ = [
     "Bare",
     "Bounded",
     "Charge",
+    "Cover",
     "Derived",
     "Follows",
     "Gradients",

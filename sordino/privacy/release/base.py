@@ -6,8 +6,9 @@ what it has already sent. They are never read from a client's data or private st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -20,8 +21,6 @@ from sordino.privacy.allowance import Allowance
 from sordino.privacy.sealed import Pool
 from sordino.privacy.views import VIEWS
 
-Draw = Callable[[int], Tensor]
-"""So many independent standard normal numbers for each client, one row each."""
 Unit = Literal["client", "record"]
 """What noise protects: a whole client, or one record of a client."""
 
@@ -74,6 +73,52 @@ class Bounded:
 
 
 @dataclass(frozen=True)
+class Cover:
+    """The noise on bounded rows. Their entries lie in blocks, each with one bound and one deviation."""
+
+    deviations: Tensor
+    """Of the noise on each entry of a block: float64, (clients or 1, blocks)."""
+    bounds: Tensor
+    """How long a row's block is at the most, in the L2 norm, where whole clients are protected; else how far one record
+    moves it: float64, (clients or 1, blocks)."""
+    sizes: Sequence[int]
+    """How many entries each block has."""
+    unit: Unit = "client"
+    """What it protects."""
+    places: Tensor | None = None
+    """The entries that leave, where that is fewer than all and the same for all clients."""
+    at: Tensor | None = None
+    """Whether each entry leaves, where clients differ in that: (clients, width)."""
+    mirrored: bool = False
+    """Whether a row is a symmetric matrix, whose lower triangle tells nothing new."""
+
+    def of_entries(self, by_block: Tensor) -> Tensor:
+        """One value for each entry instead of one for each block, where there are several blocks."""
+        return by_block.repeat_interleave(torch.tensor(self.sizes), dim=1) if len(self.sizes) > 1 else by_block
+
+    def blocks(self, place: int) -> Iterator[tuple[np.ndarray, float, float]]:
+        """For each block of the client at `place`: its entries that leave, its bound and its deviation."""
+        bounds, deviations = (rows[place if len(rows) > 1 else 0].tolist() for rows in (self.bounds, self.deviations))
+        leaving, begin = self._leaving(place), 0
+        for size, bound, deviation in zip(self.sizes, bounds, deviations, strict=True):
+            low, high = np.searchsorted(leaving, [begin, begin + size])
+            yield leaving[low:high], bound, deviation
+            begin += size
+
+    def _leaving(self, place: int) -> np.ndarray:
+        """The entries that leave the client at `place`, in order."""
+        if self.places is not None:
+            return self.places.numpy()
+        if self.at is not None:
+            return self.at[place].cpu().nonzero().squeeze(1).numpy()
+        width = sum(self.sizes)
+        if not self.mirrored:
+            return np.arange(width)
+        row, column = np.triu_indices(math.isqrt(width))
+        return row * math.isqrt(width) + column
+
+
+@dataclass(frozen=True)
 class Charge:
     """What a release costs each client that sends it."""
 
@@ -94,6 +139,13 @@ class Charge:
     def of_records(cls, pool: Pool, sampled: Sequence[tuple[float, float, int]]) -> Charge:
         """What a client's records pay; the client as a whole is not protected by it."""
         return cls(np.zeros(1), np.ones((1, len(VIEWS))), pool, np.array(sampled, dtype="<f8").reshape(-1, 3))
+
+    def known(self, why: str) -> Charge:
+        """The same where observers can subtract the noise, for reason `why`."""
+        if self.sampled is None and not self.sensitivity.any():
+            return self
+        sampled = None if self.sampled is None else self.sampled * [1.0, 0.0, 1.0]
+        return replace(self, noise=np.zeros_like(self.noise), sampled=sampled, reason=self.reason or why)
 
     @classmethod
     def infinite(cls, reason: str, general: bool = False) -> Charge:
@@ -161,8 +213,10 @@ class Release:
         finite = torch.isfinite(rows).all(dim=1)
         return Bounded(torch.where(finite.unsqueeze(1), rows, torch.zeros_like(rows)), int((~finite).sum()))
 
-    def noise(self, draw: Draw, width: int, allowance: Allowance, public: Public) -> Tensor | None:
-        """The noise on the bounded rows; None where there is none."""
+    def cover(self, width: int, allowance: Allowance, public: Public) -> Cover | None:
+        """The noise on bounded rows of `width` entries; None where there is none, or where it is in what was sent."""
+        if self.unit is not None and not self.made_of_gradients and not self.sources():
+            raise NotImplementedError(f"{type(self).__name__} says that noise protects a {self.unit}, but not which")
         return None
 
     def charge(self, allowance: Allowance, public: Public) -> Charge:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from sordino.privacy.allowance import Allowance
-from sordino.privacy.release.base import Bounded, Charge, Draw, Public, Release, ReleaseError, Unit
+from sordino.privacy.release.base import Bounded, Charge, Cover, Public, Release, ReleaseError, Unit
 from sordino.privacy.release.bounding import held, part_lengths, parts_shortened
 from sordino.privacy.views import VIEWS, View, unknown_variance
 
@@ -62,17 +62,14 @@ class Update(Release):
         """Rows of any length; what `at` leaves out does not leave without privacy either."""
         return super().unbounded(rows if self.at is None else rows * self._mask(public).to(rows), public)
 
-    def noise(self, draw: Draw, width: int, allowance: Allowance, public: Public) -> Tensor:
-        deviations = self._spread_out(self._deviations(allowance, public), public).float()
+    def cover(self, width: int, allowance: Allowance, public: Public) -> Cover:
+        everywhere = Cover(self._deviations(allowance, public), self._thresholds(public), self._sizes(public))
         if self.at is None:
-            return draw(width).mul_(deviations)
+            return everywhere
         mask = self._mask(public)
         if not public.common(self.at):
-            return draw(width).mul_(deviations).mul_(mask.cpu().float())
-        places = mask[0].cpu().nonzero().squeeze(1)
-        noise = torch.zeros(len(public.clients), width)
-        noise[:, places] = draw(len(places)).mul_(deviations.expand(-1, width)[:, places])
-        return noise
+            return replace(everywhere, at=mask)
+        return replace(everywhere, places=mask[0].cpu().nonzero().squeeze(1))
 
     def charge(self, allowance: Allowance, public: Public) -> Charge:
         """The sum over layers of (threshold / noise)^2 for each client, in the noise that each observer meets.
@@ -217,8 +214,11 @@ class Number(Release):
         """Rows within the range, less its middle; what is not finite becomes the middle."""
         return held(rows, self.low, self.high)
 
-    def noise(self, draw: Draw, width: int, allowance: Allowance, public: Public) -> Tensor:
-        return draw(width).mul_(self._deviation(allowance))
+    def cover(self, width: int, allowance: Allowance, public: Public) -> Cover:
+        deviation, bound = (
+            torch.full((1, 1), one, dtype=torch.float64) for one in (self._deviation(allowance), self.sensitivity())
+        )
+        return Cover(deviation, bound, [width])
 
     def charge(self, allowance: Allowance, public: Public) -> Charge:
         colluders, cohort = allowance.of_clients.colluders, len(public.clients)

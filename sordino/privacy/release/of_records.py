@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from sordino.privacy.allowance import Allowance
-from sordino.privacy.release.base import Bounded, Charge, Draw, Public, Release, ReleaseError, Unit
-from sordino.privacy.release.bounding import held, lengths, shortened, symmetric
+from sordino.privacy.release.base import Bounded, Charge, Cover, Public, Release, ReleaseError, Unit
+from sordino.privacy.release.bounding import held, lengths, shortened
 from sordino.privacy.sealed import Pool, Sealed, open_sealed
 
 
@@ -45,10 +45,11 @@ class Average(Release):
         total = torch.where(finite, rows, torch.zeros_like(rows)).sum(dim=1, keepdim=True)
         return Bounded(total / finite.sum(dim=1, keepdim=True).clamp(min=1), int((~finite).sum()))
 
-    def noise(self, draw: Draw, width: int, allowance: Allowance, public: Public) -> Tensor:
-        (client,) = public.clients
-        plan = allowance.of_records
-        return draw(width).mul_(float(plan.mean_multipliers[client]) * self.spread(int(plan.validation[client])))
+    def cover(self, width: int, allowance: Allowance, public: Public) -> Cover:
+        plan, who = allowance.of_records, list(public.clients)
+        moved = [self.spread(int(records)) for records in plan.validation[who]]
+        bounds = torch.tensor(moved, dtype=torch.float64).reshape(-1, 1)
+        return Cover(torch.as_tensor(plan.mean_multipliers[who]).reshape(-1, 1) * bounds, bounds, [width], "record")
 
     def charge(self, allowance: Allowance, public: Public) -> Charge:
         multipliers = allowance.of_records.mean_multipliers
@@ -93,9 +94,9 @@ class Matrix(Release):
         """The same: that records have a norm of at most one is part of what the matrix is, not only its bound."""
         return self.bounded(rows, public)
 
-    def noise(self, draw: Draw, width: int, allowance: Allowance, public: Public) -> Tensor:
-        (client,) = public.clients
-        return symmetric(draw(width)[0]).unsqueeze(0) * float(allowance.of_records.matrix_multipliers[client])
+    def cover(self, width: int, allowance: Allowance, public: Public) -> Cover:
+        multipliers = torch.as_tensor(allowance.of_records.matrix_multipliers[list(public.clients)]).reshape(-1, 1)
+        return Cover(multipliers, torch.ones_like(multipliers), [width], "record", mirrored=True)
 
     def charge(self, allowance: Allowance, public: Public) -> Charge:
         multipliers = allowance.of_records.matrix_multipliers

@@ -1,0 +1,73 @@
+"""Shamir's secret sharing: any t of n shares give the secret back, fewer tell nothing of it.
+
+Secrets are numbers below the prime 2^256 - 189. A share is a value of a random polynomial of degree t - 1 whose value
+at zero is the secret.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+FIELD = 2**256 - 189
+"""The largest prime of 256 bits."""
+SHARE_BYTES = 32
+
+
+class SharingError(ValueError):
+    """Shares that are too few, out of range, or not of one secret."""
+
+
+def new_secret() -> int:
+    """A number below the prime, uniform."""
+    return secrets.randbelow(FIELD)
+
+
+def split(secret: int, threshold: int, places: Sequence[int]) -> list[int]:
+    """One share for each place, of which any `threshold` give `secret`; places are different and not zero."""
+    if not 1 <= threshold <= len(places):
+        raise SharingError(f"A secret cannot be shared among {len(places)} so that {threshold} are needed.")
+    if len({place % FIELD for place in places} - {0}) < len(places):
+        raise SharingError("Shares need places that are different and not zero.")
+    coefficients = [secret, *(secrets.randbelow(FIELD) for _ in range(threshold - 1))]
+    return [_value(coefficients, place) for place in places]
+
+
+def joined(shares: Mapping[int, int], threshold: int) -> int:
+    """The secret of which `shares` maps places to shares. More than are needed must agree."""
+    if len(shares) < threshold:
+        raise SharingError(f"There are {len(shares)} shares of a secret for which {threshold} are needed.")
+    if not all(0 <= share < FIELD for share in shares.values()):
+        raise SharingError("A share lies outside of the field.")
+    places = tuple(sorted(shares))
+    used, others = places[:threshold], places[threshold:]
+    for other in others:
+        if _interpolated(shares, used, other) != shares[other]:
+            raise SharingError("The shares do not belong to one secret.")
+    return _interpolated(shares, used, 0)
+
+
+def _value(coefficients: Sequence[int], place: int) -> int:
+    """Of a polynomial, by Horner's rule."""
+    value = 0
+    for coefficient in reversed(coefficients):
+        value = (value * place + coefficient) % FIELD
+    return value
+
+
+def _interpolated(shares: Mapping[int, int], used: tuple[int, ...], at: int) -> int:
+    return sum(shares[place] * weight for place, weight in zip(used, _weights(used, at), strict=True)) % FIELD
+
+
+@lru_cache(maxsize=4096)
+def _weights(places: tuple[int, ...], at: int) -> tuple[int, ...]:
+    """Lagrange's weights with which values at `places` give the value at another place."""
+    found = []
+    for place in places:
+        above = below = 1
+        for other in places:
+            if other != place:
+                above, below = above * (at - other) % FIELD, below * (place - other) % FIELD
+        found.append(above * pow(below, -1, FIELD) % FIELD)
+    return tuple(found)
