@@ -1,4 +1,4 @@
-# make demo         install, then compare three methods on built-in real data
+# make demo         install, then compare local training, two methods and a blend on built-in real data
 # make test         install, then lint, type-check and test
 # make test-slow    the statistical and learning checks that take longer
 # make mutants      break the privacy code in many ways and see that the tests notice
@@ -16,7 +16,7 @@ INSTALLED := $(VENV)/.installed
 .PHONY: demo test test-slow mutants faults bench bench-scale bench-peers readme format clean
 
 demo: $(INSTALLED)
-	$(BIN)/sordino compare experiments/demo.toml --methods local,dp-fedavg,feddpa --seeds 2 --store .sordino/demo
+	$(BIN)/sordino compare experiments/demo.toml --methods "local,dp-fedavg,feddpa,dp-fedavg[personal=blend]" --seeds 2 --store .sordino/demo
 
 test: $(INSTALLED)
 	$(BIN)/ruff check .
