@@ -12,10 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
 from sordino.blend import FIGURES
+from sordino.errors import UserError
 from sordino.experiment.checkpoint import write_tensors
 from sordino.experiment.files import digest_of, replace_file
 from sordino.message import Message
@@ -44,6 +46,8 @@ class Blends:
     def models(self) -> Iterator[Tensor]:
         """The models that clients made for it, one row each, in pieces that fit into memory."""
         for file in self.files:
+            if not _whole(file):
+                raise UserError(f"{file} is damaged, its bytes are not those that were written: resume the run.")
             yield load_file(file)["models"]
 
 
@@ -56,11 +60,12 @@ def make(transport: Simulation, message: Message, folder: Path) -> Blends:
             answer = transport.blend(clients, message)
             path = _written(answer.values | {"accuracies": torch.from_numpy(answer.accuracies)}, folder, number)
         files.append(path)
-        found.append((clients, load_file(path)))
+        with safe_open(path, framework="pt") as piece:  # its models stay on the disk
+            found.append((clients, piece.get_tensor("weights"), piece.get_tensor("accuracies")))
     return Blends(
-        clients=[client for clients, _ in found for client in clients],
-        weights=torch.cat([piece["weights"] for _, piece in found]),
-        accuracies=torch.cat([piece["accuracies"] for _, piece in found]).numpy(),
+        clients=[client for clients, _, _ in found for client in clients],
+        weights=torch.cat([weights for _, weights, _ in found]),
+        accuracies=torch.cat([accuracies for _, _, accuracies in found]).numpy(),
         files=files,
     )
 
@@ -68,10 +73,15 @@ def make(transport: Simulation, message: Message, folder: Path) -> Blends:
 def _kept(folder: Path, number: int) -> Path | None:
     """The file of a piece that is whole; damaged ones are removed."""
     for path in sorted(folder.glob(f"blend-{number:06d}-*")):
-        if path.suffix == ".safetensors" and digest_of(path) == path.stem.rpartition("-")[2]:
+        if _whole(path):
             return path
         path.unlink()
     return None
+
+
+def _whole(path: Path) -> bool:
+    """Whether a piece's bytes are those that were written."""
+    return digest_of(path) == path.stem.rpartition("-")[2]
 
 
 def _written(tensors: dict[str, Tensor], folder: Path, number: int) -> Path:
