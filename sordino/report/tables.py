@@ -121,7 +121,7 @@ def comparison_table(rows: list[dict[str, Any]]) -> Table:
     plural = "s" if seeds > 1 else ""
     title = f"accuracy in % (mean ± spread over {seeds} seed{plural}), then epsilon for each observer"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for name in ("method", "personal", "worst", "start", "global", "outsider", "peer", "server", "sec."):
+    for name in ("method", "personal", "worst", "start", "global", "outsider", "peer", "server"):
         if name == "method":
             table.add_column(name, overflow="fold")
         else:
@@ -130,13 +130,14 @@ def comparison_table(rows: list[dict[str, Any]]) -> Table:
         accuracy = row["accuracy"]
         name = row["method"] if row["variant"] == "sound" else f"{row['method']} ({row['variant']})"
         table.add_row(
-            Text(name),  # brackets of hyper-parameters are no markup
+            Text(
+                name.replace("[", "\n[", 1)
+            ),  # brackets of hyper-parameters are no markup, and have a line of their own
             _plus_minus(accuracy["personal"]),
             f"{100 * accuracy['personal_worst']['mean']:.0f}",
             _plus_minus(accuracy["start"]),
             _plus_minus(accuracy["global"]),
             *(epsilon_text(row["epsilon"][view]) for view in OBSERVERS),
-            f"{row['seconds']:.1f}",
         )
     return table
 
