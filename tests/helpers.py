@@ -1,8 +1,10 @@
-"""Running the command line: inside the test process, where torch is loaded only once, or as a process."""
+"""Running the command line, inside the test process, where torch is loaded only once, or as a process; and which methods
+there are."""
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import json
 import os
@@ -14,6 +16,8 @@ from typing import Any
 from unittest import mock
 
 from sordino.cli import main
+from sordino.method import Method
+from sordino.methods import find, names
 
 QUICK = ("--clients=8", "--rounds=2", "--partition=iid", "--workers=1", "--set=epochs=1", "--set=batch=64")
 """A run of a tenth of a second on the built-in digits."""
@@ -84,3 +88,14 @@ def process(script: str, *arguments: object) -> Outcome:
 
 COMMAND = "from sordino.cli import main; main()"
 """The script that is the command line."""
+
+
+def has_paper_variant(kind: type[Method]) -> bool:
+    """Whether anything of a method looks at its variant: where nothing does, `paper` is `sound` by another name."""
+    own = [inspect.getsource(part) for part in kind.__mro__ if part.__module__.startswith("sordino.methods.")]
+    accounts = kind.published_multiplier is not Method.published_multiplier
+    return accounts or "paper" in kind.caveats or any("self.variant" in source for source in own)
+
+
+ALL = [(name, "sound") for name in names()] + [(name, "paper") for name in names() if has_paper_variant(find(name))]
+"""Every method, in every variant that is another one."""

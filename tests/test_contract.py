@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from helpers import ALL
 from scipy.stats import chi2
 
 from sordino.errors import UserError
@@ -25,7 +26,6 @@ from sordino.privacy.views import VIEWS
 from sordino.testing import CHECKS, check_method
 from sordino.testing.case import CLIENTS, ROUNDS, Case
 
-ALL = [(name, variant) for name in names() for variant in ("sound", "paper")]
 CLIENT_LEVEL = [(name, variant) for name, variant in ALL if find(name).unit == "client"]
 TOGETHER = {("dp-fedsam", "paper"): 2}
 """How many parts leave, each noised as if alone: what the published epsilon leaves out."""
@@ -92,6 +92,11 @@ def test_the_published_model_moves_by_the_noise_that_epsilon_presumes(tmp_path: 
     low, high = chi2.ppf([5e-7, 1 - 5e-7], len(moved))
     assert low < float(np.sum((moved / deviation) ** 2)) < high
     assert not low < float(np.sum((moved / (0.7 * deviation)) ** 2)) < high
+
+
+def test_a_paper_variant_that_nothing_looks_at_sends_the_same() -> None:
+    for name in set(names()) - {name for name, variant in ALL if variant == "paper"}:
+        assert find(name)(variant="paper").steps() == find(name)().steps()
 
 
 def test_a_method_is_a_frozen_dataclass() -> None:

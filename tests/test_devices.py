@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import ALL
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -29,11 +30,10 @@ from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, prepare
 from sordino.experiment.store import Store
 from sordino.learning.records import Learner
-from sordino.methods import find, names
+from sordino.methods import find
 from sordino.privacy.gate import Gate
 
 ELSEWHERE = torch.device("meta")
-ALL = [(name, variant) for name in names() for variant in ("sound", "paper")]
 CLIENT_LEVEL = [case for case in ALL if find(case[0]).unit == "client"]
 COPYING = (torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default)
 

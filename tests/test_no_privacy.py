@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import QUICK, QUICK_KEYS, command, refused
+from helpers import ALL, QUICK, QUICK_KEYS, command, refused
 from torch import nn
 
 from sordino import run
@@ -36,7 +36,6 @@ from sordino.server import RoundReport
 from sordino.testing import CHECKS
 from sordino.testing.case import Case, OneRound
 
-ALL = [(name, variant) for name in names() for variant in ("sound", "paper")]
 REASON = 'privacy = "none": everything leaves as it is, neither clipped nor noised'
 
 
