@@ -1,5 +1,4 @@
-"""Running the command line, inside the test process, where torch is loaded only once, or as a process; and which methods
-there are."""
+"""Running the command line, in this process, where torch is loaded only once, or as a process; and the methods."""
 
 from __future__ import annotations
 
