@@ -33,7 +33,7 @@ quicker bounds are given instead."""
 
 
 LEAST_RATE = 1e-6
-"""A record that is sampled less often than this is not trained on in any run."""
+"""The smallest part of a sampling rate that a search goes down to: a budget that asks for less is refused."""
 
 
 @lru_cache(maxsize=4096)

@@ -1,7 +1,7 @@
 """The kinds of thing that may leave a client, and what each costs.
 
 A release answers for itself: how many entries a message has (`width`), how its value is bounded (`bounded`), which
-noise is added (`noise`) and what that costs every client that sends it (`charge`). The gate applies it, and the
+noise covers it (`cover`) and what that costs every client that sends it (`charge`). The gate applies it, and the
 ledger charges it, from the same object.
 """
 
