@@ -248,7 +248,7 @@ class Method:
         """Refuse data that this method must not protect; `people` is the digest of all their records."""
         return
 
-    def read(self) -> dict[str, Any]:
+    def file_contents(self) -> dict[str, Any]:
         """What it reads from files besides code, by name, as it stands there now: it decides the run's results."""
         return {}
 

@@ -74,6 +74,7 @@ def advise(
         return
     from rich.console import Console
 
+    from sordino.cli.run import show_meaning
     from sordino.report.tables import comparison_table
 
     console = Console(markup=False)
@@ -84,5 +85,6 @@ def advise(
         console.print(f"- {sentence}", highlight=False)
     if tried is not None:
         console.print(comparison_table(tried.rows))
-        for sentence in tried.verdict:
+        show_meaning(tried.rows, console)
+        for sentence in (*tried.verdict, *tried.together(chosen.protect_from)):
             console.print(sentence, highlight=False)

@@ -174,14 +174,24 @@ def compare(
 
     console = Console(markup=False)
     console.print(comparison_table(found.rows))
-    if found.rows:
-        units = " or ".join(sorted({row["unit"] for row in found.rows}))
-        console.print(f"epsilon at delta = {found.rows[0]['delta']:.3g}, protecting one {units}", style="dim")
-    for note in dict.fromkeys(note for row in found.rows for note in row["notes"]):
-        console.print(f"Note: {note}", style="yellow", highlight=False)
+    show_meaning(found.rows, console)
     for sentence in (*found.verdict, *found.together(chosen.protect_from)):
         console.print(sentence, highlight=False)
     console.print(f"Curves: {picture}", style="dim", highlight=False)
+
+
+def show_meaning(rows: list[dict[str, Any]], console: Any) -> None:
+    """At which delta and for which unit a comparison's epsilons hold, what they leave out, and what to know besides."""
+    meanings: dict[str, list[str]] = {}
+    for row in rows:
+        meanings.setdefault(f"delta = {row['delta']:.3g}, protecting one {row['unit']}", []).append(row["method"])
+    for meaning, names in meanings.items():
+        whose = "" if len(meanings) == 1 else f": {', '.join(names)}"
+        console.print(f"epsilon at {meaning}{whose}", style="dim", highlight=False)
+    for reason in dict.fromkeys(reason for row in rows for reason in row["not_covered"]):
+        console.print(f"Not covered: {reason.rstrip('.')}.", style="red", highlight=False)
+    for note in dict.fromkeys(note for row in rows for note in row["notes"]):
+        console.print(f"Note: {note}", style="yellow", highlight=False)
 
 
 def runs(store: StoreFolder = None, as_json: Json = False) -> None:

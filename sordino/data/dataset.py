@@ -28,7 +28,8 @@ class Dataset:
     test: np.ndarray | None
     """bool (records,): record belongs to the published test split; None when none is published."""
     people: str = ""
-    """SHA-256 of all records as they were loaded, labels apart: runs with the same one are about the same people."""
+    """SHA-256 of all records as they were loaded, labels apart, or of the user's own files: runs with the same one are
+    about the same people."""
     disclosed: tuple[str, ...] = ()
     """What was read from the records that no epsilon covers, in sentences."""
 

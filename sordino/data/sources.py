@@ -255,7 +255,7 @@ def load(
     files only.
     """
     found = _read(data, data_dir, label, shape, labels)
-    return replace(found, people=fingerprint([], [found.x]))
+    return found if found.people else replace(found, people=fingerprint([], [found.x]))
 
 
 def _read(

@@ -26,10 +26,13 @@ from sordino.privacy.allowance import ProtectFrom
 from sordino.privacy.plan import default_delta
 
 Level = Literal["client", "record", "none"]
-HELPS = 0.1
-"""From this ratio on a federated model adds something to a client's own when the two are mixed."""
+HELPS: dict[Level, float] = {"client": 0.1, "record": 1000.0}
+"""From these ratios on a federated model adds something to a client's own when the two are mixed. Clients with so many
+records that the noise on each can be borne do well alone, so that records must be many more than noise asks for."""
 ENOUGH = 1.0
 """From this ratio on a federated model stands on its own."""
+MANY = 10
+"""With fewer clients a sum of their updates is too coarse to learn from, however small the network."""
 SMALL = 1000
 """Parameters of the smallest network that is worth training together, where none is named."""
 INSTITUTION = 100
@@ -122,13 +125,14 @@ def advise(situation: Situation) -> Advice:
     feasible = {level: situation.feasible(level) for level in ("client", "record")}  # type: ignore[arg-type]
     level = _level(situation)
     chosen = CHOICES[level]
-    reasons = [*_level_reasons(situation, level), *_method_reasons(situation, level), *_size_reasons(situation, level)]
+    parts = (_level_reasons, _method_reasons, _noise_reasons, _size_reasons)
+    reasons = [sentence for part in parts for sentence in part(situation, level)]
     return Advice(level, chosen.method, list(chosen.settings), reasons, feasible, list(chosen.candidates))
 
 
 def stand_in(experiment: Experiment, situation: Situation) -> Experiment:
-    """The experiment on public records in the place of those that are not there: the built-in digits, as many for each
-    client as there are, at most."""
+    """The experiment on public records in the place of those that are not there: the built-in digits, as many as the
+    clients would have together, or all of them."""
     enough = min(situation.clients * situation.records, DIGITS)
     clients = min(situation.clients, enough // 2)
     return experiment.model_copy(update={"data": "digits", "clients": clients, "records": enough})
@@ -150,18 +154,22 @@ CHOICES: dict[Level, _Choice] = {
         (f"dp-fedavg[clipping=quantile,{BLEND}]", "dp-fedavg[clipping=quantile]", "local"),
     ),
     "record": _Choice(
-        "mr-mtl-record",
-        (BLEND,),
-        (f"mr-mtl-record[{BLEND}]", f"dp-fedavg-record[{BLEND}]", "local"),
+        "dp-fedavg-record",
+        ("clipping=quantile", BLEND),
+        (f"dp-fedavg-record[clipping=quantile,{BLEND}]", f"mr-mtl-record[{BLEND}]", "local"),
     ),
-    "none": _Choice("local", (), ("local", f"dp-fedavg[clipping=quantile,{BLEND}]", f"dp-fedavg-record[{BLEND}]")),
+    "none": _Choice(
+        "local",
+        (),
+        ("local", f"dp-fedavg[clipping=quantile,{BLEND}]", f"dp-fedavg-record[clipping=quantile,{BLEND}]"),
+    ),
 }
 
 
 def _level(situation: Situation) -> Level:
-    if situation.clients > 1 and situation.ratio("client") >= HELPS:
+    if situation.clients >= MANY and situation.ratio("client") >= HELPS["client"]:
         return "client"
-    if situation.clients > 1 and situation.records >= INSTITUTION and situation.ratio("record") >= HELPS:
+    if situation.clients > 1 and situation.records >= INSTITUTION and situation.ratio("record") >= HELPS["record"]:
         return "record"
     return "none"
 
@@ -185,13 +193,17 @@ def _level_reasons(situation: Situation, level: Level) -> list[str]:
         ]
     if situation.clients == 1:
         return ["Train alone: there is nobody to federate with."]
-    why = (
-        f"and with {situation.records:,} records a client may be a person, whom a promise to single records does not "
-        "protect"
-        if situation.ratio("record") >= HELPS
-        else f"and about {single:,} under a promise to single records"
-    )
-    return [f"Train alone: {few[0].lower()}{few[1:].removesuffix('.')}, {why}. The sum would drown in noise."]
+    if situation.ratio("record") < HELPS["record"]:
+        why = (
+            f"and under a promise to single records, of which a client has {situation.records:,}, the federated model "
+            "would not beat a client's own"
+        )
+    else:
+        why = (
+            f"and with {situation.records:,} records a client may be a person, whom a promise to single records does "
+            "not protect"
+        )
+    return [f"Train alone: {few[0].lower()}{few[1:].removesuffix('.')}, {why}."]
 
 
 def _shared(situation: Situation) -> str:
@@ -214,15 +226,26 @@ def _method_reasons(situation: Situation, level: Level) -> list[str]:
             blend,
         ]
     return [
-        "mr-mtl-record: every client keeps a model of its own, drawn towards the mean of all, which also averages the "
-        "noise.",
+        "dp-fedavg-record with clipping=quantile: the threshold for records' gradients matters most at this level, and "
+        "so it finds itself.",
         blend,
+    ]
+
+
+def _noise_reasons(situation: Situation, level: Level) -> list[str]:
+    """How much noise to expect, against what all clients together can pull."""
+    if level == "none":
+        return []
+    noise = math.sqrt(1 / situation.ratio(level))
+    return [
+        f"Expect noise of about {noise:.2g} times the signal in each parameter over the whole run, if all clients pull "
+        f"the same way; mu, the budget's Gaussian measure, is {situation.mu(level):.2f}."
     ]
 
 
 def _size_reasons(situation: Situation, level: Level) -> list[str]:
     if level == "none":
-        needed = math.ceil(situation.clients * math.sqrt(HELPS / max(situation.ratio("client"), 1e-12)))
+        needed = math.ceil(situation.clients * math.sqrt(HELPS["client"] / max(situation.ratio("client"), 1e-12)))
         if situation.clients > 1 and needed < 10_000_000:
             return [f"About {needed:,} clients would make this worth trying under a promise to whole clients."]
         return []

@@ -160,6 +160,12 @@ def _verdict(private: list[dict[str, Any]], free: list[dict[str, Any]], protect_
     """Which method is best, by how much, whether that is more than chance, and at which epsilon."""
     sentences = []
     if private:
+        deltas = sorted({row["delta"] for row in private})
+        if len(deltas) > 1:
+            sentences.append(
+                f"The private methods are NOT at equal delta ({deltas[0]:.3g} to {deltas[-1]:.3g}): give one with "
+                "`delta` to compare them."
+            )
         figures = [row["epsilon"][protect_from] for row in private]
         if max(figures) > 1.01 * min(figures):
             sentences.append(

@@ -7,11 +7,11 @@ import contextlib
 import hashlib
 import inspect
 import json
-import marshal
 import sys
 from pathlib import Path
 from typing import Any
 
+from sordino.experiment.notebooks import compiled_code
 from sordino.version import VERSION
 
 PACKAGE = Path(__file__).resolve().parent.parent
@@ -21,7 +21,7 @@ def identity_of(configuration: dict[str, Any], data_fingerprint: str, *code: obj
     """SHA-256 of everything that decides a run; `code` are the classes of its method and network."""
     sources = sorted({path for one in code for path in source_files(one)})
     digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in sources]
-    digests += [compiled_code(one) for kind in code for one in without_files(kind)]
+    digests += [compiled_code(one, without_files) for kind in code for one in without_files(kind)]
     decided = {**configuration, "data": data_fingerprint, "version": VERSION, "code": digests}
     return hashlib.sha256(json.dumps(decided, sort_keys=True).encode()).hexdigest()
 
@@ -57,18 +57,6 @@ def without_files(kind: object) -> list[type]:
     """The classes that a class is made of whose code stands in no file: those of a notebook or an interpreter."""
     classes = inspect.getmro(kind) if inspect.isclass(kind) else ()
     return [one for one in classes if file_of(one) is None and one.__module__.partition(".")[0] not in NOT_OURS]
-
-
-def compiled_code(kind: type) -> str:
-    """A digest of a class by the compiled code of its functions, for classes whose source is not at hand."""
-    made = hashlib.sha256(kind.__qualname__.encode())
-    for name, member in sorted(vars(kind).items()):
-        function = getattr(member, "__func__", getattr(member, "fget", member))
-        for part in (function, getattr(function, "releases", None)):
-            code = getattr(part, "__code__", None)
-            if code is not None:
-                made.update(name.encode() + marshal.dumps(code))
-    return made.hexdigest()
 
 
 NOT_OURS = {*sys.stdlib_module_names, "builtins", "torch", "numpy"} - {"__main__"}

@@ -139,7 +139,8 @@ def planned(prepared: Prepared) -> Spent:
     single messages only as it declares."""
     method, schedule = prepared.method, prepared.schedule
     releases = [release for step in method.steps().values() for release in step.values()]
-    if any(not release.private for release in releases) or (releases and prepared.allowance.known):
+    bare = any(not release.private or not release.known_beforehand() for release in releases)
+    if bare or (releases and prepared.allowance.known):
         return {"unit": method.unit, "mu": [None] * len(VIEWS), "recipes": [INFINITE]}
     if prepared.allowance.records is not None:
         recipes = _planned_recipes(prepared.allowance.records, method.record_needs().means)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from sordino import models
 from sordino.data import Dataset, FederatedData, federate, load
+from sordino.data.federate import fingerprint
 from sordino.data.selection import fewer, set_aside
 from sordino.errors import UserError, quoted
 from sordino.experiment.config import DEFAULT_CLIENTS, DEFAULT_EPSILON, Experiment
@@ -153,7 +154,10 @@ def prepare(
         budget=spending.budget,
         allowance=replace(spending.allowance, known=SEED_IS_KNOWN if experiment.noise == "integers" else ""),
         identity=identity_of(
-            experiment.decisive() | {"made": repr(method)} | _read(method), data.fingerprint, type(method), type(module)
+            experiment.decisive() | {"made": repr(method)} | _read(method, public),
+            data.fingerprint,
+            type(method),
+            type(module),
         ),
         compiled=decision.made,
         notes=spending.notes + choices + coarse.notes + (method.notes(schedule, spending.budget) if noised else []),
@@ -161,10 +165,11 @@ def prepare(
     )
 
 
-def _read(method: Method) -> dict[str, Any]:
-    """What a method reads from files, as a key of what decides a run."""
-    found = method.read()
-    return {"read": found} if found else {}
+def _read(method: Method, public: Dataset | None) -> dict[str, Any]:
+    """What a method reads from files, and the public records, as keys of what decides a run."""
+    found = method.file_contents()
+    known = {} if public is None else {"public_records": fingerprint([], [public.x, public.y])}
+    return {**({"read": found} if found else {}), **known}
 
 
 def _check_execution(experiment: Experiment, method: Method) -> None:

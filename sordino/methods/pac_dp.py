@@ -105,7 +105,7 @@ class PACDP(RecordLevel):
                 "would disclose them: fit one on other, public data (`sordino curve fit --data ...`)."
             )
 
-    def read(self) -> dict[str, Any]:
+    def file_contents(self) -> dict[str, Any]:
         return {} if self.curve is None or self.curve in PUBLISHED else {"curve": asdict(self._curve(self.curve))}
 
     def notes(self, schedule: Schedule, budget: Budget) -> list[str]:

@@ -32,6 +32,9 @@ BEYOND = 60.0
 quicker bounds are given instead."""
 
 
+LEAST_DELTA = 1e-9
+"""Below this delta the rounding of Fourier transforms shows in privacy-loss distributions: the quicker bounds are given
+instead."""
 LEAST_RATE = 1e-6
 """The smallest part of a sampling rate that a search goes down to: a budget that asks for less is refused."""
 
@@ -48,7 +51,7 @@ def record_epsilon(recipe: Recipe, delta: float) -> float:
     if all(rate == 1 for rate, _, _ in recipe):
         return unsampled
     quick = min(unsampled, quick_record_epsilon(recipe, delta))
-    return quick if quick > BEYOND else min(quick, _by_distribution(recipe, delta))
+    return quick if quick > BEYOND or delta < LEAST_DELTA else min(quick, _by_distribution(recipe, delta))
 
 
 @lru_cache(maxsize=65536)
@@ -131,7 +134,8 @@ def record_rate(
         low, high = (middle, high) if fits(middle) else (low, middle)
     spent, high = record_epsilon(recipe(low), delta), most
     while high / low > 1.005:
-        share = math.log(epsilon / spent) / math.log(beyond / spent)
+        between = spent > 0 and math.isfinite(beyond)  # else there is nothing to interpolate
+        share = math.log(epsilon / spent) / math.log(beyond / spent) if between else 0.5
         middle = min(max(low * (high / low) ** share, 1.002 * low), high / 1.002)
         found = record_epsilon(recipe(middle), delta)
         if found <= epsilon:

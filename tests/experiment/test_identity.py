@@ -149,3 +149,52 @@ def test_a_run_is_not_taken_up_with_other_code(edit: Callable[[str, str], None],
     (row,) = Store(tmp_path / "store").all()
     edit("helping/constants.py", "FACTOR = 2\n")
     assert "other code of its method or network" in refused("resume", row.run, "--store", tmp_path / "store")
+
+
+NOTEBOOK = """
+from dataclasses import dataclass
+from typing import ClassVar
+import torch
+from sordino.method import Method, Result
+from sordino.privacy.release import Update, sends
+
+FACTOR = {factor}
+TABLE = {{"a": [1, 2], "b": torch.ones(3) * {table}}}
+
+def scaled(x):
+    return {helper} * x
+
+@dataclass(frozen=True)
+class Mine(Method):
+    title: ClassVar[str] = "mine"
+    paper: ClassVar[str] = "none"
+    scale: ClassVar[float] = {constant}
+    clip: float = 0.5
+
+    def run(self, fed, model):
+        pass
+
+    @sends(lambda self: {{"update": Update(clip="clip")}})
+    def local(self, message, me, data):
+        return Result(send={{"update": scaled(message["global"]) * FACTOR * self.scale * TABLE["b"].sum()}})
+"""
+AS_IT_WAS = {"factor": 1, "table": 1, "helper": 2, "constant": 1.0}
+
+
+def typed(**changes: object) -> str:
+    """The identity of a method that was typed into an interpreter."""
+    namespace: dict[str, Any] = {"__name__": "typed_in"}
+    exec(NOTEBOOK.format(**(AS_IT_WAS | changes)), namespace)
+    return identity_of({}, "data", namespace["Mine"])
+
+
+def test_code_without_files_is_known_by_all_that_it_names() -> None:
+    """Helpers, globals and constants of the class decide what is sent, and the noise must not be the same for both."""
+    assert typed() == typed()
+    changed = [typed(factor=2), typed(table=2), typed(helper=3), typed(constant=3.0)]
+    assert len({typed(), *changed}) == 5
+
+
+def test_code_that_names_what_cannot_be_digested_never_has_the_same_identity() -> None:
+    assert typed(factor="object() and 1") == typed(factor="object() and 1"), "the value counts, not how it was made"
+    assert typed(factor="open") != typed(factor="open")

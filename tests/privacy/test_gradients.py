@@ -295,18 +295,6 @@ def test_raw_norms_are_for_bare_releases_only() -> None:
         judging(1.0)[0].raw_norms(flat)
 
 
-def test_norms_of_noisy_gradients_are_told_without_their_noise() -> None:
-    """The noisy gradient's energy less the noise's on all entries; at least that of a twentieth of the threshold."""
-    data, flat, learner, _, _ = records(charge=(1.0, 0.3, 3))
-    taken = torch.stack([data.gradient(flat) for _ in range(3)])
-    wanted = taken.square().sum(dim=1) - learner.layout.size * (0.3 * 0.5 / 40) ** 2
-    assert float(data.mean_norm()) == pytest.approx(float(wanted.clamp(min=0.025**2).sqrt().mean()), rel=1e-5)
-    drowned = records(charge=(1.0, 1e6, 3))[0]
-    for _ in range(3):
-        drowned.gradient(flat)
-    assert 0.025 <= float(drowned.mean_norm()) < 1e5, "it is a tenth or so of the noise at the most"
-
-
 def test_a_step_gets_only_what_was_charged() -> None:
     data, flat, *_ = records(charge=(0.5, 1.0, 2))
     data.gradient(flat)

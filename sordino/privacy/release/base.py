@@ -227,6 +227,10 @@ class Release:
         """The noise on each coordinate of the sum over the cohort: public."""
         return torch.zeros(1)
 
+    def known_beforehand(self) -> bool:
+        """Whether its share of a round's budget says what it costs, before any message is known."""
+        return True
+
     def thresholds(self, public: Public) -> Tensor | None:
         """Where it is made of noisy gradients, each client's thresholds: (clients or 1, one or one for each layer)."""
         return None

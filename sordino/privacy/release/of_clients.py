@@ -58,6 +58,9 @@ class Update(Release):
             norms = torch.where(finite.unsqueeze(1), norms, torch.zeros_like(norms))
         return Bounded(parts_shortened(kept, norms, self._thresholds(public).to(norms.device), sizes), rejected)
 
+    def known_beforehand(self) -> bool:
+        return self.spread != "alone"
+
     def unbounded(self, rows: Tensor, public: Public) -> Bounded:
         """Rows of any length; what `at` leaves out does not leave without privacy either."""
         return super().unbounded(rows if self.at is None else rows * self._mask(public).to(rows), public)
