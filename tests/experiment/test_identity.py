@@ -6,7 +6,9 @@ import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import pytest
 from helpers import QUICK_KEYS, refused
@@ -183,9 +185,10 @@ AS_IT_WAS = {"factor": 1, "table": 1, "helper": 2, "constant": 1.0}
 
 def typed(**changes: object) -> str:
     """The identity of a method that was typed into an interpreter."""
-    namespace: dict[str, Any] = {"__name__": "typed_in"}
-    exec(NOTEBOOK.format(**(AS_IT_WAS | changes)), namespace)
-    return identity_of({}, "data", namespace["Mine"])
+    module = ModuleType("typed_in")
+    with mock.patch.dict(sys.modules, typed_in=module):
+        exec(NOTEBOOK.format(**(AS_IT_WAS | changes)), vars(module))
+        return identity_of({}, "data", module.Mine)
 
 
 def test_code_without_files_is_known_by_all_that_it_names() -> None:
