@@ -65,7 +65,7 @@ class APFL(Clipped):
 
         train_shared, train_own = self.descent(data), self.descent(data)
         for _ in range(self.epochs):
-            for batch in data.batches(self.batch):
+            for batch in train_shared.batches():
                 slope = data.gradient(mixture(alpha, own, shared), batch)
                 shared = train_shared.step(shared, data.gradient(shared, batch), batch)
                 own = train_own.step(own, alpha * slope, batch)
@@ -75,7 +75,7 @@ class APFL(Clipped):
 
     def adapted(self, alpha: Tensor, own: Tensor, shared: Tensor, data: Records) -> Tensor:
         """alpha after a gradient step on the mixture's loss: its derivative is <v - w, gradient at the mixture>."""
-        batch = next(data.afresh().batches(self.batch))
+        batch = next(self.descent(data.afresh()).batches())
         slope = data.gradient(mixture(alpha, own, shared), batch)
         return (alpha - self.rate * torch.dot(own - shared, slope)).clamp(0, 1)
 
