@@ -143,7 +143,7 @@ class PACDP(RecordLevel):
 
     def _weights(self, budgets: np.ndarray) -> Tensor | None:
         """How much each client's update counts, one in the mean over all clients; None where all count alike."""
-        if self.curve is None or self.curve_sets == "thresholds":
+        if self.curve is None or self.curve_sets == "thresholds" or self.privacy == "none":
             return None
         found = self._along_the_curve(self.curve, budgets)
         return found / found.mean()
