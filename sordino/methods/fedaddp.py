@@ -108,6 +108,11 @@ class FedADDP(Clipped):
         sent = self.threshold.tell((model - start) / self.axes(received), model, message, data)
         return Result(send=sent, keep={"model": model}, start=start)
 
+    def settled(self, clients: int) -> Clipped:
+        if self.variant == "paper":
+            self.check_threshold_stays()
+        return super().settled(clients)
+
     def axes(self, model: Tensor) -> Tensor:
         """By how much each coordinate may move and how much noise it gets, in units of C; their mean square is one."""
         sizes = model.abs() / model.square().mean().sqrt().clamp(min=1e-12)

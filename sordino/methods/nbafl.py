@@ -78,6 +78,8 @@ class NbAFL(Clipped):
         return Result(send=sent, keep={"model": model}, start=start)
 
     def settled(self, clients: int) -> NbAFL:
+        if self.variant == "paper":
+            self.check_threshold_stays()
         return replace(self, clipping=self.clipping.settled(clients), smallest=self.smallest or 1 / clients)
 
     def discloses(self) -> list[str]:

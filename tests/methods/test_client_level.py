@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import QUICK, refused
 from torch import nn
 
 from sordino.learning.parameters import flatten
@@ -228,6 +229,13 @@ def test_nbafls_true_epsilon_is_that_of_the_noise_it_publishes(tmp_path: Path) -
         mu = 2 * 2.0 / deviation * math.sqrt(ROUNDS * CLIENTS / shares)
         assert summary["epsilon"][view] == pytest.approx(epsilon_of(mu, 1e-5), rel=1e-9)
     assert summary["epsilon"]["outsider"] != pytest.approx(8, rel=0.05)
+
+
+@pytest.mark.parametrize("rule", ["quantile", "median", "layer-wise", "ppo"])
+@pytest.mark.parametrize("name", ["dp-fedsam", "fedaddp", "nbafl"])
+def test_what_was_published_with_a_threshold_that_stays_takes_no_other(name: str, rule: str) -> None:
+    chosen = ("run", "--method", name, "--set", f"clipping={rule}", *QUICK)
+    assert "threshold that stays" in refused(*chosen, "--variant", "paper")
 
 
 def test_dp_fedsams_true_epsilon_counts_every_tensor(tmp_path: Path) -> None:
