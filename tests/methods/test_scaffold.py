@@ -113,6 +113,6 @@ def test_the_papers_thresholds_are_medians_and_epsilon_is_infinite(tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["scaffold", "dp-scaffold"])
 def test_only_sgd_makes_variates(name: str) -> None:
-    assert make_method(name, "sound", {"momentum": 0.5, "optimizer": "sgd"}).momentum == 0.5
+    assert make_method(name, "sound", "dp", {"momentum": 0.5, "optimizer": "sgd"}).momentum == 0.5
     with pytest.raises(UserError, match="optimizer cannot be"):
-        make_method(name, "sound", {"optimizer": "adam"})
+        make_method(name, "sound", "dp", {"optimizer": "adam"})
