@@ -60,8 +60,8 @@ class CFL(Method):
         for t in fed.rounds(server):
             before, models = server.clusters.clone(), list(server.models)
             for number, old in enumerate(server.models):
-                members = (before == number).nonzero().squeeze(1)
-                got = fed.ask(members.tolist(), self.local, {"global": old})
+                members = (before == number).nonzero().squeeze(1).tolist()
+                got = fed.ask(members, self.local, {"global": old})
                 records, updates = got.rows("records"), got.rows("update")
                 moved = average(records, updates)
                 server.largest = max(server.largest, float(moved.norm()))
@@ -70,7 +70,7 @@ class CFL(Method):
                     continue
                 second = halves(updates)
                 models[number] = old + average(records[~second], updates[~second])
-                server.clusters = server.clusters.index_fill(0, members[second], len(models))
+                server.clusters = server.clusters.index_fill(0, torch.as_tensor(list(got.who))[second], len(models))
                 models.append(old + average(records[second], updates[second]))
             server.models = torch.stack(models)
 

@@ -98,6 +98,5 @@ class PACFL(Method):
         """Find the clusters from what the clients describe."""
         got = fed.ask(fed.everyone(), self.describe, {"classes": fed.classes})
         distances = clustering.angles([row.reshape(fed.features, -1) for row in got.rows("subspace")])
-        server.distances = torch.as_tensor(distances, dtype=torch.float32)
-        server.clusters = torch.as_tensor(clustering.clusters(distances, self.angle), dtype=torch.int64)
+        server.distances, server.clusters = clustering.of_all(distances, self.angle, got.who, fed.schedule.clients)
         server.models = model.repeat(int(server.clusters.max()) + 1, 1)

@@ -132,6 +132,18 @@ def clusters(matrix: np.ndarray, threshold: float | None = None) -> np.ndarray:
     return first.argsort().argsort()[place]
 
 
+def of_all(matrix: np.ndarray, threshold: float | None, who: Sequence[int], clients: int) -> tuple[Tensor, Tensor]:
+    """The distances between all clients, and the cluster of each, from the `matrix` of those who answered.
+
+    Whoever did not answer is in the first cluster, at no distance from anybody.
+    """
+    distances, found = torch.zeros(clients, clients), torch.zeros(clients, dtype=torch.int64)
+    places = torch.as_tensor(list(who))
+    distances[places.unsqueeze(1), places] = torch.as_tensor(matrix, dtype=torch.float32)
+    found[places] = torch.as_tensor(clusters(matrix, threshold))
+    return distances, found
+
+
 def halves(updates: Tensor) -> Tensor:
     """Which of at least two clients belong to the second half, whose first does not, where updates point apart most.
 
