@@ -14,9 +14,10 @@ figure for whole clients, whose models differ by up to 2 C, is printed; for a si
 Another public implementation bounds the broadcast only and uploads weights unbounded: no epsilon would be true there.
 The published noise is meant for a server that sees every message: plan with `protect_from = "server"` to repeat it.
 
-Departures: what leaves is the difference from the received model, which is public, and not the weights: the noisy
-average is the same. Every round counts as an exposure (L = T), with which no noise on the downlink is asked for. The
-average is uniform.
+Departures: what leaves is not the weights but their difference from the received model, which is public. In `paper` that
+model too is drawn into the ball first: no difference is then longer than 2 C, and the noisy average is that of the
+weights. Every round counts as an exposure (L = T), with which no noise on the downlink is asked for. The average is
+uniform.
 
 | paper | code |
 |---|---|
@@ -64,7 +65,7 @@ class NbAFL(Clipped):
         server = fed.state(model=model, threshold=self.threshold.begin(fed, first))
         for _ in fed.rounds(server):
             got = fed.ask(fed.sample(), self.local, {"global": server.model, "clip": server.threshold["clip"]})
-            server.model = server.model + got.mean("update")
+            server.model = self._bounded(server.model) + got.mean("update")
             server.threshold = self.threshold.following(server.threshold, got, fed, server.model)
 
     @sends(lambda self: self.threshold.releases())
@@ -73,9 +74,12 @@ class NbAFL(Clipped):
         descent = self.descent(data)
         for _ in range(self.epochs):
             model = descent.epoch(model, pull=(lambda at: self.mu * (at - start)) if self.mu > 0 else None)
-        upload = model if self.variant == "sound" else model * (self.ball / model.norm()).clamp(max=1)
-        sent = self.threshold.tell(upload - start, model, message, data)
+        sent = self.threshold.tell(self._bounded(model) - self._bounded(start), model, message, data)
         return Result(send=sent, keep={"model": model}, start=start)
+
+    def _bounded(self, model: Tensor) -> Tensor:
+        """In `paper` the model drawn into the ball around zero; in `sound` the model itself."""
+        return model if self.variant == "sound" else model * (self.ball / model.norm()).clamp(max=1)
 
     def settled(self, clients: int) -> NbAFL:
         if self.variant == "paper":

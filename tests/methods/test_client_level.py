@@ -23,7 +23,7 @@ from sordino.methods.nbafl import NbAFL
 from sordino.methods.ppsgd import PPSGD, head
 from sordino.parts.masks import scaled
 from sordino.privacy.accountant import epsilon_of, rounded_up
-from sordino.testing.case import CLIENTS, ROUNDS, Case
+from sordino.testing.case import CLIENTS, ROUNDS, Case, OneRound
 
 NOTHING_OF_THEIR_OWN = {
     "blur-lus": BlurLus(strength=0.0, keep=1.0),
@@ -213,9 +213,19 @@ def test_nbafl_is_held_near_the_received_model() -> None:
 def test_nbafls_published_weights_lie_in_the_ball() -> None:
     data, model = client()
     result = answered(NbAFL(variant="paper", ball=0.4), model, data)
-    upload = model + result.send["update"]
+    upload = 0.4 * model / model.norm() + result.send["update"]
     assert float(upload.norm()) == pytest.approx(0.4, rel=1e-5)
     assert torch.allclose(upload / upload.norm(), result.keep["model"] / result.keep["model"].norm(), atol=1e-6)
+
+
+def test_nbafls_published_average_is_that_of_weights_however_far_the_received_ones_lie(tmp_path: Path) -> None:
+    """A received model of many times the ball's radius is left in one round."""
+    prepared = Case(NbAFL(variant="paper", ball=0.1), tmp_path).prepared(noise_multiplier=1e-9)
+    assert prepared.initial.norm() > 10 * 0.1
+    run = OneRound(prepared, tmp_path)
+    trained = run.memory.states(range(CLIENTS))["model"]
+    expected = (0.1 * trained / trained.norm(dim=1, keepdim=True)).mean(dim=0)
+    assert torch.allclose(run.state["model"], expected, atol=1e-6)
 
 
 def test_nbafls_true_epsilon_is_that_of_the_noise_it_publishes(tmp_path: Path) -> None:
