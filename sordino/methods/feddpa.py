@@ -27,7 +27,8 @@ Eq. 4 squares a sum), and `personal` is the accuracy after local training, befor
 Privacy: mask, personal parameters and penalties stay at the client and precede the clip, so the epsilon of
 the clipped and noised update is all there is. The `paper` variant takes its noise from the released code's
 accounting, which treats client-level noise as if it were DP-SGD on pooled records; the true epsilon is
-printed beside it.
+printed beside it. That accounting also multiplies its sampling rate and its number of steps by the share of clients
+that take part in a round; here both are those of full participation.
 
 | paper | code |
 |---|---|
