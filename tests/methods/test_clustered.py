@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -123,8 +124,10 @@ def test_cfl_parts_a_part_again(tmp_path: Path) -> None:
     state = run.state
     assert sorted(state["clusters"].unique().tolist()) == list(range(len(state["models"])))
     assert len(state["models"]) >= 4
-    last = [asked.question for asked in run.asked if asked.question.round == 3]
-    assert sorted(client for question in last for client in question.clients) == list(range(8))
+    rounds = [[set(asked.question.clients) for asked in run.asked if asked.question.round == t] for t in range(4)]
+    for before, after in itertools.pairwise(rounds):
+        assert sorted(client for cluster in after for client in cluster) == list(range(8))
+        assert all(any(cluster <= parent for parent in before) for cluster in after)
 
 
 class Deaf:
