@@ -30,6 +30,7 @@ from torch import Tensor
 
 from sordino.learning.records import Records
 from sordino.method import Budget, Count, Federation, Message, Method, NotNegative, Result, Schedule, State
+from sordino.parts.averaging import by_records
 from sordino.parts.clustering import halves
 from sordino.privacy.release import Bare, sends
 
@@ -63,15 +64,15 @@ class CFL(Method):
                 members = (before == number).nonzero().squeeze(1).tolist()
                 got = fed.ask(members, self.local, {"global": old})
                 records, updates = got.rows("records"), got.rows("update")
-                moved = average(records, updates)
+                moved = by_records(records, updates)
                 server.largest = max(server.largest, float(moved.norm()))
                 if t < self.settling or not self._pulls_apart(updates, moved, server.largest):
                     models[number] = old + moved
                     continue
                 second = halves(updates)
-                models[number] = old + average(records[~second], updates[~second])
+                models[number] = old + by_records(records[~second], updates[~second])
                 server.clusters = server.clusters.index_fill(0, torch.as_tensor(list(got.who))[second], len(models))
-                models.append(old + average(records[second], updates[second]))
+                models.append(old + by_records(records[second], updates[second]))
             server.models = torch.stack(models)
 
     @sends(
@@ -102,8 +103,3 @@ class CFL(Method):
         longest = float(updates.norm(dim=1).max())
         stands = float(moved.norm()) < self.still * largest
         return len(updates) >= self.smallest and stands and longest > self.pulling * largest
-
-
-def average(records: Tensor, updates: Tensor) -> Tensor:
-    """The mean update, weighted by numbers of records."""
-    return (records / records.sum() * updates).sum(dim=0)

@@ -53,6 +53,7 @@ from sordino.learning.parameters import Layout
 from sordino.learning.records import Records
 from sordino.method import Budget, Federation, Message, NotNegative, Replies, Result, Schedule, Variant
 from sordino.methods.bases import Clipped
+from sordino.parts.averaging import by_records
 from sordino.parts.masks import scaled
 from sordino.parts.thresholds import whole
 from sordino.privacy.accountant import rdp_multiplier
@@ -135,8 +136,7 @@ class FedDPA(Clipped):
     def _average(self, got: Replies) -> Tensor:
         if self.weights == "uniform":
             return got.mean("update")
-        records = got.rows("records")
-        return (records / records.sum() * got.rows("update")).sum(dim=0)
+        return by_records(got.rows("records"), got.rows("update"))
 
     def _phases(self) -> list[str]:
         """Which group each pass over the records trains."""

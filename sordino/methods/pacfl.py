@@ -29,6 +29,7 @@ from torch import Tensor
 from sordino.learning.records import Records
 from sordino.method import Count, Federation, Message, Method, NotNegative, Result, State
 from sordino.parts import clustering
+from sordino.parts.averaging import by_records
 from sordino.privacy.release import Bare, sends
 
 
@@ -61,8 +62,7 @@ class PACFL(Method):
                 members = who[server.clusters[who] == number].tolist()
                 if members:
                     got = fed.ask(members, self.local, {"global": server.models[number]})
-                    records = got.rows("records")
-                    moved = (records / records.sum() * got.rows("update")).sum(dim=0)
+                    moved = by_records(got.rows("records"), got.rows("update"))
                     server.models = server.models.index_add(0, torch.tensor([number]), moved.unsqueeze(0))
 
     @sends(lambda self: {"subspace": Bare("singular vectors of the records leave for the clustering")})
