@@ -33,6 +33,7 @@ from sordino.learning.records import Records
 from sordino.method import Federation, Message, NotNegative, Result
 from sordino.methods.bases import Clipped
 from sordino.parts.masks import grown
+from sordino.parts.thresholds import whole
 from sordino.privacy.release import sends
 
 
@@ -58,7 +59,7 @@ class BlurLus(Clipped):
     @sends(lambda self: self.threshold.releases())
     def local(self, message: Message, me: dict[str, Tensor], data: Records) -> Result:
         start = model = message["global"]
-        bound = torch.as_tensor(message["clip"]).norm()
+        bound = whole(message["clip"])
 
         def beyond(distance: Tensor) -> Tensor:
             """The length of the gradient of (lambda/2) max(0, distance - C)^2."""

@@ -14,8 +14,8 @@ figure for whole clients, whose models differ by up to 2 C, is printed; for a si
 Another public implementation bounds the broadcast only and uploads weights unbounded: no epsilon would be true there.
 The published noise is meant for a server that sees every message: plan with `protect_from = "server"` to repeat it.
 
-Departures: what leaves is not the weights but their difference from the received model, which is public. In `paper` that
-model too is drawn into the ball first: no difference is then longer than 2 C, and the noisy average is that of the
+Departures: what leaves is not the weights but their difference from the received model, which is public. In `paper`
+that model too is drawn into the ball first: no difference is then longer than 2 C, and the noisy average is that of the
 weights. Every round counts as an exposure (L = T), with which no noise on the downlink is asked for. The average is
 uniform.
 
@@ -38,6 +38,7 @@ from torch import Tensor
 from sordino.learning.records import Records
 from sordino.method import Federation, Message, NotNegative, Positive, Result, Share, Variant
 from sordino.methods.bases import Clipped
+from sordino.parts.proximal import pull_to
 from sordino.privacy.release import sends
 
 
@@ -73,7 +74,7 @@ class NbAFL(Clipped):
         start = model = message["global"]
         descent = self.descent(data)
         for _ in range(self.epochs):
-            model = descent.epoch(model, pull=(lambda at: self.mu * (at - start)) if self.mu > 0 else None)
+            model = descent.epoch(model, pull=pull_to(start, self.mu))
         sent = self.threshold.tell(self._bounded(model) - self._bounded(start), model, message, data)
         return Result(send=sent, keep={"model": model}, start=start)
 
