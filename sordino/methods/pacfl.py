@@ -68,9 +68,8 @@ class PACFL(Method):
     @sends(lambda self: {"subspace": Bare("singular vectors of the records leave for the clustering")})
     def describe(self, message: Message, me: dict[str, Tensor], data: Records) -> Result:
         """What the grouping is made of; nothing is trained."""
-        valid = torch.ones_like(data.y) if data.valid is None else data.valid
         vectors = [
-            clustering.first_vectors(data.x, (data.y == label) & (valid > 0), self.vectors, self.sample)
+            clustering.first_vectors(data.x, (data.y == label) & (data.weight > 0), self.vectors, self.sample)
             for label in range(message["classes"])
         ]
         return Result(send={"subspace": torch.cat(vectors, dim=1).flatten()})

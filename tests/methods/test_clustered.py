@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from sordino.data import ClientData, FederatedData, load
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
 from sordino.learning.parameters import Layout
+from sordino.learning.records import Records
 from sordino.method import Federation, Message, Method, Replies, Result
 from sordino.methods.adadp_cfl import AdaDPCFL
 from sordino.methods.cfl import CFL
@@ -185,19 +185,16 @@ def test_who_answered_may_be_fewer_than_were_asked(method: Method, tmp_path: Pat
 def test_the_chosen_model_is_that_of_least_loss() -> None:
     """Also for padded clients, of whom only true records count."""
 
-    class Fake:
+    class Fake(Records):
         """Losses by hand: a model's first entry is its logit for class 0."""
 
-        @staticmethod
-        def logits(flat: torch.Tensor) -> torch.Tensor:
+        def logits(self, flat: torch.Tensor) -> torch.Tensor:
             return torch.stack([flat[0].expand(3), torch.zeros(3)], dim=1)
 
     models = torch.tensor([[0.0, 7.0], [0.5, 8.0], [-0.5, 9.0]])
     for y, valid, wanted in (([0, 0, 1], None, 1), ([1, 0, 1], None, 2), ([1, 0, 0], [1.0, 0.0, 0.0], 2)):
-        data = SimpleNamespace(
-            y=torch.tensor(y), valid=None if valid is None else torch.tensor(valid), logits=Fake.logits
-        )
-        start, chosen = least_loss(models, data)  # type: ignore[arg-type]
+        true = None if valid is None else torch.tensor(valid)
+        start, chosen = least_loss(models, Fake(torch.zeros(3, 1), torch.tensor(y), None, seed=0, valid=true))
         assert int(chosen) == wanted
         assert torch.equal(start, models[wanted])
 
