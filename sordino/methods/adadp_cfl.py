@@ -140,7 +140,7 @@ class AdaDPCFL(RecordLevel):
     def planned(self, outlook: Outlook) -> tuple[AdaDPCFL, list[str]]:
         if self.variant == "paper":  # what leaves bare has no noise to learn or to group in spite of
             return self, []
-        clipping, notes = self.clipping.planned(outlook, len(outlook.sizes))
+        clipping, notes = self.clipping.planned(outlook)
         chosen = replace(self, clipping=clipping)
         if self.cluster_share is not None:
             return chosen, notes

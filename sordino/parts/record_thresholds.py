@@ -27,7 +27,7 @@ State = dict[str, Any]
 class RecordThreshold:
     """A rule for the thresholds; this one keeps them as they are."""
 
-    def planned(self, outlook: Outlook, clients: int) -> tuple[RecordThreshold, list[str]]:
+    def planned(self, outlook: Outlook) -> tuple[RecordThreshold, list[str]]:
         """The rule that is taken where records can pay for no more than this, and a sentence on the choice."""
         return self, []
 
@@ -128,9 +128,9 @@ class Learned(RecordThreshold):
     """The smallest difference in reward between small and large thresholds that matters. Where noise would hide it, C
     stays fixed instead; a large number insists on the agent."""
 
-    def planned(self, outlook: Outlook, clients: int) -> tuple[RecordThreshold, list[str]]:
+    def planned(self, outlook: Outlook) -> tuple[RecordThreshold, list[str]]:
         deviation = self.reward_deviation(outlook)
-        rewards = max(1, (clients if self.agents == "shared" else 1) * (outlook.turns - 1))
+        rewards = max(1, (len(outlook.sizes) if self.agents == "shared" else 1) * (outlook.turns - 1))
         # Twice the standard error of the difference between two halves of the rewards.
         visible = 2 * 2 * deviation / math.sqrt(rewards)
         told = f"The noise in each of the agent's {rewards:,} rewards will have a deviation of {deviation:.2g}"
