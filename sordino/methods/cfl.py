@@ -10,7 +10,8 @@ Departures: the thresholds are shares of the largest norm of an average update s
 in every round, whatever the participation, since updates of different rounds cannot be compared. In the released code
 members of a cluster's parts are numbered within that cluster, so that every split after the first takes the wrong
 clients, and absent clients' old updates are applied again; neither is so here. The test that a split is worth its while
-(gamma_max) is left out, as in the released code.
+(gamma_max) is left out, as in the released code. There is no private version: clusters are parted by single updates,
+and noise that hides a single update hides its direction too.
 
 | paper | code |
 |---|---|
