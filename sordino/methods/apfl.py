@@ -9,7 +9,7 @@ taken on the first batch of a round, as in the released code. By default alpha i
 that v has been trained on, and where clients have few of them v knows these by heart and alpha goes to 1. On the
 digits of `experiments/demo.toml` a learned alpha ends with 73.1 % (local training: 73.2), a fixed one of 0.5 with 78.5
 and of 0.25 with 87.9 (2 seeds each). There is no version for records: a step meets them through noisy gradients alone,
-and an own model trained on them as they are is out of its reach.
+and cannot train an own model on them as they are.
 
 Privacy: v and alpha stay at the client and enter no message, so that only w's update is paid for, and the global model
 is the one of DP-FedAvg.

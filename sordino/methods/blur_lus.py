@@ -45,7 +45,7 @@ class BlurLus(Clipped):
     paper: ClassVar[str] = "Cheng et al., CVPR 2022"
 
     strength: NotNegative = 0.1
-    """How strongly the update is held within C: lambda. 0: not at all. Not given here; 0.1 is usual."""
+    """How strongly the update is held within C: lambda. 0: not at all. Paper: not known; usual: 0.1."""
     keep: Annotated[float, Field(gt=0, le=1)] = 0.7
     """The share of the update's entries that are kept. 1: all. Usual: 0.4 to 0.7."""
 

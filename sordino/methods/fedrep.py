@@ -6,8 +6,7 @@ the head alone, to its best on the received body, then the body alone under that
 sent, clipped and noised, and averaged.
 
 Departures: the paper has no privacy, which is added here as in DP-FedAvg; the average is uniform. There is no version
-for records: a step meets them through noisy gradients alone, and a head trained on them as they are is out of its
-reach.
+for records: a step meets them through noisy gradients alone, and cannot train a head on them as they are.
 
 Privacy: which entries are shared is public and the same for all clients, whatever their data. The head's epochs cost
 nothing, since the head never leaves; the epsilon is that of the shared entries alone. The head of the server's own

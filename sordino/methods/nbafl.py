@@ -54,9 +54,9 @@ class NbAFL(Clipped):
     }
 
     mu: NotNegative = 0.1
-    """How strongly clients are held near the received model. 0: not at all. Not given here; FedProx: 0.01 to 1."""
+    """How strongly clients are held near the received model. 0: not at all. Paper: not known; FedProx: 0.01 to 1."""
     ball: Positive = 2.0
-    """In `paper`: the largest norm of a client's weights, C. Not given here; on the digits 2 does better than 5."""
+    """In `paper`: the largest norm of a client's weights, C. Paper: not known; on the digits 2 does better than 5."""
     smallest: Share | None = None
     """In `paper`: the share of all records that the client with fewest has, which decides the noise. Without one, an
     equal share."""

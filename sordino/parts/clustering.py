@@ -145,10 +145,9 @@ def of_all(matrix: np.ndarray, threshold: float | None, who: Sequence[int], clie
 
 
 def halves(updates: Tensor) -> Tensor:
-    """Which of at least two clients belong to the second half, whose first does not, where updates point apart most.
+    """At least two clients parted into two groups whose updates point apart most: true for the group without the first.
 
-    Complete linkage by cosines joins clients until two groups are left: the largest cosine across them is as small as
-    joining can make it (CFL's bipartition).
+    Complete linkage by cosines joins clients until two groups are left (CFL's bipartition).
     """
     unit = updates.double() / torch.linalg.vector_norm(updates.double(), dim=1, keepdim=True).clamp(min=1e-12)
     distances = (1 - unit @ unit.T).clamp(min=0).fill_diagonal_(0).numpy()
