@@ -179,9 +179,11 @@ def test_record_level_thresholds_still_run(rule: str, tmp_path: Path) -> None:
     assert found["accuracy"]["personal"] is not None
 
 
-def test_a_curve_is_not_asked_for_budgets_that_nobody_has(tmp_path: Path) -> None:
+@pytest.mark.parametrize("curve_sets", ["thresholds", "weights"])
+def test_a_curve_is_not_asked_for_budgets_that_nobody_has(curve_sets: str, tmp_path: Path) -> None:
     keys = {**QUICK_KEYS, "privacy": "none", "method": "pac-dp", "model": "logistic", "store": tmp_path}
-    assert run(**(keys | {"set": {"epochs": 1, "curve": "mnist"}}))["epsilon"] == dict.fromkeys(VIEWS)
+    settings = {"epochs": 1, "curve": "mnist", "curve_sets": curve_sets}
+    assert run(**(keys | {"set": settings}))["epsilon"] == dict.fromkeys(VIEWS)
 
 
 @pytest.mark.parametrize("option", ["--privacy=none", "--set=privacy=none"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -136,7 +136,7 @@ class Descent:
             whole = self.records.plain_epoch(flat, self.batch, self.rate)
             if whole is not None:
                 return whole
-        for batch in self.records.batches(self.batch, self.change):
+        for batch in self.batches():
             gradient = self._gradient(flat, batch, loss, probe)
             if pull is not None:
                 gradient = gradient + pull(flat)
@@ -144,6 +144,10 @@ class Descent:
                 gradient = gradient * mask
             flat = self._step(flat, gradient, batch)
         return flat
+
+    def batches(self) -> Iterator[Batch]:
+        """All records once, in a new order, as steps shall see them."""
+        return self.records.batches(self.batch, self.change)
 
     def step(self, flat: Tensor, gradient: Tensor, batch: Batch) -> Tensor:
         """The model after one step with a gradient taken on `batch`; `flat` may be changed in place.
@@ -163,7 +167,7 @@ class Descent:
         if moving is not None and 2 * len(moving) < len(flat) and (pull is None or isinstance(pull, Tether)):
             return self._epoch_of_few(flat, loss, moving, pull, probe)
         still = None if mask is None else (mask == 0).nonzero().squeeze(1)
-        for batch in self.records.batches(self.batch, self.change):
+        for batch in self.batches():
             gradient = self._gradient(flat, batch, loss, probe)
             if isinstance(pull, Tether):
                 pull.add_to(gradient, flat)
@@ -180,7 +184,7 @@ class Descent:
         """The same where few entries move: the optimizer and the penalty see only these."""
         few, tether = flat[moving], None if pull is None else pull.at(moving)
         narrow = self._alone.narrowed(flat, moving)
-        for batch in self.records.batches(self.batch, self.change):
+        for batch in self.batches():
             gradient = self._gradient(flat, batch, loss, probe)[moving]
             if tether is not None:
                 tether.add_to(gradient, few)

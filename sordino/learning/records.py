@@ -189,6 +189,11 @@ class Records:
             return torch.tensor(float(len(self.y)), device=self.x.device)
         return self.valid.sum()
 
+    @property
+    def weight(self) -> Tensor:
+        """One for a record, zero for padding."""
+        return torch.ones_like(self.y, dtype=self.x.dtype) if self.valid is None else self.valid
+
     def afresh(self) -> Records:
         """The same records, whose orders begin again with the first: a second model can see the same batches."""
         return replace(self)

@@ -117,7 +117,7 @@ class AdaDPCFL(RecordLevel):
                     got = fed.ask(members, self.local, message)
                     change = got.mean("update").unsqueeze(0)
                     server.models = server.models.index_add(0, torch.tensor([cluster]), change)
-                    server.threshold = self.clipping.following(server.threshold, members, got, fed)
+                    server.threshold = self.clipping.following(server.threshold, got, fed)
             if self.proximity > 0:
                 server.models = clustering.proximal(server.models, self.proximity)  # Eq. 4.4 to 4.6
 
@@ -140,7 +140,7 @@ class AdaDPCFL(RecordLevel):
     def planned(self, outlook: Outlook) -> tuple[AdaDPCFL, list[str]]:
         if self.variant == "paper":  # what leaves bare has no noise to learn or to group in spite of
             return self, []
-        clipping, notes = self.clipping.planned(outlook, len(outlook.sizes))
+        clipping, notes = self.clipping.planned(outlook)
         chosen = replace(self, clipping=clipping)
         if self.cluster_share is not None:
             return chosen, notes
@@ -204,13 +204,11 @@ class AdaDPCFL(RecordLevel):
             directions = clustering.directions(features, self.dimensions, fed.random("directions"))
             width = directions.shape[1]
             got = fed.ask(everyone, self.describe, {"directions": directions})
-            moments = got.rows("moments").reshape(len(everyone), width, width)
-            noise = torch.as_tensor(fed.record_plan.matrix_multipliers)
+            moments = got.rows("moments").reshape(len(got.who), width, width)
+            noise = torch.as_tensor(fed.record_plan.matrix_multipliers)[list(got.who)]
             distances = clustering.moment_distances(moments, noise)
             cut = clustering.moment_threshold(width) if cut is None else cut
-        labels = clustering.clusters(distances, cut)
-        server.distances = torch.as_tensor(distances, dtype=torch.float32)
-        server.clusters = torch.as_tensor(labels, dtype=torch.int64)
+        server.distances, server.clusters = clustering.of_all(distances, cut, got.who, fed.schedule.clients)
         server.models = model.repeat(int(server.clusters.max()) + 1, 1)
 
     def _subspace(self, x: Tensor, y: Tensor, width: int) -> Tensor:

@@ -51,6 +51,14 @@ class Clipped(Method):
     def settled(self, clients: int) -> Clipped:
         return dataclasses.replace(self, clipping=self.clipping.settled(clients))
 
+    def check_threshold_stays(self) -> None:
+        """Refuse rules that move the threshold, for mechanisms that were published with one that stays."""
+        if not isinstance(self.clipping, Fixed):
+            raise UserError(
+                f"{type(self).__name__} was published with a threshold that stays: in the variant `paper` leave "
+                "`clipping` out, or take the variant `sound`."
+            )
+
     def needs_public(self) -> bool:
         return self.threshold.reads_public
 

@@ -33,6 +33,7 @@ from sordino.learning.records import Records
 from sordino.method import Federation, Message, NotNegative, Result
 from sordino.methods.bases import Clipped
 from sordino.parts.masks import grown
+from sordino.parts.thresholds import whole
 from sordino.privacy.release import sends
 
 
@@ -44,7 +45,7 @@ class BlurLus(Clipped):
     paper: ClassVar[str] = "Cheng et al., CVPR 2022"
 
     strength: NotNegative = 0.1
-    """How strongly the update is held within C: lambda. 0: not at all. Not given here; 0.1 is usual."""
+    """How strongly the update is held within C: lambda. 0: not at all. Paper: not known; usual: 0.1."""
     keep: Annotated[float, Field(gt=0, le=1)] = 0.7
     """The share of the update's entries that are kept. 1: all. Usual: 0.4 to 0.7."""
 
@@ -58,7 +59,7 @@ class BlurLus(Clipped):
     @sends(lambda self: self.threshold.releases())
     def local(self, message: Message, me: dict[str, Tensor], data: Records) -> Result:
         start = model = message["global"]
-        bound = torch.as_tensor(message["clip"]).norm()
+        bound = whole(message["clip"])
 
         def beyond(distance: Tensor) -> Tensor:
             """The length of the gradient of (lambda/2) max(0, distance - C)^2."""

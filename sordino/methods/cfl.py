@@ -10,7 +10,8 @@ Departures: the thresholds are shares of the largest norm of an average update s
 in every round, whatever the participation, since updates of different rounds cannot be compared. In the released code
 members of a cluster's parts are numbered within that cluster, so that every split after the first takes the wrong
 clients, and absent clients' old updates are applied again; neither is so here. The test that a split is worth its while
-(gamma_max) is left out, as in the released code.
+(gamma_max) is left out, as in the released code. There is no private version: clusters are parted by single updates,
+and noise that hides a single update hides its direction too.
 
 | paper | code |
 |---|---|
@@ -30,6 +31,7 @@ from torch import Tensor
 
 from sordino.learning.records import Records
 from sordino.method import Budget, Count, Federation, Message, Method, NotNegative, Result, Schedule, State
+from sordino.parts.averaging import by_records
 from sordino.parts.clustering import halves
 from sordino.privacy.release import Bare, sends
 
@@ -60,18 +62,18 @@ class CFL(Method):
         for t in fed.rounds(server):
             before, models = server.clusters.clone(), list(server.models)
             for number, old in enumerate(server.models):
-                members = (before == number).nonzero().squeeze(1)
-                got = fed.ask(members.tolist(), self.local, {"global": old})
+                members = (before == number).nonzero().squeeze(1).tolist()
+                got = fed.ask(members, self.local, {"global": old})
                 records, updates = got.rows("records"), got.rows("update")
-                moved = average(records, updates)
+                moved = by_records(records, updates)
                 server.largest = max(server.largest, float(moved.norm()))
                 if t < self.settling or not self._pulls_apart(updates, moved, server.largest):
                     models[number] = old + moved
                     continue
                 second = halves(updates)
-                models[number] = old + average(records[~second], updates[~second])
-                server.clusters = server.clusters.index_fill(0, members[second], len(models))
-                models.append(old + average(records[second], updates[second]))
+                models[number] = old + by_records(records[~second], updates[~second])
+                server.clusters = server.clusters.index_fill(0, torch.as_tensor(list(got.who))[second], len(models))
+                models.append(old + by_records(records[second], updates[second]))
             server.models = torch.stack(models)
 
     @sends(
@@ -102,8 +104,3 @@ class CFL(Method):
         longest = float(updates.norm(dim=1).max())
         stands = float(moved.norm()) < self.still * largest
         return len(updates) >= self.smallest and stands and longest > self.pulling * largest
-
-
-def average(records: Tensor, updates: Tensor) -> Tensor:
-    """The mean update, weighted by numbers of records."""
-    return (records / records.sum() * updates).sum(dim=0)

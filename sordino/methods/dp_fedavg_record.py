@@ -49,7 +49,7 @@ class DPFedAvgRecord(RecordLevel):
             message = {"global": server.model, "clip": Each(server.threshold["clips"])}
             got = fed.ask(fed.sample(), self.local, message)
             server.model = server.model + got.mean("update")
-            server.threshold = self.clipping.following(server.threshold, got.who, got, fed)
+            server.threshold = self.clipping.following(server.threshold, got, fed)
 
     @sends(lambda self: {"update": Gradients(clip="clip"), **self.clipping.releases(bare=False)})
     def local(self, message: Message, me: dict[str, Tensor], data: PrivateRecords) -> Result:

@@ -76,9 +76,12 @@ class DPFedSAM(Clipped):
         length = torch.linalg.vector_norm(scale * gradient).clamp(min=1e-12)
         return model + self.rho / length * scale.square() * gradient
 
+    def settled(self, clients: int) -> Clipped:
+        if self.variant == "paper":
+            self.check_threshold_stays()
+        return super().settled(clients)
+
     def _releases(self) -> Releases:
-        releases = self.threshold.releases()
         if self.variant == "sound":
-            return releases
-        apart = Update(clip="clip", share=releases["update"].share, layered=True, spread="alone", sizes="tensors")
-        return {**releases, "update": apart}
+            return self.threshold.releases()
+        return {"update": Update(clip="clip", layered=True, spread="alone", sizes="tensors")}

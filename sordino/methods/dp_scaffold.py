@@ -66,7 +66,7 @@ class DPScaffold(RecordLevel):
             got = fed.ask(fed.sample(), self.local, message)
             server.model = server.model + got.mean("update")
             server.variate = server.variate + got.mean("change") * (len(got.who) / fed.schedule.clients)
-            server.threshold = self.threshold.following(server.threshold, got.who, got, fed)
+            server.threshold = self.threshold.following(server.threshold, got, fed)
 
     @sends(
         lambda self: {

@@ -45,6 +45,7 @@ from sordino.learning.records import Records
 from sordino.method import Federation, Message, NotNegative, Positive, Result, Variant
 from sordino.methods.bases import Clipped
 from sordino.parts.masks import scaled
+from sordino.parts.thresholds import whole
 from sordino.privacy.release import Bare, Releases, Update, sends
 
 
@@ -91,10 +92,10 @@ class FedADDP(Clipped):
         personal = (scaled(data.fisher(own), data.layout) > self.tau).to(own.dtype)
         start = model = personal * own + (1 - personal) * received
 
-        if self.variant == "paper":  # the sum over tensors of the last round's bounds
+        if self.variant == "sound":
+            bound = whole(message["clip"])
+        else:  # the sum over tensors of the last round's bounds
             bound = torch.stack([self.beta * piece.norm() for piece in data.layout.tensors(own)]).sum()
-        else:
-            bound = torch.as_tensor(message["clip"]).norm()
         hold = Tether(start, personal, lambda distance: self.lambda1 / 2)
         draw = Tether(start, 1 - personal, lambda distance: self.lambda2 / 2 * torch.sign(distance - bound))
         descent = self.descent(data)
@@ -107,6 +108,11 @@ class FedADDP(Clipped):
             return Result(send={"update": within, "bounds": bounds}, keep={"model": model}, start=start)
         sent = self.threshold.tell((model - start) / self.axes(received), model, message, data)
         return Result(send=sent, keep={"model": model}, start=start)
+
+    def settled(self, clients: int) -> Clipped:
+        if self.variant == "paper":
+            self.check_threshold_stays()
+        return super().settled(clients)
 
     def axes(self, model: Tensor) -> Tensor:
         """By how much each coordinate may move and how much noise it gets, in units of C; their mean square is one."""

@@ -6,7 +6,7 @@ weighted by the clients' numbers of records. Nothing is private: epsilon is infi
 | paper | code |
 |---|---|
 | w_t | `server.model` |
-| n_k / n | `records / records.sum()` |
+| n_k / n | the weights of `by_records` |
 | E, B, eta | `epochs`, `batch`, `rate` |
 """
 
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from sordino.learning.records import Records
 from sordino.method import Federation, Message, Method, Result
+from sordino.parts.averaging import by_records
 from sordino.privacy.release import Bare, sends
 
 
@@ -33,8 +34,7 @@ class FedAvg(Method):
         server = fed.state(model=model)
         for _ in fed.rounds(server):
             got = fed.ask(fed.sample(), self.local, {"global": server.model})
-            records = got.rows("records")
-            server.model = server.model + (records / records.sum() * got.rows("update")).sum(dim=0)
+            server.model = server.model + by_records(got.rows("records"), got.rows("update"))
 
     @sends(
         lambda self: {

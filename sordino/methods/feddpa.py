@@ -27,7 +27,8 @@ Eq. 4 squares a sum), and `personal` is the accuracy after local training, befor
 Privacy: mask, personal parameters and penalties stay at the client and precede the clip, so the epsilon of
 the clipped and noised update is all there is. The `paper` variant takes its noise from the released code's
 accounting, which treats client-level noise as if it were DP-SGD on pooled records; the true epsilon is
-printed beside it.
+printed beside it. That accounting also multiplies its sampling rate and its number of steps by the share of clients
+that take part in a round; here both are those of full participation.
 
 | paper | code |
 |---|---|
@@ -52,6 +53,7 @@ from sordino.learning.parameters import Layout
 from sordino.learning.records import Records
 from sordino.method import Budget, Federation, Message, NotNegative, Replies, Result, Schedule, Variant
 from sordino.methods.bases import Clipped
+from sordino.parts.averaging import by_records
 from sordino.parts.masks import scaled
 from sordino.parts.thresholds import whole
 from sordino.privacy.accountant import rdp_multiplier
@@ -134,8 +136,7 @@ class FedDPA(Clipped):
     def _average(self, got: Replies) -> Tensor:
         if self.weights == "uniform":
             return got.mean("update")
-        records = got.rows("records")
-        return (records / records.sum() * got.rows("update")).sum(dim=0)
+        return by_records(got.rows("records"), got.rows("update"))
 
     def _phases(self) -> list[str]:
         """Which group each pass over the records trains."""

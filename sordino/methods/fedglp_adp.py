@@ -12,8 +12,9 @@ is smallest at equal cost. A mask grows from the perturbed change, as published,
 clipped as the client's message is, with noise of the same size that is drawn once more and never leaves. A mask made of
 the message itself would let the next sums tell of the client's share of the noise in this one, and its sum would hide
 less than is paid for. Masks that follow the message in law and not in fact cost nothing: epsilon is exactly that of the
-update. `masks = "exact"` takes the change as it is, which costs nothing either and does much harm: see
-experiments/fedglp-adp-ablations.toml.
+update. `masks = "exact"` takes the change as it is, which costs nothing either and does much harm: personal and global
+accuracy are 71.6 and 31.3 % with it, 76.3 and 77.2 % with perturbed changes (experiments/fedglp-adp-ablations.toml, 3
+seeds).
 
 `paper`: each client's mask and thresholds come from its own noisy message, noise goes to shared positions only,
 and masks are uploaded for the average's counts. These counts are functions of single messages, so everybody

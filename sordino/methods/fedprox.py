@@ -6,8 +6,8 @@ unlike data drift apart less. What changed leaves clipped and noised; with mu = 
 term has a second use: updates are shorter, so that clipping cuts less of them.
 
 Departures: the paper has no privacy, which is added here as in DP-FedAvg. It lets slow clients do less work
-(gamma-inexact solutions); here all do the same number of epochs. The term is not part of what a personal model would
-want, but the personal model is the trained one, as everywhere.
+(gamma-inexact solutions); here all do the same number of epochs. A client's personal model is what it has trained with
+the term; nothing more is done to fit it to the client.
 
 Privacy: the term is computed at the client from what it received and precedes the clip, so that the epsilon of the
 clipped and noised update is all there is.

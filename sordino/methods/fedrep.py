@@ -5,7 +5,8 @@ As in FedPer each client keeps its own last layers, and the body is shared. They
 the head alone, to its best on the received body, then the body alone under that head. What changed in the body is
 sent, clipped and noised, and averaged.
 
-Departures: the paper has no privacy, which is added here as in DP-FedAvg; the average is uniform.
+Departures: the paper has no privacy, which is added here as in DP-FedAvg; the average is uniform. There is no version
+for records: a step meets them through noisy gradients alone, and cannot train a head on them as they are.
 
 Privacy: which entries are shared is public and the same for all clients, whatever their data. The head's epochs cost
 nothing, since the head never leaves; the epsilon is that of the shared entries alone. The head of the server's own

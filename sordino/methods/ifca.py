@@ -25,6 +25,7 @@ from torch import Tensor
 
 from sordino.learning.records import Records
 from sordino.method import Count, Federation, Message, Method, Result, State
+from sordino.parts.averaging import by_records
 from sordino.parts.choosing import least_loss, starts
 from sordino.privacy.release import Bare, sends
 
@@ -52,8 +53,7 @@ class IFCA(Method):
             moved = []
             for number, old in enumerate(server.models):
                 mine = chosen == number
-                weights = records[mine] / records[mine].sum()
-                moved.append(old + (weights * updates[mine]).sum(dim=0))
+                moved.append(old + by_records(records[mine], updates[mine]))
             server.models = torch.stack(moved)
 
     @sends(

@@ -14,9 +14,10 @@ figure for whole clients, whose models differ by up to 2 C, is printed; for a si
 Another public implementation bounds the broadcast only and uploads weights unbounded: no epsilon would be true there.
 The published noise is meant for a server that sees every message: plan with `protect_from = "server"` to repeat it.
 
-Departures: what leaves is the difference from the received model, which is public, and not the weights: the noisy
-average is the same. Every round counts as an exposure (L = T), with which no noise on the downlink is asked for. The
-average is uniform.
+Departures: what leaves is not the weights but their difference from the received model, which is public. In `paper`
+that model too is drawn into the ball first: no difference is then longer than 2 C, and the noisy average is that of the
+weights. Every round counts as an exposure (L = T), with which no noise on the downlink is asked for. The average is
+uniform.
 
 | paper | code |
 |---|---|
@@ -37,6 +38,7 @@ from torch import Tensor
 from sordino.learning.records import Records
 from sordino.method import Federation, Message, NotNegative, Positive, Result, Share, Variant
 from sordino.methods.bases import Clipped
+from sordino.parts.proximal import pull_to
 from sordino.privacy.release import sends
 
 
@@ -52,9 +54,9 @@ class NbAFL(Clipped):
     }
 
     mu: NotNegative = 0.1
-    """How strongly clients are held near the received model. 0: not at all. Not given here; FedProx: 0.01 to 1."""
+    """How strongly clients are held near the received model. 0: not at all. Paper: not known; FedProx: 0.01 to 1."""
     ball: Positive = 2.0
-    """In `paper`: the largest norm of a client's weights, C. Not given here; on the digits 2 does better than 5."""
+    """In `paper`: the largest norm of a client's weights, C. Paper: not known; on the digits 2 does better than 5."""
     smallest: Share | None = None
     """In `paper`: the share of all records that the client with fewest has, which decides the noise. Without one, an
     equal share."""
@@ -64,7 +66,7 @@ class NbAFL(Clipped):
         server = fed.state(model=model, threshold=self.threshold.begin(fed, first))
         for _ in fed.rounds(server):
             got = fed.ask(fed.sample(), self.local, {"global": server.model, "clip": server.threshold["clip"]})
-            server.model = server.model + got.mean("update")
+            server.model = self._bounded(server.model) + got.mean("update")
             server.threshold = self.threshold.following(server.threshold, got, fed, server.model)
 
     @sends(lambda self: self.threshold.releases())
@@ -72,12 +74,17 @@ class NbAFL(Clipped):
         start = model = message["global"]
         descent = self.descent(data)
         for _ in range(self.epochs):
-            model = descent.epoch(model, pull=(lambda at: self.mu * (at - start)) if self.mu > 0 else None)
-        upload = model if self.variant == "sound" else model * (self.ball / model.norm()).clamp(max=1)
-        sent = self.threshold.tell(upload - start, model, message, data)
+            model = descent.epoch(model, pull=pull_to(start, self.mu))
+        sent = self.threshold.tell(self._bounded(model) - self._bounded(start), model, message, data)
         return Result(send=sent, keep={"model": model}, start=start)
 
+    def _bounded(self, model: Tensor) -> Tensor:
+        """In `paper` the model drawn into the ball around zero; in `sound` the model itself."""
+        return model if self.variant == "sound" else model * (self.ball / model.norm()).clamp(max=1)
+
     def settled(self, clients: int) -> NbAFL:
+        if self.variant == "paper":
+            self.check_threshold_stays()
         return replace(self, clipping=self.clipping.settled(clients), smallest=self.smallest or 1 / clients)
 
     def discloses(self) -> list[str]:

@@ -6,7 +6,8 @@ falls: C_i^t = F(epsilon_i) lambda(t). Thresholds never look at a client's data:
 its own threshold only; the server, and whoever sees that client's noise, learns its budget.
 
 `sound`: each client's noise is calibrated to its budget over all its local steps, on Poisson-sampled batches; a client
-whose budget would be exceeded takes no further part. The curve is held to the range it was fitted on.
+whose budget would be exceeded takes no further part. Budgets outside of the range that the curve was fitted on are
+refused.
 
 `paper`: noise is calibrated as published, with one release for each round and RDP orders 2 to 64, although every local
 step releases a noisy gradient; the true figures are printed. Budgets below 0.183 cannot come from that accountant
@@ -143,7 +144,7 @@ class PACDP(RecordLevel):
 
     def _weights(self, budgets: np.ndarray) -> Tensor | None:
         """How much each client's update counts, one in the mean over all clients; None where all count alike."""
-        if self.curve is None or self.curve_sets == "thresholds":
+        if self.curve is None or self.curve_sets == "thresholds" or self.privacy == "none":
             return None
         found = self._along_the_curve(self.curve, budgets)
         return found / found.mean()

@@ -29,6 +29,7 @@ from torch import Tensor
 from sordino.learning.records import Records
 from sordino.method import Count, Federation, Message, Method, NotNegative, Result, State
 from sordino.parts import clustering
+from sordino.parts.averaging import by_records
 from sordino.privacy.release import Bare, sends
 
 
@@ -61,16 +62,14 @@ class PACFL(Method):
                 members = who[server.clusters[who] == number].tolist()
                 if members:
                     got = fed.ask(members, self.local, {"global": server.models[number]})
-                    records = got.rows("records")
-                    moved = (records / records.sum() * got.rows("update")).sum(dim=0)
+                    moved = by_records(got.rows("records"), got.rows("update"))
                     server.models = server.models.index_add(0, torch.tensor([number]), moved.unsqueeze(0))
 
     @sends(lambda self: {"subspace": Bare("singular vectors of the records leave for the clustering")})
     def describe(self, message: Message, me: dict[str, Tensor], data: Records) -> Result:
         """What the grouping is made of; nothing is trained."""
-        valid = torch.ones_like(data.y) if data.valid is None else data.valid
         vectors = [
-            clustering.first_vectors(data.x, (data.y == label) & (valid > 0), self.vectors, self.sample)
+            clustering.first_vectors(data.x, (data.y == label) & (data.weight > 0), self.vectors, self.sample)
             for label in range(message["classes"])
         ]
         return Result(send={"subspace": torch.cat(vectors, dim=1).flatten()})
@@ -98,6 +97,5 @@ class PACFL(Method):
         """Find the clusters from what the clients describe."""
         got = fed.ask(fed.everyone(), self.describe, {"classes": fed.classes})
         distances = clustering.angles([row.reshape(fed.features, -1) for row in got.rows("subspace")])
-        server.distances = torch.as_tensor(distances, dtype=torch.float32)
-        server.clusters = torch.as_tensor(clustering.clusters(distances, self.angle), dtype=torch.int64)
+        server.distances, server.clusters = clustering.of_all(distances, self.angle, got.who, fed.schedule.clients)
         server.models = model.repeat(int(server.clusters.max()) + 1, 1)

@@ -15,7 +15,7 @@ all there is.
 |---|---|
 | the teacher, the student | `me["model"]`, `model` |
 | lambda, tau | `weight`, `temperature` |
-| L_CE + lambda L_KL | `_loss`, with `distillation.classic` = tau^2 KL(teacher, student) |
+| L_CE + lambda tau^2 L_KL | `_loss`, with `distillation.classic` = KL(teacher, student) |
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class PFedSD(Clipped):
         if self.weight == 0:
             return cross_entropy
         teacher = data.logits(me["model"])
-        weight = torch.where(me["participations"] > 0, self.weight, 0.0)
+        weight = torch.where(me["participations"] > 0, self.weight * self.temperature**2, 0.0)
 
         def loss(logits: Tensor, batch: Batch) -> Tensor:
             return cross_entropy(logits, batch) + weight * classic(logits, teacher[batch.index], self.temperature)

@@ -24,7 +24,7 @@ average is uniform, and who takes part is not treated as secret.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -63,7 +63,8 @@ class PPSGD(Clipped):
     def local(self, message: Message, me: dict[str, Tensor], data: Records) -> Result:
         shared = message["global"]
         start = model = shared + me["theta"]
-        step = Descent(data, "sgd", self.rate, batch=len(data.y)).epoch(start) - start
+        whole = replace(self.descent(data), optimizer="sgd", batch=len(data.y), momentum=0.0)
+        step = whole.epoch(start) - start
 
         alone, mask = self._personal(data), head(data.layout).to(shared)
         for _ in range(self.epochs if self.personal_rate > 0 else 0):
@@ -73,7 +74,7 @@ class PPSGD(Clipped):
 
     def _personal(self, data: Records) -> Descent:
         """How the personal part is trained."""
-        return Descent(data, self.optimizer, self.personal_rate, self.batch, self.momentum)
+        return replace(self.descent(data), rate=self.personal_rate)
 
     def memory(self, model: Tensor) -> dict[str, Tensor]:
         return {"model": model, "theta": torch.zeros_like(model)}

@@ -23,7 +23,6 @@ def starts(model: Tensor, count: int, layout: Layout, random: Generator) -> Tens
 
 def least_loss(models: Tensor, data: Records) -> tuple[Tensor, Tensor]:
     """The row of `models` whose mean loss on the client's training records is least, and its number."""
-    weight = torch.ones_like(data.y, dtype=models.dtype) if data.valid is None else data.valid
-    losses = [(cross_entropies(data.logits(model), data.y) * weight).sum() for model in models]
+    losses = [(cross_entropies(data.logits(model), data.y) * data.weight).sum() for model in models]
     chosen = torch.stack(losses).argmin()
     return models.index_select(0, chosen.unsqueeze(0)).squeeze(0), chosen

@@ -132,11 +132,22 @@ def clusters(matrix: np.ndarray, threshold: float | None = None) -> np.ndarray:
     return first.argsort().argsort()[place]
 
 
-def halves(updates: Tensor) -> Tensor:
-    """Which of at least two clients belong to the second half, whose first does not, where updates point apart most.
+def of_all(matrix: np.ndarray, threshold: float | None, who: Sequence[int], clients: int) -> tuple[Tensor, Tensor]:
+    """The distances between all clients, and the cluster of each, from the `matrix` of those who answered.
 
-    Complete linkage by cosines joins clients until two groups are left: the largest cosine across them is as small as
-    joining can make it (CFL's bipartition).
+    Whoever did not answer is in the first cluster, at no distance from anybody.
+    """
+    distances, found = torch.zeros(clients, clients), torch.zeros(clients, dtype=torch.int64)
+    places = torch.as_tensor(list(who))
+    distances[places.unsqueeze(1), places] = torch.as_tensor(matrix, dtype=torch.float32)
+    found[places] = torch.as_tensor(clusters(matrix, threshold))
+    return distances, found
+
+
+def halves(updates: Tensor) -> Tensor:
+    """At least two clients parted into two groups whose updates point apart most: true for the group without the first.
+
+    Complete linkage by cosines joins clients until two groups are left (CFL's bipartition).
     """
     unit = updates.double() / torch.linalg.vector_norm(updates.double(), dim=1, keepdim=True).clamp(min=1e-12)
     distances = (1 - unit @ unit.T).clamp(min=0).fill_diagonal_(0).numpy()

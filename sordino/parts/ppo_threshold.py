@@ -104,8 +104,7 @@ class LearnedThreshold(Threshold):
         if self.reads not in ("bare", "metrics"):
             return {"update": update}
         logits = data.logits(message["global"])
-        weight = torch.ones_like(data.y, dtype=update.dtype) if data.valid is None else data.valid
-        losses = cross_entropies(logits, data.y)
+        losses, weight = cross_entropies(logits, data.y), data.weight
         right = (logits.argmax(dim=1) == data.y).to(update.dtype)
         return {
             "update": update,

@@ -6,7 +6,6 @@ as `--set clipping.quantile=0.7`. Every client has a threshold of its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -36,9 +35,9 @@ class Median(RecordThreshold):
     def tell(self, start: Tensor, model: Tensor, data: PrivateRecords, bare: bool) -> dict[str, Any]:
         return {"norm": torch.linalg.vector_norm(data.raw_norms(model), dim=1).median()}
 
-    def following(self, state: State, members: Sequence[int], got: Replies, fed: Federation) -> State:
+    def following(self, state: State, got: Replies, fed: Federation) -> State:
         clips = state["clips"].clone()
-        clips[list(members)] = got.rows("norm").clamp(LEAST, MOST).reshape(len(members), *clips.shape[1:])
+        clips[list(got.who)] = got.rows("norm").clamp(LEAST, MOST).reshape(len(got.who), *clips.shape[1:])
         return {"clips": clips}
 
 

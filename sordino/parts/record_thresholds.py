@@ -7,7 +7,6 @@ that is to be private reads noised means over validation records, which are disj
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -28,7 +27,7 @@ State = dict[str, Any]
 class RecordThreshold:
     """A rule for the thresholds; this one keeps them as they are."""
 
-    def planned(self, outlook: Outlook, clients: int) -> tuple[RecordThreshold, list[str]]:
+    def planned(self, outlook: Outlook) -> tuple[RecordThreshold, list[str]]:
         """The rule that is taken where records can pay for no more than this, and a sentence on the choice."""
         return self, []
 
@@ -44,8 +43,8 @@ class RecordThreshold:
         """What a client sends, under the names of `releases`; it trained `model` from `start`."""
         return {}
 
-    def following(self, state: State, members: Sequence[int], got: Replies, fed: Federation) -> State:
-        """What is kept once `members` have taken part and sent `got`."""
+    def following(self, state: State, got: Replies, fed: Federation) -> State:
+        """What is kept once those have taken part who sent `got`."""
         return state
 
 
@@ -81,10 +80,10 @@ class Quantile(RecordThreshold):
     def tell(self, start: Tensor, model: Tensor, data: PrivateRecords, bare: bool) -> dict[str, Any]:
         return {"within": data.within(start)}
 
-    def following(self, state: State, members: Sequence[int], got: Replies, fed: Federation) -> State:
+    def following(self, state: State, got: Replies, fed: Federation) -> State:
         within = got.rows("within").squeeze(1)
         known = within.nan_to_num(self.quantile).clamp(0, 1)  # a client of a single record has none to measure
-        clips, who = state["clips"].clone(), list(members)
+        clips, who = state["clips"].clone(), list(got.who)
         moved = clips[who] * torch.exp(self.rate * (self.quantile - known))
         clips[who] = moved.clamp(self.low, self.high)
         return {**state, "clips": clips}
@@ -129,9 +128,9 @@ class Learned(RecordThreshold):
     """The smallest difference in reward between small and large thresholds that matters. Where noise would hide it, C
     stays fixed instead; a large number insists on the agent."""
 
-    def planned(self, outlook: Outlook, clients: int) -> tuple[RecordThreshold, list[str]]:
+    def planned(self, outlook: Outlook) -> tuple[RecordThreshold, list[str]]:
         deviation = self.reward_deviation(outlook)
-        rewards = max(1, (clients if self.agents == "shared" else 1) * (outlook.turns - 1))
+        rewards = max(1, (len(outlook.sizes) if self.agents == "shared" else 1) * (outlook.turns - 1))
         # Twice the standard error of the difference between two halves of the rewards.
         visible = 2 * 2 * deviation / math.sqrt(rewards)
         told = f"The noise in each of the agent's {rewards:,} rewards will have a deviation of {deviation:.2g}"
@@ -167,8 +166,8 @@ class Learned(RecordThreshold):
     def tell(self, start: Tensor, model: Tensor, data: PrivateRecords, bare: bool) -> dict[str, Any]:
         return dict(zip(("loss", "accuracy"), data.raw_metrics(model) if bare else data.judged(model), strict=True))
 
-    def following(self, state: State, members: Sequence[int], got: Replies, fed: Federation) -> State:
-        seen = zip(members, got.rows("loss"), got.rows("accuracy"), strict=True)
+    def following(self, state: State, got: Replies, fed: Federation) -> State:
+        seen = zip(got.who, got.rows("loss"), got.rows("accuracy"), strict=True)
         for client, loss, accuracy in seen:
             state = self._acted(state, client, observation(loss, accuracy, self.loss_bound), fed)
         return state

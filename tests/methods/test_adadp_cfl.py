@@ -87,8 +87,8 @@ def test_records_set_aside_are_measured_and_not_trained_on(clipping: Any, tmp_pa
 
 def followed(rule: Percentile, clips: list[float], shares: list[float]) -> list[float]:
     """Thresholds after one turn in which clients told these shares."""
-    got = SimpleNamespace(rows=lambda name: torch.tensor(shares).unsqueeze(1))
-    state = rule.following({"clips": torch.tensor(clips)}, range(len(clips)), got, None)  # type: ignore[arg-type]
+    got = SimpleNamespace(who=range(len(clips)), rows=lambda name: torch.tensor(shares).unsqueeze(1))
+    state = rule.following({"clips": torch.tensor(clips)}, got, None)  # type: ignore[arg-type]
     return state["clips"].tolist()
 
 
@@ -210,11 +210,11 @@ def test_every_clients_first_action_is_random(monkeypatch: pytest.MonkeyPatch) -
     )
     rule = Learned()
     state = rule.begin(fed, 1.0)
-    got: Any = SimpleNamespace(rows=lambda name: torch.full((7, 1), 0.5))
-    state = rule.following(state, range(7), got, fed)
+    got: Any = SimpleNamespace(who=range(7), rows=lambda name: torch.full((7, 1), 0.5))
+    state = rule.following(state, got, fed)
     assert not asked
     assert len(state["clips"].unique()) == 7
-    rule.following(state, range(7), got, fed)
+    rule.following(state, got, fed)
     assert len(asked) == 7
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import QUICK, refused
 from torch import nn
 
 from sordino.learning.parameters import flatten
@@ -22,7 +23,7 @@ from sordino.methods.nbafl import NbAFL
 from sordino.methods.ppsgd import PPSGD, head
 from sordino.parts.masks import scaled
 from sordino.privacy.accountant import epsilon_of, rounded_up
-from sordino.testing.case import CLIENTS, ROUNDS, Case
+from sordino.testing.case import CLIENTS, ROUNDS, Case, OneRound
 
 NOTHING_OF_THEIR_OWN = {
     "blur-lus": BlurLus(strength=0.0, keep=1.0),
@@ -212,9 +213,19 @@ def test_nbafl_is_held_near_the_received_model() -> None:
 def test_nbafls_published_weights_lie_in_the_ball() -> None:
     data, model = client()
     result = answered(NbAFL(variant="paper", ball=0.4), model, data)
-    upload = model + result.send["update"]
+    upload = 0.4 * model / model.norm() + result.send["update"]
     assert float(upload.norm()) == pytest.approx(0.4, rel=1e-5)
     assert torch.allclose(upload / upload.norm(), result.keep["model"] / result.keep["model"].norm(), atol=1e-6)
+
+
+def test_nbafls_published_average_is_that_of_weights_however_far_the_received_ones_lie(tmp_path: Path) -> None:
+    """A received model of many times the ball's radius is left in one round."""
+    prepared = Case(NbAFL(variant="paper", ball=0.1), tmp_path).prepared(noise_multiplier=1e-9)
+    assert prepared.initial.norm() > 10 * 0.1
+    run = OneRound(prepared, tmp_path)
+    trained = run.memory.states(range(CLIENTS))["model"]
+    expected = (0.1 * trained / trained.norm(dim=1, keepdim=True)).mean(dim=0)
+    assert torch.allclose(run.state["model"], expected, atol=1e-6)
 
 
 def test_nbafls_true_epsilon_is_that_of_the_noise_it_publishes(tmp_path: Path) -> None:
@@ -228,6 +239,13 @@ def test_nbafls_true_epsilon_is_that_of_the_noise_it_publishes(tmp_path: Path) -
         mu = 2 * 2.0 / deviation * math.sqrt(ROUNDS * CLIENTS / shares)
         assert summary["epsilon"][view] == pytest.approx(epsilon_of(mu, 1e-5), rel=1e-9)
     assert summary["epsilon"]["outsider"] != pytest.approx(8, rel=0.05)
+
+
+@pytest.mark.parametrize("rule", ["quantile", "median", "layer-wise", "ppo"])
+@pytest.mark.parametrize("name", ["dp-fedsam", "fedaddp", "nbafl"])
+def test_what_was_published_with_a_threshold_that_stays_takes_no_other(name: str, rule: str) -> None:
+    chosen = ("run", "--method", name, "--set", f"clipping={rule}", *QUICK)
+    assert "threshold that stays" in refused(*chosen, "--variant", "paper")
 
 
 def test_dp_fedsams_true_epsilon_counts_every_tensor(tmp_path: Path) -> None:

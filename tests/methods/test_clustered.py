@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +16,8 @@ from sordino.data import ClientData, FederatedData, load
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
 from sordino.learning.parameters import Layout
+from sordino.learning.records import Records
+from sordino.method import Federation, Message, Method, Replies, Result
 from sordino.methods.adadp_cfl import AdaDPCFL
 from sordino.methods.cfl import CFL
 from sordino.methods.dp_fedavg import DPFedAvg
@@ -22,7 +26,7 @@ from sordino.methods.fedavg import FedAvg
 from sordino.methods.ifca import IFCA
 from sordino.methods.pacfl import PACFL
 from sordino.parts.choosing import least_loss, starts
-from sordino.parts.record_thresholds import Fixed
+from sordino.parts.record_thresholds import Fixed, Percentile
 from sordino.testing.case import OneRound
 
 ENGINES = ["one-by-one", "stacked"]
@@ -120,26 +124,77 @@ def test_cfl_parts_a_part_again(tmp_path: Path) -> None:
     state = run.state
     assert sorted(state["clusters"].unique().tolist()) == list(range(len(state["models"])))
     assert len(state["models"]) >= 4
-    last = [asked.question for asked in run.asked if asked.question.round == 3]
-    assert sorted(client for question in last for client in question.clients) == list(range(8))
+    rounds = [[set(asked.question.clients) for asked in run.asked if asked.question.round == t] for t in range(4)]
+    for before, after in itertools.pairwise(rounds):
+        assert sorted(client for cluster in after for client in cluster) == list(range(8))
+        assert all(any(cluster <= parent for parent in before) for cluster in after)
+
+
+class Deaf:
+    """A federation in which the first client of a question does not answer, unless it is the only one."""
+
+    def __init__(self, fed: Federation) -> None:
+        self._fed = fed
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._fed, name)
+
+    def ask(self, who: Sequence[int], step: Callable[..., Result], message: Message) -> Replies:
+        return self._fed.ask(list(who)[1:] or who, step, message)
+
+
+def with_deaf_clients(method: Method) -> Method:
+    kind = type(method)
+
+    def run(self: Method, fed: Federation, model: torch.Tensor) -> None:
+        kind.run(self, Deaf(fed), model)  # type: ignore[arg-type]
+
+    return type(f"Deaf{kind.__name__}", (kind,), {"run": run})(**vars(method))
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        CFL(epochs=3),
+        PACFL(epochs=1),
+        AdaDPCFL(variant="paper", clipping=Percentile(), epochs=1),
+        AdaDPCFL(variant="paper", epochs=1),
+        AdaDPCFL(cluster_share=0.2, clipping=Fixed(), epochs=1),
+    ],
+    ids=lambda method: f"{type(method).__name__}-{method.variant}",
+)
+def test_who_answered_may_be_fewer_than_were_asked(method: Method, tmp_path: Path) -> None:
+    """Whoever did not answer stays where it was, and nobody takes its place."""
+    rounds = 12 if isinstance(method, CFL) else 2
+    state = on_two_kinds(with_deaf_clients(method), tmp_path, rounds, noise_multiplier=1e-9).state
+    assert state["clusters"].shape == (8,)
+    assert state["clusters"][0] == 0
+    if isinstance(method, CFL):
+        assert len(state["models"]) >= 2
+        for number in range(len(state["models"])):
+            members = (state["clusters"][1:] == number).nonzero().squeeze(1) + 1
+            assert len({int(client) % 2 for client in members}) == 1
+    else:
+        assert state["distances"].shape == (8, 8)
+        assert (state["distances"][0] == 0).all()
+    if "threshold" in state and not isinstance(method.clipping, Fixed):
+        assert state["threshold"]["clips"][0] == method.clip
+        assert (state["threshold"]["clips"] != method.clip).any()
 
 
 def test_the_chosen_model_is_that_of_least_loss() -> None:
     """Also for padded clients, of whom only true records count."""
 
-    class Fake:
+    class Fake(Records):
         """Losses by hand: a model's first entry is its logit for class 0."""
 
-        @staticmethod
-        def logits(flat: torch.Tensor) -> torch.Tensor:
+        def logits(self, flat: torch.Tensor) -> torch.Tensor:
             return torch.stack([flat[0].expand(3), torch.zeros(3)], dim=1)
 
     models = torch.tensor([[0.0, 7.0], [0.5, 8.0], [-0.5, 9.0]])
     for y, valid, wanted in (([0, 0, 1], None, 1), ([1, 0, 1], None, 2), ([1, 0, 0], [1.0, 0.0, 0.0], 2)):
-        data = SimpleNamespace(
-            y=torch.tensor(y), valid=None if valid is None else torch.tensor(valid), logits=Fake.logits
-        )
-        start, chosen = least_loss(models, data)  # type: ignore[arg-type]
+        true = None if valid is None else torch.tensor(valid)
+        start, chosen = least_loss(models, Fake(torch.zeros(3, 1), torch.tensor(y), None, seed=0, valid=true))
         assert int(chosen) == wanted
         assert torch.equal(start, models[wanted])
 

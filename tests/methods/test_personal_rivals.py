@@ -268,6 +268,19 @@ def test_pfedsd_has_no_teacher_at_first_and_comes_to_agree_with_it_later() -> No
     assert near < far / 3
 
 
+def test_pfedsd_takes_one_step_by_hand_at_temperature_three() -> None:
+    """The gradient of T^2 KL(teacher, student) in the student's logits is T (p_student - p_teacher), softened by T."""
+    data, received, own = client()
+    found = stepped(PFedSD(weight=0.5, temperature=3), own, received, data)
+    student, teacher = ((data.logits(model) / 3).softmax(1) for model in (received, own))
+    leaning = 3 * (student - teacher)
+    flat = received.clone().requires_grad_()
+    (taught,) = torch.autograd.grad((leaning * data.learner.logits(flat, data.x)).sum() / 12, flat)
+    expected = received - RATE * (gradient(data, received) + 0.5 * taught)
+    assert torch.allclose(found.keep["model"], expected, atol=1e-6)
+    assert RATE * 0.5 * taught.norm() > 1e-3, "the teacher matters"
+
+
 def test_steps_of_two_models_come_right_over_the_rounds() -> None:
     assert [DittoRecord().personal_steps(5, times) for times in range(4)] == [3, 2, 3, 2]
     assert [DittoRecord().personal_steps(1, times) for times in range(4)] == [1, 0, 1, 0]

@@ -10,9 +10,11 @@ from torch import nn
 
 from sordino.errors import UserError
 from sordino.learning.records import Learner, Records, scrambled
+from sordino.methods import find, names
+from sordino.methods.bases import Clipped
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.parts.augmentation import MARGIN, _shifts, change_of, cropped, cropped_and_mirrored, moved
-from sordino.testing.case import Case
+from sordino.testing.case import CLIENTS, Case, OneRound
 from sordino.testing.runs import stacked_and_one_by_one_agree
 
 IMAGE = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0], [7.0, 8.0, 9.0]]).reshape(1, 1, 3, 3)
@@ -80,3 +82,19 @@ def test_stacked_clients_see_what_single_ones_do(tmp_path: Path) -> None:
     )
     found = [Case(one.method, tmp_path).finished(one, tmp_path / str(n))[1] for n, one in enumerate((plain, changed))]
     assert not torch.allclose(found[0]["personal"], found[1]["personal"], atol=1e-3), "it makes a difference"
+
+
+CLIPPED = [name for name in names() if issubclass(find(name), Clipped)]
+
+
+@pytest.mark.parametrize("name", CLIPPED)
+def test_every_method_that_offers_it_trains_on_what_it_makes(name: str, tmp_path: Path) -> None:
+    """What clients send, here without noise, and the model that they end with are both other ones."""
+    sent, kept = [], []
+    for how in ("none", "crop"):
+        method = find(name)(privacy="none", augmentation=how)  # type: ignore[call-arg]
+        once = OneRound(Case(method, tmp_path).prepared(noise_multiplier=None), tmp_path)
+        sent.append(torch.cat([asked.answer.values["update"] for asked in once.asked]))
+        kept.append(once.memory.states(range(CLIENTS))["model"])
+    for plain, changed in (sent, kept):
+        assert (plain - changed).norm(dim=1).min() > 1e-3

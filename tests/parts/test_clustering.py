@@ -22,6 +22,7 @@ from sordino.parts.clustering import (
     moment_distances,
     moment_threshold,
     noise_that_shows,
+    of_all,
     proximal,
     relations,
 )
@@ -201,6 +202,14 @@ def test_clusters_are_numbered_by_their_first_member() -> None:
     assert clusters(matrix, 0.15).tolist() == [0, 1, 2, 3, 1]
     assert clusters(matrix, 99).tolist() == [0] * 5
     assert clusters(np.zeros((1, 1))).tolist() == [0]
+
+
+def test_whoever_did_not_answer_is_in_the_first_cluster() -> None:
+    """Of four clients 3, 0 and 2 answered, in this order; the first of them is far from the others."""
+    matrix = np.array([[0.0, 9.0, 8.0], [9.0, 0.0, 1.0], [8.0, 1.0, 0.0]])
+    distances, found = of_all(matrix, 2.0, [3, 0, 2], clients=4)
+    assert found.tolist() == [1, 0, 1, 0]
+    assert distances.tolist() == [[0, 0, 1, 9], [0, 0, 0, 0], [1, 0, 0, 8], [9, 0, 8, 0]]
 
 
 def test_average_linkage_by_hand() -> None:

@@ -33,8 +33,8 @@ SETTINGS = {"epochs": 1, "batch": 1000}
 def moved(rule: RecordThreshold, clips: list[float], members: list[int], **rows: list[float]) -> list[float]:
     """The thresholds once `members` have sent `rows`."""
     state = {**rule.begin(FEDERATION, 1.0), "clips": torch.tensor(clips)}
-    got = SimpleNamespace(rows=lambda name: torch.tensor(rows[name]).reshape(len(members), -1))
-    return rule.following(state, members, got, FEDERATION)["clips"].tolist()
+    got = SimpleNamespace(who=members, rows=lambda name: torch.tensor(rows[name]).reshape(len(members), -1))
+    return rule.following(state, got, FEDERATION)["clips"].tolist()
 
 
 def test_the_quantiles_rule_by_hand() -> None:
@@ -71,7 +71,7 @@ def test_it_finds_the_quantile_at_epsilon_four(quantile: float, factor: float) -
     for number in range(120):
         bits = Sealed((norms <= state["clips"]).float(), "validation", "gradients within the threshold")
         rows = gate.passes(releases, {"within": bits}, number, Public({})).values["within"] + 0.5
-        state = rule.following(state, [0], SimpleNamespace(rows=lambda _, rows=rows: rows), FEDERATION)
+        state = rule.following(state, SimpleNamespace(who=[0], rows=lambda _, rows=rows: rows), FEDERATION)
         path.append(float(state["clips"]))
     assert all(0.8 * wanted < later < 1.2 * wanted for later in path[90:])
 
