@@ -36,8 +36,17 @@ def case_of(name: str, variant: str, folder: Path) -> Case:
     return Case(find(name)(variant=variant), folder)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize(("name", "variant"), ALL)
+FOREMOST = ("local", "dp-fedavg", "feddpa", "fedglp-adp", "acdp-pfsd", "dp-fedavg-record", "pac-dp", "adadp-cfl")
+"""Methods whose whole battery is run each time; what takes several processes is run for the others in the slow part."""
+LONG = ("the_number_of_workers_changes_no_bit", "a_stopped_run_ends_as_if_it_had_not_been")
+BATTERY = [
+    pytest.param(*case, check, marks=[pytest.mark.slow] if check.__name__ in LONG and case[0] not in FOREMOST else [])
+    for case in ALL
+    for check in CHECKS
+]
+
+
+@pytest.mark.parametrize(("name", "variant", "check"), BATTERY)
 def test_battery(name: str, variant: str, check: Callable[[Case], None], tmp_path: Path) -> None:
     check(case_of(name, variant, tmp_path))
 
