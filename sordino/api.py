@@ -97,20 +97,18 @@ def load_models(run: str, store: str | Path = ".sordino") -> Models:
     if "blend" not in tensors:
         return Models(shared, personal)
     blended = {}
-    for client, trained, weights in zip(
-        tensors["blend_clients"].tolist(), tensors["blend"], tensors["weights"], strict=True
-    ):
-        own = personal.get(client)
+    for place, client in enumerate(tensors["blend_clients"].tolist()):
+        made: list[nn.Module | None] = [network(flat) for flat in tensors["blend"][place].reshape(-1, width)]
         server = shared[int(tensors["clusters"][client]) if "clusters" in tensors else 0] if shared else None
-        made = [network(row) for row in trained.reshape(-1, width)]
-        blended[client] = mixed([*made, own, server], weights)
+        members = [*made, personal.get(client), server]
+        blended[client] = mixed(members, tensors["weights"][place], tensors["powers"][place])
     return Models(shared, blended)
 
 
-def mixed(networks: Sequence[nn.Module | None], weights: torch.Tensor) -> nn.Module:
+def mixed(networks: Sequence[nn.Module | None], weights: torch.Tensor, powers: torch.Tensor) -> nn.Module:
     """The mixture of those networks that there are."""
-    there = [place for place, network in enumerate(networks) if network is not None and weights[place] > 0]
-    return Blended([networks[place] for place in there], weights[there]).eval()  # type: ignore[misc]
+    there = {place: one for place, one in enumerate(networks) if one is not None and weights[place] > 0}
+    return Blended(list(there.values()), weights[list(there)], powers[list(there)]).eval()
 
 
 def _experiment(file: str | Path | None, keys: dict[str, Any], methods: Sequence[str] = ()) -> Experiment:

@@ -15,7 +15,7 @@ from torch import Tensor
 from sordino.client import Clients
 from sordino.data.dataset import Split
 from sordino.message import Message
-from sordino.parts.blending import FOLDS, LOCAL_PASSES, MEMBERS, folds, mixture, weights
+from sordino.parts.blending import FOLDS, LOCAL_PASSES, MEMBERS, folds, mixture, power, sharpened, weights
 
 FIGURES = ("blend", "local")
 """Accuracies that are measured: of the mixture, and of the models that clients trained alone."""
@@ -32,6 +32,8 @@ class Mixtures:
     """(clients, TRAINED, parameters): what they trained for it; without a server's model the tuned ones are zero."""
     weights: Tensor
     """(clients, members): those of the members, as in MEMBERS."""
+    powers: Tensor
+    """(clients, members): to which each member's probabilities are raised before they are mixed."""
     accuracies: np.ndarray
     """(clients, figures): as in FIGURES; `nan` for a client without test records."""
 
@@ -55,7 +57,7 @@ class Blending:
 
     def mixtures(self) -> Mixtures:
         """Train, judge, weigh and mix."""
-        likelihoods = [torch.zeros(len(mine), len(MEMBERS)) for mine in self._folds]
+        said = [torch.zeros(len(MEMBERS), len(mine), self._clients.data.classes) for mine in self._folds]
         tuned = torch.zeros_like(self._initial)
         for fold in range(FOLDS):
             others, held_out = self._records(fold, inside=False), self._records(fold, inside=True)
@@ -65,13 +67,11 @@ class Blending:
                 judged[GLOBAL] = self._global
                 tuned = tuned + judged[TUNED] / FOLDS
             for member, models in judged.items():
-                self._judge(models, held_out, fold, [rows[:, member] for rows in likelihoods])
-        for rows in likelihoods:  # what has been trained on all records is weighed by what stands for it
-            rows[:, OWN] = rows[:, LOCAL if self._global is None else TUNED]
+                self._judge(models, held_out, fold, [rows[member] for rows in said])
         local = self._trained(self._initial, self._records(FOLDS, inside=False), FOLDS, self._passes)
         models = torch.stack([local, tuned], dim=1)
-        found = torch.stack([weights(*pair) for pair in zip(likelihoods, self._present(), strict=True)]).float()
-        return Mixtures(models.cpu(), found, self._accuracies(models, found))
+        found, powers = (torch.stack(rows) for rows in zip(*map(self._weighed, range(len(said)), said), strict=True))
+        return Mixtures(models.cpu(), found, powers, self._accuracies(models, found, powers))
 
     def _trained(self, models: Tensor, records: Split, fold: int, passes: int) -> Tensor:
         """Each client's row of `models` after so many passes over its `records`."""
@@ -80,14 +80,28 @@ class Blending:
         seeds = [key >> 32 for key in self._clients.gate.source.keys(("blend", fold), self._who)]
         return self._execution.trained(self._clients, models, records, seeds, passes)
 
-    def _judge(self, models: Tensor, held_out: Split, fold: int, likelihoods: list[Tensor]) -> None:
-        """Fill in the log-likelihoods of each client's records in a fold."""
+    def _judge(self, models: Tensor, held_out: Split, fold: int, said: list[Tensor]) -> None:
+        """Fill in what models say of each client's records in a fold."""
         if not held_out.sizes.any():
             return
-        said = self._log_probabilities(models, held_out, range(len(self._who)))
-        for place, mine in enumerate(self._folds):
-            labels = held_out.part(place)[1]
-            likelihoods[place][mine == fold] = said[place].gather(1, labels.unsqueeze(1)).squeeze(1)
+        found = self._log_probabilities(models, held_out, range(len(self._who)))
+        for rows, mine, more in zip(said, self._folds, found, strict=True):
+            rows[mine == fold] = more
+
+    def _weighed(self, place: int, said: Tensor) -> tuple[Tensor, Tensor]:
+        """The weights and powers of one client's members, from what they `said` (members, records, classes)."""
+        labels = self._clients.data.train.part(self._who[place])[1]
+        judged = torch.tensor([True, self._global is not None, False, self._global is not None])
+        powers = torch.ones(len(MEMBERS))
+        for member in judged.nonzero().squeeze(1).tolist():
+            powers[member] = power(said[member], labels)
+        likelihoods = sharpened(said, powers.reshape(-1, 1, 1))[:, torch.arange(len(labels)), labels]
+        found = weights(likelihoods.T, judged).float()
+        if self._took_part[place] > 0:  # what was trained on all records shares the place of what stands for it
+            twin = LOCAL if self._global is None else TUNED
+            found[[twin, OWN]] = found[twin] / 2
+            powers[OWN] = powers[twin]
+        return found, powers
 
     def _records(self, fold: int, inside: bool) -> Split:
         """Each client's training records in a fold, or in all others."""
@@ -98,15 +112,7 @@ class Blending:
             parts.append((x[chosen], y[chosen]))
         return Split.of(parts)
 
-    def _present(self) -> Tensor:
-        """(clients, members): which members there are."""
-        present = torch.ones(len(self._who), len(MEMBERS), dtype=torch.bool)
-        present[:, OWN] = self._took_part > 0
-        if self._global is None:
-            present[:, [TUNED, GLOBAL]] = False
-        return present
-
-    def _accuracies(self, models: Tensor, weights: Tensor) -> np.ndarray:
+    def _accuracies(self, models: Tensor, weights: Tensor, powers: Tensor) -> np.ndarray:
         """(clients, figures), on the clients' test records."""
         test = self._clients.data.test
         members = [*models.unbind(1), self._own, *([] if self._global is None else [self._global])]
@@ -117,7 +123,7 @@ class Blending:
             if not len(labels):
                 continue
             spoken = torch.stack([rows[place] for rows in said])
-            mixed = mixture(spoken, weights[place, : len(spoken)])
+            mixed = mixture(spoken, *(rows[place, : len(spoken)] for rows in (weights, powers)))
             found[place] = [float((rows.argmax(dim=1) == labels).double().mean()) for rows in (mixed, spoken[LOCAL])]
         return found
 

@@ -32,6 +32,8 @@ class Blends:
     """In the order of all rows."""
     weights: Tensor
     """Of the members of each client's mixture."""
+    powers: Tensor
+    """To which the members' probabilities are raised."""
     accuracies: np.ndarray
     """One row for each of them, with the columns `sordino.blend.FIGURES`."""
     files: list[Path]
@@ -53,6 +55,7 @@ class Blends:
 
 def make(transport: Simulation, message: Message, folder: Path) -> Blends:
     """Let every client blend its models; pieces that `folder` holds already are taken from there."""
+    order: list[int] = []
     files, found = [], []
     for number, clients in enumerate(transport.pieces()):
         path = _kept(folder, number)
@@ -61,13 +64,10 @@ def make(transport: Simulation, message: Message, folder: Path) -> Blends:
             path = _written(answer.values | {"accuracies": torch.from_numpy(answer.accuracies)}, folder, number)
         files.append(path)
         with safe_open(path, framework="pt") as piece:  # its models stay on the disk
-            found.append((clients, piece.get_tensor("weights"), piece.get_tensor("accuracies")))
-    return Blends(
-        clients=[client for clients, _, _ in found for client in clients],
-        weights=torch.cat([weights for _, weights, _ in found]),
-        accuracies=torch.cat([accuracies for _, _, accuracies in found]).numpy(),
-        files=files,
-    )
+            found.append([piece.get_tensor(name) for name in ("weights", "powers", "accuracies")])
+        order += clients
+    weights, powers, accuracies = (torch.cat(rows) for rows in zip(*found, strict=True))
+    return Blends(order, weights, powers, accuracies.numpy(), files)
 
 
 def _kept(folder: Path, number: int) -> Path | None:

@@ -161,7 +161,7 @@ def _save_models(
     """Write the trained models: `personal` with one row for each of `clients`, and the server's `global`.
 
     A server with several models has one row for each, and `clusters` says which is whose. Where clients blend models,
-    `blend` has for each of `blend_clients` one row with the models that it trained alone, and `weights` one.
+    `blend` has for each of `blend_clients` one row with the models that it trained alone; so have `weights`, `powers`.
     """
     who = transport.participants()
     tensors = {"clients": torch.tensor(who, dtype=torch.int64)}
@@ -172,7 +172,8 @@ def _save_models(
     width = prepared.learner.layout.size
     streams = {"personal": Stream(len(who), width, transport.personal_models(who))}
     if blended is not None:
-        tensors |= {"blend_clients": torch.tensor(blended.clients), "weights": blended.weights}
+        tensors |= {"blend_clients": torch.tensor(blended.clients)}
+        tensors |= {"weights": blended.weights, "powers": blended.powers}
         streams["blend"] = Stream(len(blended.clients), TRAINED * width, blended.models())
     return checkpoints.write_models(tensors, streams, store.path(run) / checkpoints.MODELS)
 

@@ -13,16 +13,20 @@ No record is wasted: those of a client are dealt to FOLDS folds, and members are
 all folds but one, each on the one that it has not seen. Then the local model is trained anew on all records, and the
 tuned one is the mean of those tuned without each fold, which all started from the server's model. The server's model
 itself is judged on all records: under client-level privacy it has hardly seen any one client. The method's own personal
-model has been trained on all records, so that nothing at the client judges it fairly; it is weighed by what stands for
-it, the server's model tuned to other folds.
+model has been trained on all records, so that nothing at the client judges it fairly: it shares, half and half, the
+place of what stands for it, the server's model tuned to other folds.
+
+A model that knows its few records by heart is too sure of the others. So each member's probabilities are first raised
+to a power b and scaled to sum to one again; b is found by the same held-out likelihoods, less CAUTION log(b)^2.
 
 Measured and left out, because it gained nothing: tempered likelihoods as weights (they choose too hard where there are
-many records), a calibrated temperature for each member, a mixture of logarithms, the server's model times the client's
-frequencies of labels, and the mean of the server's models of several rounds.
+many records), a mixture of logarithms, the server's model times the client's frequencies of labels, and the mean of the
+server's models of several rounds.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -35,6 +39,10 @@ FOLDS = 3
 """Into how many parts a client's records are dealt: training without each costs twice what training on all does."""
 PRIOR = 1.0
 """How many records the prior counts for each member: it keeps few records from deciding everything."""
+CAUTION = 4.0
+"""How strongly a member's probabilities are kept as they are."""
+POWERS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
+"""To which probabilities may be raised."""
 STEPS = 200
 """Of expectation and maximisation: far more than the weights need."""
 LOCAL_PASSES = 60
@@ -65,19 +73,36 @@ def weights(likelihoods: Tensor, present: Tensor) -> Tensor:
     return found
 
 
-def mixture(log_probabilities: Tensor, weights: Tensor) -> Tensor:
+def power(log_probabilities: Tensor, labels: Tensor) -> float:
+    """To which power a member's probabilities (records, classes) of held-out records are best raised."""
+
+    def worth(power: float) -> float:
+        found = sharpened(log_probabilities.double(), power).gather(1, labels.unsqueeze(1))
+        return float(found.sum()) - CAUTION * math.log(power) ** 2
+
+    return max(POWERS, key=worth)
+
+
+def sharpened(log_probabilities: Tensor, powers: float | Tensor) -> Tensor:
+    """Class probabilities raised to powers and scaled to sum to one, as logarithms."""
+    return torch.log_softmax(powers * log_probabilities, dim=-1)
+
+
+def mixture(log_probabilities: Tensor, weights: Tensor, powers: Tensor) -> Tensor:
     """The logarithm of the mixed class probabilities: `log_probabilities` is (members, records, classes)."""
-    return torch.logsumexp(log_probabilities + weights.to(log_probabilities).log().reshape(-1, 1, 1), dim=0)
+    log_weights = weights.to(log_probabilities).log().reshape(-1, 1, 1)
+    return torch.logsumexp(sharpened(log_probabilities, powers.reshape(-1, 1, 1)) + log_weights, dim=0)
 
 
 class Blended(nn.Module):
     """A mixture of networks as one network, whose output is the logarithm of the mixed class probabilities."""
 
-    def __init__(self, members: Sequence[nn.Module], weights: Tensor) -> None:
+    def __init__(self, members: Sequence[nn.Module], weights: Tensor, powers: Tensor) -> None:
         super().__init__()
         self.members = nn.ModuleList(members)
         self.register_buffer("weights", weights)
+        self.register_buffer("powers", powers)
 
     def forward(self, x: Tensor) -> Tensor:
         found = torch.stack([torch.log_softmax(member(x), dim=1) for member in self.members])
-        return mixture(found, self.get_buffer("weights"))
+        return mixture(found, self.get_buffer("weights"), self.get_buffer("powers"))

@@ -10,7 +10,7 @@ import torch
 from scipy.optimize import minimize
 from torch import nn
 
-from sordino.parts.blending import FOLDS, PRIOR, Blended, folds, mixture, weights
+from sordino.parts.blending import FOLDS, PRIOR, Blended, folds, mixture, power, sharpened, weights
 
 HERE = torch.ones(2, dtype=torch.bool)
 
@@ -60,20 +60,44 @@ def test_without_records_the_prior_decides() -> None:
 
 def test_a_mixture_mixes_probabilities() -> None:
     two = torch.log(torch.tensor([[[0.9, 0.1]], [[0.2, 0.8]]]))
-    mixed = mixture(two, torch.tensor([0.25, 0.75])).exp()
+    mixed = mixture(two, torch.tensor([0.25, 0.75]), torch.ones(2)).exp()
     torch.testing.assert_close(mixed, torch.tensor([[0.25 * 0.9 + 0.75 * 0.2, 0.25 * 0.1 + 0.75 * 0.8]]))
 
 
 def test_who_has_no_weight_cannot_spoil_a_mixture() -> None:
     two = torch.stack([torch.log(torch.tensor([[0.9, 0.1]])), torch.tensor([[-math.inf, 0.0]])])
-    torch.testing.assert_close(mixture(two, torch.tensor([1.0, 0.0])), two[0])
+    torch.testing.assert_close(mixture(two, torch.tensor([1.0, 0.0]), torch.ones(2)), two[0])
 
 
 def test_a_blended_network_gives_the_logarithms_of_mixed_probabilities() -> None:
     torch.manual_seed(0)
     one, two, x = nn.Linear(3, 4), nn.Linear(3, 4), torch.randn(5, 3)
-    found = Blended([one, two], torch.tensor([0.3, 0.7]))(x).exp()
-    torch.testing.assert_close(found, 0.3 * one(x).softmax(dim=1) + 0.7 * two(x).softmax(dim=1))
+    found = Blended([one, two], torch.tensor([0.3, 0.7]), torch.tensor([1.0, 0.5]))(x).exp()
+    torch.testing.assert_close(found, 0.3 * one(x).softmax(dim=1) + 0.7 * (two(x) / 2).softmax(dim=1))
+
+
+def test_probabilities_are_raised_to_powers() -> None:
+    """The square roots of 0.64 and 0.36 are 0.8 and 0.6, of which 4/7 and 3/7 are left."""
+    found = sharpened(torch.log(torch.tensor([[0.64, 0.36]])), 0.5).exp()
+    torch.testing.assert_close(found, torch.tensor([[4 / 7, 3 / 7]]))
+
+
+def test_who_is_too_sure_is_made_less_sure() -> None:
+    """Sure of the first class to one in a thousand, but right in half of forty records.
+
+    Raised to 0.2, odds of 999 are 3.98: 20 (log 0.799 + log 0.201) - 4 log(0.2)^2 = -46.9. Raised to 0.1 or to 0.3 the
+    same comes to -51.3 and -52.0.
+    """
+    sure = torch.log(torch.tensor([[0.999, 0.001]])).repeat(40, 1)
+    labels = torch.arange(40) % 2
+    assert power(sure, labels) == 0.2
+    assert power(sure, torch.zeros(40, dtype=torch.int64)) >= 1
+    assert power(sure[:0], labels[:0]) == 1
+
+
+def test_few_records_do_not_change_how_sure_a_member_is() -> None:
+    """One record at 0.6 gains at most log 0.69 - log 0.6 = 0.14 by squaring, and caution costs 4 log(2)^2 = 1.9."""
+    assert power(torch.log(torch.tensor([[0.6, 0.4]])), torch.tensor([0])) == 1
 
 
 def test_folds_spread_every_label() -> None:
