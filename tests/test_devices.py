@@ -214,6 +214,6 @@ def test_a_run_elsewhere_is_the_run_here(case: dict[str, Any], tmp_path: Path, r
     # Single records are scaled down a little more there: other devices are granted shorter factors in products.
     near = 5e-4 if find(case["method"]).unit == "record" else 1e-5
     if (case["method"], case.get("variant")) == ("dp-scaffold", "paper"):
-        near = 1e-2  # its thresholds are medians of such norms
+        near = 5e-2  # its thresholds are medians of such norms, and its variates repeat their differences
     for name, values in models_here.items():
         assert torch.allclose(models_there[name], values, atol=near), name
