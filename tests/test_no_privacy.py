@@ -170,7 +170,7 @@ def test_thresholds_still_run_and_some_move(rule: str, tmp_path: Path) -> None:
     assert (len(set(clips)) > 1) == (rule in ("quantile", "median", "ppo")), clips
 
 
-@pytest.mark.parametrize("rule", ["ddpg", "fixed", "percentile"])
+@pytest.mark.parametrize("rule", ["ddpg", "fixed", "percentile", "quantile", "median"])
 def test_record_level_thresholds_still_run(rule: str, tmp_path: Path) -> None:
     keys = {**QUICK_KEYS, "privacy": "none", "method": "adadp-cfl", "model": "logistic", "store": tmp_path}
     found = run(**(keys | {"set": {"epochs": 1, "batch": 64, "clipping": rule}}))

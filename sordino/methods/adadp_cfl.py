@@ -55,7 +55,7 @@ from sordino.method import LEAST_SHARE, Count, Federation, Message, NotNegative,
 from sordino.methods.bases import RecordLevel
 from sordino.named import Named
 from sordino.parts import clustering
-from sordino.parts.record_thresholds import Fixed, Learned, Percentile, RecordThreshold
+from sordino.parts.record_thresholds import RULES, Learned, RecordThreshold
 from sordino.privacy.accountant import epsilon_of
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.outlook import Outlook
@@ -65,7 +65,7 @@ from sordino.privacy.release import Bare, Gradients, Matrix, Releases, sends
 MOST = 0.5
 """The largest share of epsilon that the grouping is given: training then needs about a fifth more noise."""
 
-Clipping = Annotated[RecordThreshold, Named({"ddpg": Learned, "fixed": Fixed, "percentile": Percentile})]
+Clipping = Annotated[RecordThreshold, Named({"ddpg": Learned, **RULES})]
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ class AdaDPCFL(RecordLevel):
     }
 
     clipping: Clipping = Learned()
-    """How thresholds are chosen: `ddpg` (the paper's), `fixed`, or near a `percentile` of a client's gradient norms (in
-    the place of DP-AGR)."""
+    """How thresholds are chosen: `ddpg` (the paper's), `fixed`, `quantile`, `median`, or near a `percentile` of a
+    client's gradient norms (in the place of DP-AGR)."""
     angle: NotNegative | None = None
     """Where clusters are kept apart: gamma. An angle in degrees (`paper`; without one, in the largest gap), or a
     distance in units of what noise and the draw of records explain (`sound`; without one, just above 1)."""

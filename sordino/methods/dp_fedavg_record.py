@@ -27,7 +27,7 @@ from torch import Tensor
 from sordino.message import Each
 from sordino.method import Federation, Message, Result
 from sordino.methods.bases import RecordLevel
-from sordino.parts.record_clipping import Fixed, RecordClipping
+from sordino.parts.record_thresholds import Fixed, RecordClipping
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.release import Gradients, sends
 

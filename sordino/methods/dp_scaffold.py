@@ -35,7 +35,7 @@ from sordino.learning.descent import InPlace
 from sordino.message import Each
 from sordino.method import Federation, Message, Result, Variant
 from sordino.methods.bases import RecordLevel
-from sordino.parts.record_clipping import Fixed, LayeredMedian, RecordThreshold
+from sordino.parts.record_thresholds import Fixed, LayeredMedian, RecordThreshold
 from sordino.parts.variates import reach
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.release import Follows, Gradients, sends

@@ -1,19 +1,22 @@
 """How each client's clipping threshold is chosen at record level, from one participation to the next.
 
-A rule keeps one threshold for each client in the server's state, as `clips`. Each client learns its own only. A rule
-that is to be private reads noised means over validation records, which are disjoint from those that are trained on.
+A rule is a part that any record-level method can take: `--set clipping=quantile`, and its own settings as
+`--set clipping.quantile=0.7`. It keeps one threshold for each client in the server's state, as `clips`. Each client
+learns its own only. A rule that is to be private reads noised means over validation records, which are disjoint from
+those that are trained on.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor
 
 from sordino.method import Federation, Positive, Replies, Share
+from sordino.named import Named
 from sordino.parts.agents.ddpg import Ddpg, threshold
 from sordino.parts.agents.ppo import observation
 from sordino.privacy.gradients import PrivateRecords
@@ -22,6 +25,8 @@ from sordino.privacy.records import RecordNeeds
 from sordino.privacy.release import Average, Bare, Releases
 
 State = dict[str, Any]
+LEAST, MOST = 1e-6, 1e6
+"""Between which a threshold stays that nothing else holds."""
 
 
 class RecordThreshold:
@@ -69,9 +74,9 @@ class Quantile(RecordThreshold):
     rounds."""
     validation: Share = 0.1
     """The share of a client's records set aside for it. The paper counts in the batch itself, of clients."""
-    low: Positive = 1e-6
+    low: Positive = LEAST
     """The smallest threshold."""
-    high: Positive = 1e6
+    high: Positive = MOST
     """The largest."""
 
     def releases(self, bare: bool) -> Releases:
@@ -108,6 +113,37 @@ class Percentile(Quantile):
     """The smallest threshold."""
     high: Positive = 10.0
     """The largest."""
+
+
+@dataclass(frozen=True)
+class Median(RecordThreshold):
+    """The median of the records' gradient norms at a client's last participation (Geyer et al. 2017).
+
+    Medians leave as they are: epsilon is infinite.
+    """
+
+    def releases(self, bare: bool) -> Releases:
+        return {"norm": Bare("the median rule needs the median norm of each client's records as it is")}
+
+    def tell(self, start: Tensor, model: Tensor, data: PrivateRecords, bare: bool) -> dict[str, Any]:
+        return {"norm": torch.linalg.vector_norm(data.raw_norms(model), dim=1).median()}
+
+    def following(self, state: State, got: Replies, fed: Federation) -> State:
+        clips = state["clips"].clone()
+        clips[list(got.who)] = got.rows("norm").clamp(LEAST, MOST).reshape(len(got.who), *clips.shape[1:])
+        return {"clips": clips}
+
+
+@dataclass(frozen=True)
+class LayeredMedian(Median):
+    """The same for each layer by itself; before a client's first participation all layers together have the first C."""
+
+    def begin(self, fed: Federation, clip: float) -> State:
+        layers = len(fed.layout.layers)
+        return {"clips": torch.full((fed.schedule.clients, layers), clip / layers**0.5)}
+
+    def tell(self, start: Tensor, model: Tensor, data: PrivateRecords, bare: bool) -> dict[str, Any]:
+        return {"norm": data.raw_norms(model).median(dim=0).values}
 
 
 @dataclass(frozen=True)
@@ -189,3 +225,9 @@ class Learned(RecordThreshold):
         for key, value in changed.items():
             kept[key][client] = value
         return {**state, **kept, "agents": {**state["agents"], name: mind}}
+
+
+RULES = {"fixed": Fixed, "quantile": Quantile, "median": Median, "percentile": Percentile}
+RecordClipping = Annotated[RecordThreshold, Named(RULES)]
+"""How each client's threshold is chosen: `fixed`; `quantile` (private, Andrew et al.); `median` (Geyer et al.: epsilon
+is infinite); `percentile` (in the place of DP-AGR)."""

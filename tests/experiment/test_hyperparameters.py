@@ -100,7 +100,7 @@ def test_a_rule_on_the_command_line_and_in_brackets() -> None:
         ("feddpa", {"tau.high": 0.3}, "The hyper-parameter tau has no settings: leave tau.high out"),
         ("local", {"clipping.rate": 0.3}, "There is no setting 'clipping.rate'"),
         ("feddpa", {"quantile": 0.7}, "There is no hyper-parameter of feddpa 'quantile'"),
-        ("adadp-cfl", {"clipping": "quantile"}, "There is no clipping 'quantile'"),
+        ("adadp-cfl", {"clipping": "layer-wise"}, "There is no clipping 'layer-wise'"),
         ("feddpa", {"clipping": "ppo", "clipping.low": 2, "clipping.high": 2}, "low is 2 and clipping.high is 2"),
         ("acdp-pfsd", {"clipping.low": 5}, "clipping.low is 5 and clipping.high is 2: the first must be below"),
         ("adadp-cfl", {"clipping.high": 0.05}, "clipping.low is 0.1 and clipping.high is 0.05"),

@@ -68,11 +68,18 @@ def test_the_agents_thresholds_stay_in_their_range(tmp_path: Path) -> None:
     assert len(clips.unique()) > 1
 
 
-@pytest.mark.parametrize(("clipping", "pools"), [("fixed", {"training"}), ("percentile", {"training", "validation"})])
+@pytest.mark.parametrize(
+    ("clipping", "pools"),
+    [
+        ("fixed", {"training"}),
+        ("percentile", {"training", "validation"}),
+        ("quantile", {"training", "validation"}),
+    ],
+)
 def test_what_thresholds_need_is_charged(clipping: str, pools: set[str], tmp_path: Path) -> None:
     result = sordino.run(**KEYS, store=tmp_path, set=SETTINGS | {"clipping": clipping, "cluster_share": 0.2})
     rows = Store(tmp_path).ledger(result["run"])
-    within = {"within"} if clipping == "percentile" else set()
+    within = {"within"} if "validation" in pools else set()
     assert {row.release for row in rows} == {"moments", "update"} | within
     assert {row.pool for row in rows} == pools
     assert result["epsilon"]["server"] <= 8 + 1e-9

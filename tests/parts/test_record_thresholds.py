@@ -16,7 +16,7 @@ import sordino
 from sordino.experiment.checkpoint import load
 from sordino.experiment.store import Store
 from sordino.methods.dp_fedavg_record import DPFedAvgRecord
-from sordino.parts.record_clipping import Median, Percentile, Quantile, RecordThreshold
+from sordino.parts.record_thresholds import Median, Percentile, Quantile, RecordThreshold
 from sordino.privacy.allowance import Allowance
 from sordino.privacy.gate import Gate
 from sordino.privacy.noise import Seeded
