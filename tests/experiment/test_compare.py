@@ -111,6 +111,7 @@ def row(method: str, accuracy: float, spread: float, epsilon: float | None, unit
         "seeds": 3,
         "accuracy": {"personal": {"mean": accuracy, "spread": spread}},
         "epsilon": {"outsider": epsilon, "peer": epsilon, "server": None if epsilon is None else 10 * epsilon},
+        "delta": 1e-5,
     }
 
 
