@@ -19,9 +19,8 @@ place of what stands for it, the server's model tuned to other folds.
 A model that knows its few records by heart is too sure of the others. So each member's probabilities are first raised
 to a power b and scaled to sum to one again; b is found by the same held-out likelihoods, less CAUTION log(b)^2.
 
-Measured and left out, because it gained nothing: tempered likelihoods as weights (they choose too hard where there are
-many records), a mixture of logarithms, the server's model times the client's frequencies of labels, and the mean of the
-server's models of several rounds.
+FOLDS, PRIOR, CAUTION and what is mixed were chosen on a few runs; experiments/blend.toml says on which, what else was
+tried, and what came of it on runs that had no part in the choice.
 """
 
 from __future__ import annotations
@@ -46,7 +45,8 @@ POWERS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
 STEPS = 200
 """Of expectation and maximisation: far more than the weights need."""
 LOCAL_PASSES = 60
-"""Passes over the records after which local training stops: by then a small model knows its few records by heart."""
+"""Passes over the records after which local training stops, to save time: where 100 passes of the method `local` came to
+72.1 %, 60 came to 71.6 (digits, 100 clients, 3 seeds)."""
 
 
 def folds(labels: np.ndarray, seed: int) -> np.ndarray:
