@@ -45,8 +45,8 @@ POWERS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
 STEPS = 200
 """Of expectation and maximisation: far more than the weights need."""
 LOCAL_PASSES = 60
-"""Passes over the records after which local training stops, to save time: where 100 passes of the method `local` came to
-72.1 %, 60 came to 71.6 (digits, 100 clients, 3 seeds)."""
+"""Passes over the records after which local training stops, to save time: where 100 passes of the method `local` came
+to 72.1 %, 60 came to 71.6 (digits, 100 clients, 3 seeds)."""
 
 
 def folds(labels: np.ndarray, seed: int) -> np.ndarray:
