@@ -98,3 +98,5 @@ def has_paper_variant(kind: type[Method]) -> bool:
 
 ALL = [(name, "sound") for name in names()] + [(name, "paper") for name in names() if has_paper_variant(find(name))]
 """Every method, in every variant that is another one."""
+FOREMOST = ("local", "dp-fedavg", "feddpa", "fedglp-adp", "acdp-pfsd", "dp-fedavg-record", "pac-dp", "adadp-cfl")
+"""Methods that every test over methods runs each time; long ones run the others in the slow part."""

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import ALL
+from helpers import ALL, FOREMOST
 from scipy.stats import chi2
 
 from sordino.errors import UserError
@@ -36,8 +36,6 @@ def case_of(name: str, variant: str, folder: Path) -> Case:
     return Case(find(name)(variant=variant), folder)  # type: ignore[arg-type]
 
 
-FOREMOST = ("local", "dp-fedavg", "feddpa", "fedglp-adp", "acdp-pfsd", "dp-fedavg-record", "pac-dp", "adadp-cfl")
-"""Methods whose whole battery is run each time; what takes several processes is run for the others in the slow part."""
 LONG = ("the_number_of_workers_changes_no_bit", "a_stopped_run_ends_as_if_it_had_not_been")
 BATTERY = [
     pytest.param(*case, check, marks=[pytest.mark.slow] if check.__name__ in LONG and case[0] not in FOREMOST else [])

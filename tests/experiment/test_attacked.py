@@ -71,6 +71,7 @@ def test_tiny_deltas_are_not_left_to_fourier_transforms() -> None:
     assert record_epsilon(((rate, multiplier, steps),), delta) >= always
 
 
+@pytest.mark.slow
 def test_unequal_budgets_get_rates() -> None:
     """A rate may be so small that the budget is not touched at all, and the search must get away from there."""
     budgets = np.array([0.5, 2.0, 8.0])

@@ -16,8 +16,8 @@ from torch import nn
 
 from sordino import models
 from sordino.errors import UserError
+from sordino.experiment.advise import situation_of
 from sordino.experiment.config import Experiment
-from sordino.experiment.plan import plan_of
 from sordino.experiment.prepare import prepare
 from sordino.experiment.run import start
 from sordino.experiment.store import Store
@@ -117,9 +117,9 @@ def test_always_is_for_record_level_methods_on_the_cpu(
         prepare(experiment(tmp_path, compiled="always", **keys))
 
 
-def test_a_plan_of_a_compiled_run_compiles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_advice_on_a_compiled_run_compiles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "compile_for", pytest.fail)
-    assert plan_of(experiment(tmp_path, compiled="always"), None, with_model=True).delta < 1
+    assert situation_of(experiment(tmp_path, compiled="always"), None, None, look=True).size > 1
 
 
 @pytest.mark.usefixtures("it_pays")

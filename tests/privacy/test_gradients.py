@@ -150,6 +150,7 @@ def test_a_rate_is_not_raised_beyond_the_natural_one_and_none_is_made_up() -> No
         record_rate(0.5, 1e-5, 1.2, 60, others=((1.0, 1.0, 1),))
 
 
+@pytest.mark.slow
 def test_a_plan_by_sampling_rates_meets_every_budget() -> None:
     """Of clients of different sizes, 150 records in the mean, 30 of which are set aside: 15 of 120 is an eighth."""
     budgets, needs = np.array([2.0, 4.0, 4.0]), RecordNeeds(0.2, 0, 0.2)
