@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from helpers import ALL, QUICK, QUICK_KEYS, command, refused
+from helpers import ALL, FOREMOST, QUICK, QUICK_KEYS, command, refused
 from torch import nn
 
 from sordino import run
@@ -83,7 +83,7 @@ def test_what_leaves_a_client_leaves_as_it_is(name: str, variant: str, tmp_path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", FOREMOST)
 def test_battery(name: str, check: Callable[[Case], None], tmp_path: Path) -> None:
     check(case_of(name, "sound", tmp_path))
 
