@@ -16,6 +16,7 @@ from sordino.cli.options import (
     Epsilon,
     File,
     Json,
+    Label,
     Model,
     NoiseMultiplier,
     Participation,
@@ -39,11 +40,12 @@ def plan(
     ] = None,
     data: Data = None,
     data_dir: DataDir = None,
+    label: Label = None,
     model: Model = None,
     allow_vacuous_delta: AllowVacuous = False,
     as_json: Json = False,
 ) -> None:
-    """Before any budget is spent: noise, epsilon for every observer, feasibility, advice."""
+    """Before any budget is spent, where whole clients are protected: noise, epsilon for every observer, feasibility."""
     from dataclasses import asdict
 
     from sordino.experiment.plan import plan_of
