@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import ALL, FOREMOST
+from helpers import ALL
 from scipy.stats import chi2
 
 from sordino.errors import UserError
@@ -36,9 +36,11 @@ def case_of(name: str, variant: str, folder: Path) -> Case:
     return Case(find(name)(variant=variant), folder)  # type: ignore[arg-type]
 
 
+SHORT = ("local", "dp-fedavg", "feddpa", "dp-fedavg-record", "adadp-cfl")
+"""Methods whose whole battery is run each time; what takes several processes is slow for the others."""
 LONG = ("the_number_of_workers_changes_no_bit", "a_stopped_run_ends_as_if_it_had_not_been")
 BATTERY = [
-    pytest.param(*case, check, marks=[pytest.mark.slow] if check.__name__ in LONG and case[0] not in FOREMOST else [])
+    pytest.param(*case, check, marks=[pytest.mark.slow] if check.__name__ in LONG and case[0] not in SHORT else [])
     for case in ALL
     for check in CHECKS
 ]

@@ -112,6 +112,7 @@ def test_only_runs_that_spend_on_these_people_count(tmp_path: Path) -> None:
     assert total(tmp_path)["epsilon"]["outsider"] == pytest.approx(epsilon_of(math.sqrt(2) * mu_of(8, DELTA), DELTA))
 
 
+@pytest.mark.slow
 def test_records_pay_for_what_was_released_of_whole_clients(tmp_path: Path) -> None:
     """One record may move a bounded contribution by twice its bound: a client's mu counts twice for its records."""
     mu = run(store=tmp_path, **KEYS)["spent"]["mu"][VIEWS.index("server")]

@@ -67,6 +67,7 @@ def test_a_client_whose_budget_is_used_up_takes_no_further_part(tmp_path: Path) 
     assert result["epsilon_clients"]["min"] <= 5
 
 
+@pytest.mark.slow
 def test_thresholds_follow_the_curve_and_the_schedule(tmp_path: Path) -> None:
     prepared = prepare(
         Experiment.make(KEYS | {"store": tmp_path}, {"set": SETTINGS | {"curve": "mnist", "budgets": "0.1,1,0.1,1"}})
@@ -75,6 +76,7 @@ def test_thresholds_follow_the_curve_and_the_schedule(tmp_path: Path) -> None:
     assert thresholds.tolist() == pytest.approx([2.552, 7.949, 2.552, 7.949], abs=0.002)
 
 
+@pytest.mark.slow
 def test_a_curve_is_not_stretched(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="epsilon"):
         sordino.run(**KEYS, store=tmp_path, epsilon=8, set=SETTINGS | {"curve": "mnist"})
