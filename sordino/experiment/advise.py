@@ -97,12 +97,9 @@ def situation_of(experiment: Experiment, records: int | None, parameters: int | 
     """The situation of an experiment; with `look` its data are dealt and its network is made, to be counted."""
     clients = experiment.clients or DEFAULT_CLIENTS
     if look:
-        from sordino.experiment.prepare import prepare
+        from sordino.experiment.prepare import prepare_to_count
 
-        # Only the data and the network are looked at, so the method and its noise do not matter here.
-        options = {key: value for key, value in experiment.set.items() if key.startswith("model.")}
-        indifferent = {"method": "local", "set": options, "compiled": "never", "precision": "fp32"}
-        prepared = prepare(experiment.model_copy(update=indifferent))
+        prepared = prepare_to_count(experiment)
         clients = len(prepared.data.clients)
         parameters = parameters or prepared.learner.layout.size
         records = records or round(float(np.median(prepared.data.train.sizes)))

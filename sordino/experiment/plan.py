@@ -14,12 +14,9 @@ def plan_of(experiment: Experiment, parameters: int | None, with_model: bool) ->
     _check_plannable(experiment)
     clients = experiment.clients or DEFAULT_CLIENTS
     if with_model and parameters is None:
-        from sordino.experiment.prepare import prepare
+        from sordino.experiment.prepare import prepare_to_count
 
-        # Only the data and the network are looked at, so the method and its noise do not matter here.
-        options = {key: value for key, value in experiment.set.items() if key.startswith("model.")}
-        indifferent = {"method": "local", "set": options, "compiled": "never", "precision": "fp32"}
-        prepared = prepare(experiment.model_copy(update=indifferent))
+        prepared = prepare_to_count(experiment)
         parameters, clients = prepared.learner.layout.size, len(prepared.data.clients)
     epsilon = experiment.epsilon
     if epsilon is None and experiment.noise_multiplier is None:

@@ -165,6 +165,13 @@ def prepare(
     )
 
 
+def prepare_to_count(experiment: Experiment) -> Prepared:
+    """An experiment of which only the data and the network are looked at: its method and noise do not matter."""
+    options = {key: value for key, value in experiment.set.items() if key.startswith("model.")}
+    indifferent = {"method": "local", "set": options, "compiled": "never", "precision": "fp32"}
+    return prepare(experiment.model_copy(update=indifferent))
+
+
 def _read(method: Method, public: Dataset | None) -> dict[str, Any]:
     """What a method reads from files, and the public records, as keys of what decides a run."""
     found = method.file_contents()
