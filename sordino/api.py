@@ -30,9 +30,10 @@ from sordino.experiment.store import Store
 from sordino.experiment.summary import Summary
 from sordino.parts.blending import Blended
 from sordino.privacy.plan import Plan, plan
+from sordino.report.page.make import make_report
 from sordino.server import Watch
 
-__all__ = ["Comparison", "Models", "Plan", "compare", "load_models", "plan", "resume", "run"]
+__all__ = ["Comparison", "Models", "Plan", "compare", "load_models", "make_report", "plan", "resume", "run"]
 
 
 def run(experiment: str | Path | None = None, *, watch: Watch | None = None, **keys: Any) -> Summary:

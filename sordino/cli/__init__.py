@@ -11,6 +11,7 @@ from sordino.cli.advise import advise
 from sordino.cli.curve import curve_commands
 from sordino.cli.data import data_commands
 from sordino.cli.plan import methods, plan
+from sordino.cli.report import report
 from sordino.cli.run import RunStoppedError, compare, resume, run, runs
 from sordino.errors import UserError, quoted
 from sordino.report.terminal import degrade
@@ -26,7 +27,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (run, resume, compare, plan, advise, methods, runs):
+for command in (run, resume, compare, plan, advise, methods, runs, report):
     app.command()(command)
 app.add_typer(data_commands, name="data")
 app.add_typer(curve_commands, name="curve")

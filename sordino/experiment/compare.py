@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -67,10 +67,16 @@ def compare(
         for name, chosen in experiments.items():
             seeded = chosen.model_copy(update={"seed": seed})
             results[name].append(_result(seeded, store, watch(name, seed) if watch else None))
+    comparison = side_by_side(results, store, experiment.protect_from)
+    store.close()
+    return comparison
+
+
+def side_by_side(results: Mapping[str, list[Summary]], store: Store, protect_from: str) -> Comparison:
+    """Finished runs of a store, those of each method under its name, which differ by their seeds alone."""
     rows = [_row(name, found, store) for name, found in results.items()]
     spent = [over_runs(store, _people(rows, store), unit, delta) for unit, delta in _protected(rows)]
-    store.close()
-    return Comparison(rows, _verdicts(rows, experiment.protect_from), spent)
+    return Comparison(rows, _verdicts(rows, protect_from), spent)
 
 
 def _people(rows: list[dict[str, Any]], store: Store) -> str:

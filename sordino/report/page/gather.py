@@ -1,0 +1,229 @@
+"""What a page tells of runs, taken from their store."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from safetensors import safe_open
+
+from sordino.data.dataset import FederatedData
+from sordino.data.summary import label_counts
+from sordino.errors import UserError
+from sordino.experiment.compare import Comparison, side_by_side
+from sordino.experiment.config import Experiment
+from sordino.experiment.prepare import deal
+from sordino.experiment.store import RunRow, Store
+from sordino.experiment.summary import Summary
+from sordino.parts.curves import PUBLISHED, Curve, load_curve
+from sordino.privacy.ledger import Row
+
+ALONE = "local"
+"""The method with which every client trains alone."""
+SAME_GROUND = ("data", "label", "labels", "partition", "clients", "records", "seed", "test", "test_fraction", "public")
+"""The keys that decide which records clients hold and are tested on."""
+
+
+@dataclass(frozen=True)
+class RunTold:
+    """One finished run."""
+
+    row: RunRow
+    summary: Summary
+    rounds: list[dict[str, Any]]
+    """As the store has them, oldest first."""
+    clients: dict[int, float]
+    """The accuracy of each client's personal model when it was last tested."""
+    ledger: list[Row]
+    clusters: np.ndarray | None
+    """Which of the server's models is each client's, where it has several."""
+    pictures: list[Path]
+    """What the method drew at the end."""
+
+    @functools.cached_property
+    def experiment(self) -> Experiment | None:
+        """Its configuration; None where it names what is not here any more, such as a user's own method."""
+        try:
+            return Experiment.make(self.row.configuration)
+        except UserError:
+            return None
+
+    @functools.cached_property
+    def data(self) -> FederatedData | None:
+        """The records as they were dealt; None where they are not here any more, or others."""
+        try:
+            dealt = deal(self.experiment) if self.experiment is not None else None
+        except UserError:
+            return None
+        return dealt if dealt is not None and dealt.people == self.row.people else None
+
+    def names(self) -> dict[int, str]:
+        """What to call each client."""
+        if self.data is None:
+            return {client: f"client {client}" for client in self.clients}
+        return {number: client.name for number, client in enumerate(self.data.clients)}
+
+    def labels(self) -> np.ndarray | None:
+        """(clients, classes): training records, where the data are here."""
+        return None if self.data is None else label_counts(self.data)
+
+    def curve(self) -> Curve | None:
+        """The curve from budgets to thresholds, where its method was given one that is still there."""
+        try:
+            name = getattr(self.experiment.build_method(), "curve", None) if self.experiment is not None else None
+            return None if name is None else PUBLISHED[name] if name in PUBLISHED else load_curve(Path(name))
+        except UserError:
+            return None
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one method that differ by their seeds alone."""
+
+    name: str
+    runs: list[RunTold]
+    alone: list[RunTold]
+    """For each of them a run of the store on the same ground in which clients trained alone; empty where one lacks."""
+
+    @property
+    def first(self) -> RunTold:
+        """The run with the first seed."""
+        return self.runs[0]
+
+    def without(self, key: str) -> str:
+        """All that decided its runs, but one key."""
+        return json.dumps({**_settings(self.first), key: None}, sort_keys=True)
+
+    def plain_name(self, key: str) -> str:
+        """Its name without what that key is."""
+        head, bracket, marks = self.name.partition("[")
+        kept = [mark for mark in marks.removesuffix("]").split(",") if mark and not mark.startswith(f"{key}=")]
+        return f"{head}[{','.join(kept)}]" if bracket and kept else head
+
+
+@dataclass(frozen=True)
+class Told:
+    """All that a page tells."""
+
+    groups: list[Group]
+    comparison: Comparison
+    audits: list[dict[str, Any]]
+    store: Path
+
+
+def gather(names: Sequence[str], store: Store) -> Told:
+    """Finished runs by their names, those of a method together."""
+    runs = [_told(store.get(name), store) for name in dict.fromkeys(names)]
+    if len({run.row.people for run in runs}) > 1:
+        listed = ", ".join(f"{run.row.run} ({run.row.configuration['data']})" for run in runs[:5])
+        raise UserError(f"The runs are not on the same data, so a page cannot compare them: {listed}.")
+    named = _grouped(runs)
+    groups = [Group(name, found, _alone(found, store)) for name, found in named.items()]
+    results = {group.name: [run.summary for run in group.runs] for group in groups}
+    comparison = side_by_side(results, store, str(runs[0].summary["protect_from"]))
+    return Told(groups, comparison, _audits(store.folder, groups), store.folder)
+
+
+def compared_runs(path: Path) -> list[str] | None:
+    """The runs that a file of `sordino compare --json` names; None where the file is something else."""
+    document = read_document(path)
+    rows = document.get("rows")
+    if not isinstance(rows, list):
+        return None
+    try:
+        return [str(run) for row in rows for run in row["runs"]]
+    except (TypeError, KeyError) as error:
+        raise UserError(f"{path} is not what `sordino compare --json` prints: a row names no runs.") from error
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """A JSON file of one object."""
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path} is not JSON: a page is made of runs, a comparison or an audit.") from error
+    if not isinstance(found, dict):
+        raise UserError(f"{path} holds no comparison and no audit: make one with `sordino compare --json`.")
+    return found
+
+
+def _told(row: RunRow, store: Store) -> RunTold:
+    if row.summary is None:
+        raise UserError(f"The run {row.run!r} is not finished: `sordino resume {row.run}` takes it up.")
+    known = [one for one in store.clients(row.run) if one["personal"] is not None]
+    folder = store.path(row.run)
+    return RunTold(
+        row=row,
+        summary=cast(Summary, row.summary),
+        rounds=store.curve(row.run),
+        clients={one["client"]: one["personal"] for one in known},
+        ledger=store.ledger(row.run),
+        clusters=_clusters(row, folder),
+        pictures=sorted(folder.glob("*.png")),
+    )
+
+
+def _clusters(row: RunRow, folder: Path) -> np.ndarray | None:
+    """From the run's models, where they are still there."""
+    if row.models is None or not (folder / row.models.name).exists():
+        return None
+    with safe_open(row.models.check(folder, "The file of models"), framework="numpy") as models:
+        return models.get_tensor("clusters") if "clusters" in models.keys() else None  # noqa: SIM118
+
+
+def _grouped(runs: Iterable[RunTold]) -> dict[str, list[RunTold]]:
+    """Runs whose configurations differ by the seed alone, under the method's name and what sets it apart."""
+    found: dict[str, list[RunTold]] = {}
+    for run in runs:
+        found.setdefault(json.dumps(_settings(run), sort_keys=True), []).append(run)
+    settings = [json.loads(key) for key in found]
+    return dict(zip(_names(settings), found.values(), strict=True))
+
+
+def _settings(run: RunTold) -> dict[str, Any]:
+    """What decided a run, except for its seed and for what does not change results."""
+    indifferent = {"seed", "workers", "store", "data_dir", "set"}
+    plain = {key: value for key, value in run.row.configuration.items() if key not in indifferent}
+    return plain | run.row.configuration["set"]
+
+
+def _names(settings: Sequence[dict[str, Any]]) -> list[str]:
+    """A method's name, with the settings in brackets by which it differs from others of its name."""
+    names = []
+    for mine in settings:
+        rivals = [other for other in settings if other["method"] == mine["method"]]
+        keys = [key for key in mine if any(other.get(key) != mine[key] for other in rivals)]
+        marks = ",".join(f"{key}={mine[key]}" for key in keys if mine[key] is not None)
+        names.append(f"{mine['method']}[{marks}]" if marks else str(mine["method"]))
+    return [name if names.count(name) == 1 else f"{name} ({place + 1})" for place, name in enumerate(names)]
+
+
+def _alone(runs: Sequence[RunTold], store: Store) -> list[RunTold]:
+    """For each run one of the store in which clients with the same records trained alone; none unless all have one."""
+    if runs[0].row.method == ALONE:
+        return []
+    candidates = [row for row in store.all() if row.method == ALONE and row.summary is not None]
+    found = []
+    for run in runs:
+        ground = [run.row.configuration.get(key) for key in SAME_GROUND]
+        same = [
+            row
+            for row in candidates
+            if row.people == run.row.people and [row.configuration.get(key) for key in SAME_GROUND] == ground
+        ]
+        if not same:
+            return []
+        found.append(_told(same[0], store))
+    return found
+
+
+def _audits(folder: Path, groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """The audits of the store that attacked one of the methods in the same variant."""
+    attacked = {(run.row.method, run.summary["variant"]) for group in groups for run in group.runs}
+    found = [read_document(path) for path in sorted((folder / "audits").glob("*.json"))]
+    return [one for one in found if (one.get("method"), one.get("variant")) in attacked]

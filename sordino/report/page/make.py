@@ -1,0 +1,48 @@
+"""From what the user names to a page on disk."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from sordino.errors import UserError, writing
+from sordino.report.page.audits import audit_page, is_audit
+from sordino.report.page.gather import compared_runs, read_document
+from sordino.report.page.runs import runs_page
+
+
+def make_report(*what: str | Path, output: str | Path = "report.html", store: str | Path = ".sordino") -> Path:
+    """Write one self-contained HTML file about runs of a store, a comparison, or an audit, and return its path.
+
+    `what` are names of finished runs, or one file of `sordino compare --json` or `sordino audit --json`.
+    """
+    path = Path(output)
+    with writing(path):  # told before the work
+        if path.is_dir():
+            raise ValueError("it is a folder")
+    text = _page([str(one) for one in what], Path(store))
+    with writing(path):
+        unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        unfinished.write_text(text, "utf-8")
+        unfinished.replace(path)
+    return path
+
+
+def _page(what: list[str], store: Path) -> str:
+    if not what:
+        raise UserError("Name a run, or a file of `sordino compare --json`: `sordino runs` lists the runs.")
+    files = [one for one in what if one.endswith(".json")]
+    if not files:
+        return runs_page(what, store)
+    if len(what) > 1:
+        raise UserError("A page is made of one file, or of runs: name one of them only.")
+    path = Path(files[0])
+    if not path.is_file():
+        raise UserError(f"There is no file {path}: `sordino compare --json > {path.name}` makes one.")
+    document = read_document(path)
+    if is_audit(document):
+        return audit_page(document, path)
+    runs = compared_runs(path)
+    if not runs:
+        raise UserError(f"{path} holds no comparison and no audit: make one with `sordino compare --json`.")
+    return runs_page(runs, store)

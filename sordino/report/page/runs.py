@@ -1,0 +1,157 @@
+"""The page of one run, or of several side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sordino.experiment.store import Store
+from sordino.privacy.ledger import BLANK, Row
+from sordino.privacy.views import VIEWS
+from sordino.report.page import pictures, rendered, words
+from sordino.report.page.audits import audit_context
+from sordino.report.page.gather import Group, RunTold, Told, gather
+from sordino.report.page.scales import epsilon
+from sordino.report.tables import percent
+
+MOST_ROWS = 200
+"""Of a longer ledger, a page shows so many rows from its beginning and as many from its end."""
+
+
+def runs_page(names: list[str], store: Path) -> str:
+    """One HTML file about finished runs of a store."""
+    opened = Store(store, must_exist=True)
+    try:
+        told = gather(names, opened)
+    finally:
+        opened.close()
+    return rendered("runs.html", **_context(told))
+
+
+def _context(told: Told) -> dict[str, Any]:
+    first = told.groups[0].first
+    return {
+        "title": words.title(told),
+        "summary": words.summary(told),
+        "tiles": _tiles(told) if len(told.groups) == 1 else [],
+        "rows": [_figures(row) for row in told.comparison.rows],
+        "alone_command": None if all(group.alone or group.name == "local" for group in told.groups) else first,
+        "accuracies": [*filter(None, [pictures.sweep(told.groups)]), *pictures.accuracies(told.groups)],
+        "clients": pictures.clients(told.groups),
+        "labels": pictures.labels(first),
+        "groups": [_group(group) for group in told.groups],
+        "audits": [audit_context(document) for document in told.audits],
+        "not_covered": list(dict.fromkeys(one for row in told.comparison.rows for one in row["not_covered"])),
+        "notes": list(dict.fromkeys(one for row in told.comparison.rows for one in row["notes"])),
+        "together": told.comparison.together("outsider") if len(told.groups) == 1 else [],
+        "store": str(told.store),
+    }
+
+
+def _tiles(told: Told) -> list[tuple[str, str]]:
+    """The few figures that matter most: (what it is, figure)."""
+    group = told.groups[0]
+    row, summary = told.comparison.rows[0], group.first.summary
+    accuracy = row["accuracy"]
+    view = "server" if summary["protect_from"] == "server" else "outsider"
+    sent = summary["upload_bytes"] / max(1, summary["clients"])
+    tiles = [(f"epsilon for the {view}", epsilon(row["epsilon"][view]))]
+    if view != "server":
+        tiles.append(("epsilon for the server", epsilon(row["epsilon"]["server"])))
+    tested = {"personal": "mean accuracy of personal models", "personal_worst": "accuracy of the worst client"}
+    reached = [(what, percent(accuracy[name]["mean"])) for name, what in tested.items() if accuracy[name] is not None]
+    return [*reached, *tiles, ("sent by a client in all", f"{sent / 1e6:,.3g} MB")]
+
+
+def _figures(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of the table of methods."""
+
+    def figure(name: str) -> str:
+        value = row["accuracy"][name]
+        if value is None:
+            return "–"
+        return f"{100 * value['mean']:.1f}" + (f" ± {100 * value['spread']:.1f}" if row["seeds"] > 1 else "")
+
+    return {
+        "name": row["method"] if row["variant"] == "sound" else f"{row['method']} ({row['variant']})",
+        "accuracy": {name: figure(name) for name in row["accuracy"]},
+        "epsilon": {view: epsilon(row["epsilon"][view]) for view in VIEWS},
+        "unit": row["unit"],
+        "delta": f"{row['delta']:.3g}",
+        "seeds": row["seeds"],
+    }
+
+
+def _group(group: Group) -> dict[str, Any]:
+    """What the page tells of one method, from its first seed."""
+    run = group.first
+    return {
+        "name": group.name,
+        "what": words.method_title(run.row.method),
+        "run": run.row.run,
+        "others": [other.row.run for other in group.runs[1:]],
+        "observers": words.observers(run),
+        "protected": words.protected(run),
+        "epsilons": pictures.epsilons(run),
+        "bounds": pictures.bounds(run),
+        "shapes": [*pictures.clusters(run), *filter(None, [pictures.curve(run.curve())])],
+        "against": words.against_alone(group),
+        "ledger": _ledger(run),
+        "configuration": words.experiment_file(run),
+        "identity": run.row.identity,
+        "people": run.row.people,
+    }
+
+
+def _ledger(run: RunTold) -> dict[str, Any]:
+    """The rows, those of a long ledger's ends, and the link that stands for all of them."""
+    head = BLANK
+    for row in run.ledger:
+        head = row.link(head)
+    shown = run.ledger
+    if len(shown) > 2 * MOST_ROWS:
+        shown = [*shown[:MOST_ROWS], *shown[-MOST_ROWS:]]
+    return {
+        "count": len(run.ledger),
+        "left_out": len(run.ledger) - len(shown),
+        "head": head.hex() if run.ledger else "",
+        "rows": [_entry(row) for row in shown],
+    }
+
+
+def _entry(row: Row) -> dict[str, str | int]:
+    """A row of the ledger for people."""
+    noise = np.frombuffer(row.noise, dtype="<f8").reshape(-1, len(VIEWS)).T
+    return {
+        "round": row.round + 1,
+        "step": row.step,
+        "release": row.release,
+        "clients": len(row.clients()),
+        "bound": _range(np.frombuffer(row.sensitivity, dtype="<f8")) if not row.pool else "",
+        **{view: "" if row.pool or row.reason else _range(met) for view, met in zip(VIEWS, noise, strict=True)},
+        "how": _how(row),
+    }
+
+
+def _how(row: Row) -> str:
+    if row.reason:
+        return f"not covered: {row.reason}"
+    if row.exposed:
+        return "single messages became known"
+    if row.pool:
+        rate, multiplier, times = row.histories().T
+        return (
+            f"{row.pool} records, each sampled at a rate of {_range(rate)}, noise {_range(multiplier)} times what one "
+            f"can do, {_range(times)} times"
+        )
+    return ""
+
+
+def _range(values: np.ndarray) -> str:
+    """Numbers over clients: one, or from the smallest to the largest."""
+    if not len(values):
+        return ""
+    low, high = float(values.min()), float(values.max())
+    return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"

@@ -1,0 +1,170 @@
+"""What runs came to, in sentences."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from sordino.errors import UserError
+from sordino.experiment.config import Experiment
+from sordino.methods import find
+from sordino.privacy.views import VIEWS, View
+from sordino.report.page.gather import Group, RunTold, Told
+from sordino.report.page.scales import epsilon
+from sordino.report.tables import OBSERVERS, attack_text, percent
+
+SAME = 1e-9
+"""Accuracies nearer than this are the same."""
+
+
+def title(told: Told) -> str:
+    """What the page is about."""
+    configuration = told.groups[0].first.row.configuration
+    if len(told.groups) == 1:
+        return f"{told.groups[0].name} on {configuration['data']}"
+    return f"{len(told.groups)} methods on {configuration['data']}"
+
+
+def summary(told: Told) -> list[str]:
+    """The page in sentences: what was done, what came out, who gains, and what it cost."""
+    if len(told.groups) == 1:
+        group = told.groups[0]
+        return [_done(group), _accuracy(group), *against_alone(group), *_cost(group.first)]
+    first = told.groups[0].first
+    names = ", ".join(group.name for group in told.groups)
+    compared = (
+        f"{len(told.groups)} methods were compared on the same {_count(first.summary['clients'], 'client')} and "
+        f"records of {first.row.configuration['data']}: {names}."
+    )
+    return [compared, *told.comparison.verdict, *told.comparison.together("outsider")]
+
+
+def against_alone(group: Group) -> list[str]:
+    """Who gains and who loses against training alone; nothing where no run tells."""
+    found = differences(group)
+    if not found:
+        return []
+    up = sum(value > SAME for _, value in found)
+    down = sum(value < -SAME for _, value in found)
+    alone = float(np.mean([value for run in group.alone for value in run.clients.values()]))
+    seeds = "" if len(group.runs) == 1 else f", counted over {len(group.runs)} seeds"
+    return [
+        f"Training alone gives {percent(alone)}. Against that, {_count(up, 'client gains', 'clients gain')}, "
+        f"{_count(down, 'loses', 'lose')} and {len(found) - up - down} see no difference{seeds}."
+    ]
+
+
+def differences(group: Group) -> list[tuple[str, float]]:
+    """For each client its accuracy less that of training alone; none where no run tells."""
+    found = []
+    for run, alone in zip(group.runs, group.alone, strict=False):
+        names = run.names()
+        both = run.clients.keys() & alone.clients.keys()
+        found += [(names[client], run.clients[client] - alone.clients[client]) for client in sorted(both)]
+    return found
+
+
+def observers(run: RunTold) -> list[dict[str, str]]:
+    """For each observer what it sees, its epsilon, and how often its best attack is right."""
+    return [
+        {
+            "view": view,
+            "sees": OBSERVERS[view],
+            "epsilon": epsilon(run.summary["epsilon"][view]),
+            "attack": attack_text(run.summary["attack_accuracy"][view]),
+        }
+        for view in VIEWS
+    ]
+
+
+def protected(run: RunTold) -> str:
+    """What its epsilons protect."""
+    if run.summary["unit"] == "client":
+        delta = f"{run.summary['delta']:.3g}"
+        return f"One whole client is protected, at delta = {delta}, against a world in which it contributes nothing."
+    replaced = epsilon(run.summary.get("epsilon_replace_one"))
+    return (
+        f"One record that is added or removed is protected, at delta = {run.summary['delta']:.3g}; for one record that "
+        f"is replaced by another epsilon is {replaced}."
+    )
+
+
+def experiment_file(run: RunTold) -> str:
+    """The experiment file that repeats a run: what differs from the defaults, as TOML."""
+    defaults = Experiment().model_dump(mode="json")
+    given = {key: value for key, value in run.row.configuration.items() if value is not None}
+    plain = {key: value for key, value in given.items() if key != "set" and value != defaults.get(key)}
+    plain = {"data": given["data"], "method": given["method"]} | plain
+    lines = [f"{key} = {_toml(value)}" for key, value in plain.items() if key != "workers"]
+    settings = [f"{json.dumps(key)} = {_toml(value)}" for key, value in given["set"].items()]
+    text = "\n".join([*lines, *(["", "[set]", *settings] if settings else [])]) + "\n"
+    tomllib.loads(text)
+    return text
+
+
+def method_title(name: str) -> str:
+    """What a method does, in a line; nothing for one that is not here."""
+    try:
+        return find(name).title
+    except UserError:
+        return ""
+
+
+def _done(group: Group) -> str:
+    run = group.first
+    told, configuration = run.summary, run.row.configuration
+    share = configuration["participation"]
+    turns = "" if share == 1 else f", {share:.4g} of the clients in each"
+    seeds = "" if len(group.runs) == 1 else f", with {len(group.runs)} seeds"
+    what = method_title(run.row.method)
+    return (
+        f"{_count(told['clients'], 'client')} with records of {configuration['data']} trained models of "
+        f"{told['parameters']:,} parameters by {group.name}{f' ({what})' if what else ''} in "
+        f"{_count(told['rounds_done'], 'round')}{turns}{seeds}."
+    )
+
+
+def _accuracy(group: Group) -> str:
+    own = [run.summary["accuracy"]["personal"] for run in group.runs]
+    worst = [run.summary["accuracy"]["personal_worst"] for run in group.runs]
+    if any(value is None for value in (*own, *worst)):
+        return "Clients have no records to test their models on, so no accuracy is known."
+    reached = f"On average they are right on {percent(float(np.mean(own)))} of their own test records"  # type: ignore[arg-type]
+    return f"{reached}; the client that is worst off on {percent(float(np.min(worst)))}."  # type: ignore[type-var, arg-type]
+
+
+def _cost(run: RunTold) -> list[str]:
+    told = run.summary
+    if all(value == 0 for value in told["epsilon"].values()):
+        return ["Nothing left the clients, so nobody learned anything about them."]
+    view: View = "server" if told["protect_from"] == "server" else "outsider"
+    unit = "client took part" if told["unit"] == "client" else "record was used"
+    if told["epsilon"][view] is None:
+        return ["No epsilon holds for it: something left the clients without noise."]
+    attack = attack_text(told["attack_accuracy"][view])
+    sentence = (
+        f"Whoever {OBSERVERS[view]} learns with epsilon = {epsilon(told['epsilon'][view])} at delta = "
+        f"{told['delta']:.3g} whether one {unit}: the best attack is right in {attack} of all "
+        "cases, where guessing is right in 50%."
+    )
+    if view == "server":
+        return [sentence]
+    server = f"For the server, which sees every message, epsilon is {epsilon(told['epsilon']['server'])}."
+    return [sentence, server]
+
+
+def _count(number: int, one: str, many: str | None = None) -> str:
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+
+
+def _toml(value: Any) -> str:
+    """A value of a configuration as TOML, which writes text, numbers and lists of them as JSON does."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "[" + ", ".join(_toml(one) for one in value) + "]"
+    return json.dumps(value, ensure_ascii=False)

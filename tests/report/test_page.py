@@ -1,0 +1,258 @@
+"""Pages: what a report tells must be what the store has, and a page must hold all that it shows."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from helpers import QUICK_KEYS, command, refused
+
+import sordino
+from sordino.experiment.config import Experiment
+from sordino.experiment.store import Store
+from sordino.report.page import charts, scales
+from sordino.report.page.gather import gather
+from sordino.report.page.words import differences
+
+VOID = {"meta", "link", "img", "br", "hr"}
+
+
+class Reader(HTMLParser):
+    """Reads a page: its words, what it refers to, and whether every element is closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.words: list[str] = []
+        self.references: list[str] = []
+        self.identifiers: list[str] = []
+        self.tags: list[str] = []
+        self.feed(text)
+        self.close()
+        assert not self.open, f"never closed: {self.open}"
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        given = dict(attributes)
+        self.references += [given[key] or "" for key in ("src", "href", "action", "data") if key in given]
+        self.identifiers += [given["id"] or ""] if "id" in given else []
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attributes)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, text: str) -> None:
+        if self.open and self.open[-1] != "style":
+            self.words.append(text)
+
+    @property
+    def text(self) -> str:
+        return re.sub(r"\s+", " ", " ".join(self.words))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Training alone, a method with two seeds, one that clusters, one at record level, one without privacy."""
+    folder = tmp_path_factory.mktemp("pages") / "store"
+    keys: dict[str, Any] = QUICK_KEYS | {"store": folder}
+    for seed in (0, 1):
+        for method in ("local", "dp-fedavg"):
+            sordino.run(**keys, method=method, seed=seed)
+    sordino.run(**keys, method="pacfl")
+    whole = {"records": 320, "set": {"curve": "mnist", "epochs": 1, "batch": 32}}  # batches of all: quickly accounted
+    sordino.run(**keys | whole, method="pac-dp", epsilon=2)
+    sordino.run(**keys, method="fedavg")
+    return folder
+
+
+def page(store: Path, *what: object) -> Reader:
+    """A page, read; it may refer to nothing outside of itself."""
+    path = store.parent / "page.html"
+    outcome = command("report", *what, "-o", path, "--store", store, "--json")
+    assert outcome.code == 0, outcome
+    assert outcome.document == {"page": str(path)}
+    read = Reader(path.read_text("utf-8"))
+    assert "script" not in read.tags
+    for reference in read.references:
+        assert reference.startswith(("#", "data:")), reference
+        assert not reference.startswith("#") or reference[1:] in read.identifiers
+    style = path.read_text("utf-8").partition("<style>")[2].partition("</style>")[0]
+    assert "url(" not in style
+    assert "@import" not in style
+    return read
+
+
+def test_a_page_of_one_run_tells_what_the_store_has(store: Path) -> None:
+    read = page(store, "dp-fedavg-digits-2")
+    opened = Store(store, must_exist=True)
+    row, ledger = opened.get("dp-fedavg-digits-2"), opened.ledger("dp-fedavg-digits-2")
+    summary = row.summary
+    assert summary is not None
+    previous = bytes(32)
+    for one in ledger:
+        previous = one.link(previous)
+    for part in (
+        f"{summary['accuracy']['personal']:.1%}",
+        "epsilon = 8.00 at delta = 1e-05",
+        f"{summary['parameters']:,} parameters",
+        "Epsilon over the rounds",
+        "Clipping threshold",
+        "Noise that each observer meets on update",
+        "Gain over training alone",
+        "Training records of every client in each class",
+        previous.hex(),
+        row.identity,
+    ):
+        assert part in read.text, part
+    assert read.text.count("outsider") >= 2
+    opened.close()
+
+
+def test_the_file_on_the_page_repeats_the_run(store: Path) -> None:
+    path = store.parent / "repeat.html"
+    sordino.make_report("pac-dp-digits-6", output=path, store=store)
+    found = re.search(r"<pre><code>(.*?)</code></pre>", path.read_text("utf-8"), re.DOTALL)
+    assert found is not None
+    again = Experiment.make(tomllib.loads(found[1].replace("&#34;", '"')))
+    opened = Store(store, must_exist=True)
+    assert again.decisive() == Experiment.make(opened.get("pac-dp-digits-6").configuration).decisive()
+    opened.close()
+
+
+def test_gains_are_against_training_alone_on_the_same_records(store: Path) -> None:
+    opened = Store(store, must_exist=True)
+    told = gather(["dp-fedavg-digits-2", "dp-fedavg-digits-4"], opened)
+    (group,) = told.groups
+    assert [run.row.run for run in group.alone] == ["local-digits-1", "local-digits-3"]
+    found = [value for _, value in differences(group)]
+    for place, (mine, alone) in enumerate(
+        (("dp-fedavg-digits-2", "local-digits-1"), ("dp-fedavg-digits-4", "local-digits-3"))
+    ):
+        last = [{row["client"]: row["personal"] for row in opened.clients(name)} for name in (mine, alone)]
+        assert found[8 * place : 8 * place + 8] == [last[0][client] - last[1][client] for client in range(8)]
+    opened.close()
+    text = page(store, "dp-fedavg-digits-2", "dp-fedavg-digits-4").text
+    up, down = sum(value > 0 for value in found), sum(value < 0 for value in found)
+    assert f"{up} client" in text
+    assert f"{down} lose" in text
+    assert f"{16 - up - down} see no difference" in text
+
+
+def test_a_comparison_is_read_from_its_file(store: Path) -> None:
+    """Three methods, of which two have two seeds."""
+    names = {"local": [1, 3], "dp-fedavg": [2, 4], "pacfl": [5]}
+    rows = [{"runs": [f"{name}-digits-{number}" for number in numbers]} for name, numbers in names.items()]
+    path = store.parent / "compare.json"
+    path.write_text(json.dumps({"rows": rows, "verdict": []}))
+    read = page(store, path)
+    assert "3 methods were compared on the same 8 clients" in read.text
+    assert "Side by side" in read.text
+    assert "has the best personal accuracy" in read.text
+    assert "cluster 0" in read.text
+    assert "data:image/png;base64" in " ".join(read.references)
+
+
+def test_record_level_and_bare_runs_have_pages(store: Path) -> None:
+    read = page(store, "pac-dp-digits-6")
+    assert "one record that is replaced by another epsilon is" in read.text.lower()
+    assert "Threshold for a client's budget" in read.text
+    assert "Noise on update, over what one record can do" in read.text
+    read = page(store, "fedavg-digits-7")
+    assert "No epsilon holds for it" in read.text
+    assert "FedAvg sends each client's update as it is" in read.text
+    assert "∞" in read.text
+
+
+def test_an_audit_has_a_page(store: Path) -> None:
+    view = {
+        "claimed": 2.0,
+        "bound": 1.87,
+        "confidence": 0.95,
+        "refuted": False,
+        "pictures": {
+            "scores": {"edges": [0, 1, 2], "in": [1, 5], "out": [4, 2], "threshold": 1},
+            "tradeoff": {"false_positives": [0, 0.5, 1], "claimed": [1, 0.3, 0], "attacked": [[0.2, 0.7], [0.6, 0.3]]},
+            "trials": {"trials": [10, 100], "bound": [0.5, 1.87]},
+        },
+    }
+    bad = {"claimed": 2.0, "true": None, "bound": 9.1, "confidence": 0.999, "refuted": True}
+    document = {"method": "dp-fedavg", "variant": "sound", "unit": "client", "delta": 1e-5}
+    document |= {
+        "views": {"outsider": view, "server": bad},
+        "findings": ["<b>odd</b>", {"tier": 3, "sentence": "a leak", "refuted": True}],
+    }
+    path = store.parent / "audit.json"
+    path.write_text(json.dumps(document))
+    read = page(store, path)
+    for part in (
+        "Audit of dp-fedavg",
+        "1.87",
+        "REFUTED",
+        "Tier 3: a leak",
+        "<b>odd</b>",
+        "Scores of the attack: outsider",
+    ):
+        assert part in read.text
+    (store / "audits").mkdir()
+    (store / "audits" / "dp-fedavg-sound-1.json").write_text(json.dumps(document))
+    try:
+        assert "REFUTED" in page(store, "dp-fedavg-digits-2").text
+        assert "REFUTED" not in page(store, "fedavg-digits-7").text
+    finally:
+        (store / "audits" / "dp-fedavg-sound-1.json").unlink()
+        (store / "audits").rmdir()
+
+
+def test_mistakes_are_refused_in_a_sentence(store: Path, tmp_path: Path) -> None:
+    given = ("--store", store)
+    assert "did you mean" in refused("report", "dp-fedavg-digits-22", *given)
+    assert "There is no file" in refused("report", tmp_path / "no.json", *given)
+    (tmp_path / "odd.json").write_text("[1]")
+    assert "holds no comparison" in refused("report", tmp_path / "odd.json", *given)
+    (tmp_path / "odd.json").write_text("{")
+    assert "is not JSON" in refused("report", tmp_path / "odd.json", *given)
+    (tmp_path / "odd.json").write_text('{"views": {"outsider": 3}, "findings": []}')
+    assert "is not what `sordino audit --json` prints" in refused("report", tmp_path / "odd.json", *given)
+    assert "it is a folder" in refused("report", "local-digits-1", *given, "-o", tmp_path)
+    for name in ("north", "south"):
+        np.savez(tmp_path / f"{name}.npz", x=np.eye(10, dtype=np.float32), y=np.arange(10) % 2)
+    other = sordino.run(data=str(tmp_path), method="local", rounds=1, store=store)["run"]
+    assert "not on the same data" in refused("report", other, "local-digits-1", *given)
+    assert list(tmp_path.glob(".*tmp")) == []
+
+
+def test_names_are_told_as_they_are(tmp_path: Path) -> None:
+    """A client whose name looks like markup."""
+    text = str(charts.strip({"<i>": [("<b>", 0.5)]}, "t & t", "x"))
+    assert "<b>" not in text
+    assert "&lt;b&gt;" in text
+    assert "t &amp; t" in text
+    Reader(text)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "ticks"),
+    [(0, 1, [0, 0.2, 0.4, 0.6, 0.8, 1]), (0.93, 0.97, [0.93, 0.94, 0.95, 0.96, 0.97]), (3, 3, [3])],
+)
+def test_ticks_are_round_numbers(low: float, high: float, ticks: list[float]) -> None:
+    assert scales.Scale(low, high, 0, 100).ticks() == pytest.approx(ticks)
+
+
+def test_places_on_axes() -> None:
+    axis = scales.Scale(1, 100, 0, 200, logarithmic=True)
+    assert [round(axis(value)) for value in (1, 10, 100, 1000)] == [0, 100, 200, 200]
+    assert axis.ticks() == [1, 2, 5, 10, 20, 50, 100]
+    assert scales.spread_out([5, 5, 6], 10, 0, 100) == [5, 15, 25]
+    assert scales.spread_out([98, 99], 10, 0, 100) == [90, 100]
