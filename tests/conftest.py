@@ -1,6 +1,7 @@
 """Settings for all tests."""
 
 import contextlib
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,9 @@ from sordino.simulator import bf16
 # A busy machine makes single examples slow: time limits belong to the whole run, not to an example.
 settings.register_profile("steady", deadline=None)
 settings.load_profile("steady")
+
+# No test reads what an earlier one has worked out, in this process or in others that it starts.
+os.environ["SORDINO_CACHE"] = ""
 
 # Before any test computes: what a virtual machine advertises and does not have can be done without only from the start.
 with contextlib.suppress(UserError):

@@ -433,9 +433,19 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("records: one step is charged", "int(self.steps[client])", "1"),
             ("records: replaced ones cost no more", "multiplier / 2, count", "multiplier, count"),
             (
-                "records: rates above the budget",
-                "        if found <= epsilon:\n            low, spent",
-                "        if found <= 1.1 * epsilon:\n            low, spent",
+                "records: searches end above the budget",
+                "return math.log(spent / epsilon)",
+                "return math.log(spent / epsilon / 1.1)",
+            ),
+            (
+                "records: noise for one round",
+                "record_multiplier(budget, delta, rate, int(count) * turns,",
+                "record_multiplier(budget, delta, rate, int(count),",
+            ),
+            (
+                "records: noise forgets what else is released",
+                "(*others, (rate, FINE**place, steps))",
+                "((rate, FINE**place, steps),)",
             ),
             (
                 "records: rates for one round",
@@ -444,16 +454,45 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
             (
                 "records: rates forget what else is released",
-                "int(count) * turns, float(rate), others)",
-                "int(count) * turns, float(rate))",
+                "int(count) * turns, rate, others)",
+                "int(count) * turns, rate)",
             ),
             (
                 "records: one rate for all budgets",
-                "plan.sampling[client] = record_rate(",
+                "plan.sampling[who] = record_rate(",
                 "_ = record_rate(",
             ),
+            ("records: the noise of another kind of client", "kind_of.reshape(-1) == kind", "kind_of.reshape(-1) == 0"),
             ("records: means have half the noise", "math.sqrt(needs.means", "0.5 * math.sqrt(needs.means"),
             ("records: means are paid for once", "needs.means * turns)", "needs.means)"),
+        ],
+    ),
+    "privacy/losses.py": (
+        "tests/privacy/test_losses.py",
+        [
+            (
+                "losses: added records alone",
+                "_together(removed, counts, grid, windows[0]",
+                "_together(added, counts, grid, windows[1]",
+            ),
+            ("losses: tails are forgotten", "infinite = -math.expm1(finite) + TAIL * delta", "infinite = 0 * TAIL"),
+            ("losses: bins count for their cheaper end", "np.minimum(share, whole)", "0.0 * whole"),
+            ("losses: one step too few", "count * log for log,", "(count - 1) * log for log,"),
+            ("losses: epsilon for twice the delta", "allowed = delta - self", "allowed = 2 * delta - self"),
+            ("losses: the window is too narrow", "math.ceil(ends[0])", "math.ceil(ends[0] / 3)"),
+            (
+                "losses: records enter half as often",
+                "mixed = (1 - rate) * absent + rate",
+                "mixed = (1 - rate) * absent + 0.5 * rate",
+            ),
+        ],
+    ),
+    "privacy/remembered.py": (
+        "tests/privacy/test_remembered.py",
+        [
+            ("remembered: arguments are not told apart", "{name}{arguments!r}", "{name}"),
+            ("remembered: code is not told apart", "{_version()} {name}", "{name}"),
+            ("remembered: damaged figures are believed", "if check == _check(key, figure):", "if check:"),
         ],
     ),
     "privacy/ledger.py": (

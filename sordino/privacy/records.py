@@ -4,44 +4,52 @@ A client's `Recipe` is everything that its records have gone through: Gaussian r
 rate, so many times. Epsilon is computed from privacy-loss distributions (add/remove one record), which are tight
 for Poisson sampling; nothing is claimed for any other sampling. For replacing one record, sensitivity doubles: the
 same figure with half the noise.
+
+Noise, rates and numbers of turns for a budget are found by search: each lies on a scale along which epsilon falls, and
+the first place is taken whose epsilon, by the same distributions, is within the budget.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
+from scipy.special import gammaln, logsumexp
 
 from sordino.errors import UserError
 from sordino.privacy.accountant import attack_accuracy, epsilon_of, mu_of
+from sordino.privacy.losses import Sampled, composed
+from sordino.privacy.remembered import remembered
 
-Sampled = tuple[float, float, int]
-"""Sampling rate, noise multiplier, and how many times."""
 Recipe = tuple[Sampled, ...]
 Varied = Literal["noise", "sampling"]
 """What clients with different budgets differ in: each has noise of its own at its natural sampling rate, or all have
 the same noise and each a sampling rate of its own."""
 
 
-BEYOND = 60.0
-"""Above this epsilon there is no privacy left, and privacy-loss distributions would take minutes and gigabytes: the
-quicker bounds are given instead."""
-
-
-LEAST_DELTA = 1e-9
-"""Below this delta the rounding of Fourier transforms shows in privacy-loss distributions: the quicker bounds are given
-instead."""
+FINE = 1.0025
+"""The ratio between neighbours on the scales of noise multipliers and sampling rates."""
+LARGEST_MULTIPLIER = 2.0**40
+"""More noise than that is asked for only where something else has used up the budget."""
 LEAST_RATE = 1e-6
 """The smallest part of a sampling rate that a search goes down to: a budget that asks for less is refused."""
+ORDERS = np.array([*range(2, 64), 96, 160, 320, 640])
+"""Of the Renyi divergences of the quick bound."""
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def record_epsilon(recipe: Recipe, delta: float) -> float:
     """The epsilon that holds for one added or removed record of a client whose records went through `recipe`."""
+    return _exact(recipe, delta)
+
+
+@functools.lru_cache(maxsize=65536)
+def _exact(recipe: Recipe, delta: float) -> float:
+    """The same, for searches: of what they try on their way nothing is kept."""
     recipe = tuple(charge for charge in recipe if charge[2] > 0)
     if not recipe:
         return 0.0
@@ -50,21 +58,35 @@ def record_epsilon(recipe: Recipe, delta: float) -> float:
     unsampled = epsilon_of(_mu_without_sampling(recipe), delta)
     if all(rate == 1 for rate, _, _ in recipe):
         return unsampled
-    quick = min(unsampled, quick_record_epsilon(recipe, delta))
-    return quick if quick > BEYOND or delta < LEAST_DELTA else min(quick, _by_distribution(recipe, delta))
+    exact = _by_distribution(recipe, delta)
+    # Where delta is too small for the rounding of Fourier transforms, the quicker bound is given.
+    return min(unsampled, exact if math.isfinite(exact) else quick_record_epsilon(recipe, delta))
 
 
-@lru_cache(maxsize=65536)
 def quick_record_epsilon(recipe: Recipe, delta: float) -> float:
-    """An upper bound of `record_epsilon` by Renyi divergences: hundreds of times faster, a few percent larger."""
-    from dp_accounting import dp_event
-    from dp_accounting.rdp import RdpAccountant
+    """An upper bound of `record_epsilon` by Renyi divergences: at once for a kind of step that was seen before, a few
+    percent larger."""
+    kinds = [(rate, multiplier, count) for rate, multiplier, count in recipe if count > 0]
+    if not kinds:
+        return 0.0
+    divergence = sum(count * _divergences(rate, multiplier) for rate, multiplier, count in kinds)
+    # Canonne, Kamath, Steinke 2020, Proposition 12.
+    found = divergence + np.log1p(-1 / ORDERS) - (math.log(delta) + np.log(ORDERS)) / (ORDERS - 1)
+    return max(0.0, float(found.min()))
 
-    accountant = RdpAccountant(orders=[*range(2, 64), 96, 160, 320, 640])
-    for rate, multiplier, count in recipe:
-        if count > 0:
-            accountant.compose(_event(dp_event, rate, multiplier), count)
-    return float(accountant.get_epsilon(delta))
+
+@functools.lru_cache(maxsize=65536)
+def _divergences(rate: float, multiplier: float) -> np.ndarray:
+    """The Renyi divergence of one sampled Gaussian at each of `ORDERS` (Mironov, Talwar, Zhang 2019, section 3.3)."""
+    if rate == 1:
+        return ORDERS / (2 * multiplier**2)
+    order, hits = ORDERS[:, None], np.arange(ORDERS[-1] + 1)
+    with np.errstate(invalid="ignore"):
+        ways = gammaln(order + 1) - gammaln(hits + 1) - gammaln(order - hits + 1)
+        terms = ways + hits * math.log(rate) + (order - hits) * math.log1p(-rate)
+        terms = terms + (hits * hits - hits) / (2 * multiplier**2)
+    moments = logsumexp(np.where(hits <= order, terms, -np.inf), axis=1)
+    return np.maximum(moments, 0.0) / (ORDERS - 1)
 
 
 def replace_one(recipe: Recipe) -> Recipe:
@@ -72,91 +94,123 @@ def replace_one(recipe: Recipe) -> Recipe:
     return tuple((rate, multiplier / 2, count) for rate, multiplier, count in recipe)
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def record_multiplier(epsilon: float, delta: float, rate: float, steps: int, others: Recipe = ()) -> float:
-    """The smallest noise multiplier, to half a percent, with which `steps` sampled steps stay within the budget.
+    """The smallest noise multiplier, to a quarter of a percent, with which `steps` sampled steps stay within a budget.
 
     `others` is what the records go through besides.
     """
 
-    def spent(multiplier: float) -> float:
-        return record_epsilon((*others, (rate, multiplier, steps)), delta)
+    def excess(place: int) -> float:
+        return _excess((*others, (rate, FINE**place, steps)), epsilon, delta)
 
-    def at_most(recipe: Recipe) -> float:
-        """The smaller of two quick bounds: only that without sampling goes down to nothing as noise grows."""
-        return min(quick_record_epsilon(recipe, delta), epsilon_of(_mu_without_sampling(recipe), delta))
-
-    high = 1.0
-    while at_most((*others, (rate, high, steps))) > epsilon:
-        high *= 2
-        if high > 2**40:
-            raise UserError(
-                f"What the records go through besides training already costs epsilon {epsilon:g}: give a larger "
-                "epsilon, or let the rest have a smaller share of it."
-            )
-    low = high / 2
-    while spent(low) <= epsilon:
-        low, high = low / 2, low
-    while high / low > 1.005:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if spent(middle) <= epsilon else (middle, high)
-    return high
+    last = math.ceil(math.log(LARGEST_MULTIPLIER, FINE))
+    place = first_within(excess, _guess(epsilon, delta, rate, steps, others), -last, last)
+    if place is None:
+        raise UserError(
+            f"What the records go through besides training already costs epsilon {epsilon:g}: give a larger "
+            "epsilon, or let the rest have a smaller share of it."
+        )
+    return FINE**place
 
 
-@lru_cache(maxsize=4096)
+@remembered
 def record_rate(
     epsilon: float, delta: float, multiplier: float, steps: int, most: float = 1.0, others: Recipe = ()
 ) -> float:
-    """The largest sampling rate up to `most`, to half a percent, at which `steps` steps stay within the budget.
+    """The largest sampling rate up to `most`, to a quarter of a percent, at which `steps` steps stay within a budget.
 
-    The more often a record is sampled the more it pays, so the rate lies between one that fits, which the quick bound
-    knows, and one that does not; where between them is guessed by interpolation. `others` is what the records go
-    through besides.
+    `others` is what the records go through besides.
     """
 
-    def recipe(rate: float) -> Recipe:
-        return (*others, (rate, multiplier, steps))
+    def excess(place: int) -> float:
+        return _excess((*others, (most * FINE**-place, multiplier, steps)), epsilon, delta)
 
-    def fits(rate: float) -> bool:
-        return quick_record_epsilon(recipe(rate), delta) <= epsilon
-
-    beyond = record_epsilon(recipe(most), delta)
-    if beyond <= epsilon:
-        return most
-    low, high = LEAST_RATE * most, most
-    if not fits(low):
+    place = first_within(excess, 0, 0, math.floor(-math.log(LEAST_RATE, FINE)))
+    if place is None:
         raise UserError(
             f"With a noise multiplier of {multiplier:g} even a record that hardly ever enters a batch pays more than "
             f"epsilon {epsilon:g}: give more noise or a larger budget."
         )
-    while high / low > 1.1:
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    spent, high = record_epsilon(recipe(low), delta), most
-    while high / low > 1.005:
-        between = spent > 0 and math.isfinite(beyond)  # else there is nothing to interpolate
-        share = math.log(epsilon / spent) / math.log(beyond / spent) if between else 0.5
-        middle = min(max(low * (high / low) ** share, 1.002 * low), high / 1.002)
-        found = record_epsilon(recipe(middle), delta)
-        if found <= epsilon:
-            low, spent = middle, found
-        else:
-            high, beyond = middle, found
-    return low
+    return most * FINE**-place
 
 
 def affordable(epsilon: float, delta: float, charge: Sampled, most: int, others: Recipe = ()) -> int:
     """How many times, up to `most`, a charge fits into a budget."""
     rate, multiplier, steps = charge
-    low, high = 0, most
-    while low < high:
-        middle = (low + high + 1) // 2
-        fits = record_epsilon((*others, (rate, multiplier, steps * middle)), delta) <= epsilon * (1 + 1e-9)
-        low, high = (middle, high) if fits else (low, middle - 1)
-    return low
+
+    def excess(fewer: int) -> float:
+        return _excess((*others, (rate, multiplier, steps * (most - fewer))), epsilon * (1 + 1e-9), delta)
+
+    place = first_within(excess, 0, 0, most)
+    return 0 if place is None else most - place
 
 
-@lru_cache(maxsize=4096)
+def first_within(excess: Callable[[int], float], guess: int, low: int, high: int) -> int | None:
+    """The first whole number from `low` to `high` at which `excess`, which falls, is not above zero; None for none.
+
+    It is looked for from a guess on, in steps that double, and then between two that lie on either side of it: where
+    the line between them crosses zero, or in the middle where such steps get nowhere.
+    """
+    over = functools.cache(excess)
+    inside = outside = min(max(guess, low), high)
+    step = _stride(over(inside))
+    while over(inside) > 0:
+        if inside == high:
+            return None
+        outside, inside, step = inside, min(inside + step, high), 2 * step
+    while over(outside) <= 0:
+        if outside == low:
+            return low
+        inside, outside, step = outside, max(outside - step, low), 2 * step
+    slow = False
+    while inside - outside > 1:
+        width, middle = inside - outside, (inside + outside) // 2
+        slope = over(outside) - over(inside)
+        if not slow and math.isfinite(slope) and slope > 0:
+            # The crossing itself and its neighbour are tried, so that the search ends between them.
+            crossing = outside + math.ceil(width * over(outside) / slope)
+            middle = min(max(crossing, outside + 1), inside - 1)
+        if over(middle) > 0:
+            outside = middle
+            if over(middle + 1) <= 0:
+                return middle + 1
+            outside = middle + 1
+        else:
+            inside = middle
+            if over(middle - 1) > 0:
+                return middle
+            inside = middle - 1
+        slow = inside - outside > width // 2
+    return inside
+
+
+def _stride(excess: float) -> int:
+    """How far to look at first: epsilon is about in proportion to what a scale of ratios counts."""
+    return max(1, round(abs(excess) / math.log(FINE))) if math.isfinite(excess) else 256
+
+
+def _excess(recipe: Recipe, epsilon: float, delta: float) -> float:
+    """The logarithm of what a recipe costs over a budget: above zero where it does not fit."""
+    spent = _exact(recipe, delta)
+    return math.log(spent / epsilon) if spent > 0 else -math.inf
+
+
+def _guess(epsilon: float, delta: float, rate: float, steps: int, others: Recipe) -> int:
+    """About where the noise multiplier lies: by the central limit (Bu, Dong, Long, Su 2020)."""
+    left = mu_of(epsilon, delta) ** 2 - sum(_central(*charge) for charge in others)
+    if left <= 0 or not steps:
+        return 0
+    multiplier = math.sqrt(steps / left) if rate == 1 else 1 / math.sqrt(math.log1p(left / steps / rate**2))
+    return round(math.log(multiplier, FINE))
+
+
+def _central(rate: float, multiplier: float, count: int) -> float:
+    """What many such steps come to as one Gaussian: its mu^2."""
+    return count / multiplier**2 if rate == 1 else count * rate**2 * math.expm1(min(multiplier**-2, 700.0))
+
+
+@remembered
 def record_attack_accuracy(recipe: Recipe) -> float:
     """The balanced accuracy of the best attacker who must tell whether a record is there: (1 + delta(0)) / 2."""
     recipe = tuple(charge for charge in recipe if charge[2] > 0)
@@ -165,9 +219,9 @@ def record_attack_accuracy(recipe: Recipe) -> float:
     if any(multiplier == 0 for _, multiplier, _ in recipe):
         return 1.0
     unsampled = attack_accuracy(_mu_without_sampling(recipe))
-    if all(rate == 1 for rate, _, _ in recipe) or quick_record_epsilon(recipe, 1e-5) > BEYOND:
+    if all(rate == 1 for rate, _, _ in recipe):
         return unsampled
-    return (1 + _distribution(recipe, 1e-5).get_delta(0.0)) / 2
+    return min(unsampled, max((1 + losses.delta()) / 2 for losses in composed(recipe, 1e-5)))
 
 
 def _mu_without_sampling(recipe: Recipe) -> float:
@@ -176,24 +230,7 @@ def _mu_without_sampling(recipe: Recipe) -> float:
 
 
 def _by_distribution(recipe: Recipe, delta: float) -> float:
-    return float(_distribution(recipe, delta).get_epsilon(delta))
-
-
-def _distribution(recipe: Recipe, delta: float) -> Any:
-    from dp_accounting import dp_event
-    from dp_accounting.pld import PLDAccountant
-
-    # The grid is fine enough for small budgets, and coarse enough for large ones to stay quick.
-    rough = quick_record_epsilon(recipe, delta)
-    accountant = PLDAccountant(value_discretization_interval=min(1e-3, max(1e-5, rough / 20_000)))
-    for rate, multiplier, count in recipe:
-        accountant.compose(_event(dp_event, rate, multiplier), count)
-    return accountant
-
-
-def _event(dp_event: object, rate: float, multiplier: float) -> object:
-    gaussian = dp_event.GaussianDpEvent(multiplier)  # type: ignore[attr-defined]
-    return gaussian if rate == 1 else dp_event.PoissonSampledDpEvent(rate, gaussian)  # type: ignore[attr-defined]
+    return max(losses.epsilon(delta) for losses in composed(recipe, delta))
 
 
 @dataclass(frozen=True)
@@ -274,25 +311,28 @@ def plan_records(
         multiplier = record_multiplier(
             largest, delta, float(sampling[0]), int(steps[0]) * turns, _matrix(needs, largest, delta)
         )
-    for client, (rate, count, budget) in enumerate(zip(sampling, steps, budgets, strict=True)):
-        if not np.isfinite(budget):  # the given noise decides, for everything that leaves
+    kinds = np.stack([sampling, steps, budgets], axis=1)
+    different, kind_of = np.unique(kinds, axis=0, return_inverse=True)
+    for kind, (rate, count, budget) in enumerate(different.tolist()):
+        who = kind_of.reshape(-1) == kind
+        if not math.isfinite(budget):  # the given noise decides, for everything that leaves
             assert multiplier is not None
-            plan.multipliers[client] = multiplier
-            plan.matrix_multipliers[client] = multiplier if needs.matrix_share else 0.0
-            plan.mean_multipliers[client] = multiplier if needs.means else 0.0
+            plan.multipliers[who] = multiplier
+            plan.matrix_multipliers[who] = multiplier if needs.matrix_share else 0.0
+            plan.mean_multipliers[who] = multiplier if needs.means else 0.0
             continue
         others = _matrix(needs, budget, delta)
-        plan.matrix_multipliers[client] = others[0][1] if others else 0.0
+        plan.matrix_multipliers[who] = others[0][1] if others else 0.0
         if needs.means:
-            plan.mean_multipliers[client] = math.sqrt(needs.means * turns) / mu_of(budget, delta)
+            plan.mean_multipliers[who] = math.sqrt(needs.means * turns) / mu_of(budget, delta)
         if multiplier is None:
-            plan.multipliers[client] = record_multiplier(budget, delta, float(rate), int(count) * turns, others)
+            plan.multipliers[who] = record_multiplier(budget, delta, rate, int(count) * turns, others)
         elif by_sampling:
-            plan.multipliers[client] = multiplier
-            plan.sampling[client] = record_rate(budget, delta, multiplier, int(count) * turns, float(rate), others)
+            plan.multipliers[who] = multiplier
+            plan.sampling[who] = record_rate(budget, delta, multiplier, int(count) * turns, rate, others)
         else:
-            plan.multipliers[client] = multiplier
-            plan.turns[client] = affordable(budget, delta, (float(rate), multiplier, int(count)), turns, others)
+            plan.multipliers[who] = multiplier
+            plan.turns[who] = affordable(budget, delta, (rate, multiplier, int(count)), turns, others)
     return plan
 
 
