@@ -605,7 +605,7 @@ def killed(mutant: Mutant) -> bool:
     """Whether the tests fail on a copy of the project with one replacement."""
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "project"
-        ignored = shutil.ignore_patterns(".venv", ".git", ".sordino", ".bench", "*.egg-info", ".*_cache", "__pycache__")
+        ignored = shutil.ignore_patterns(".*", "*.egg-info", "__pycache__")
         shutil.copytree(ROOT, copy, ignore=ignored)
         target = copy / "sordino" / mutant.file
         target.write_text(target.read_text().replace(mutant.before, mutant.after, 1))
