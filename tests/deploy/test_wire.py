@@ -187,7 +187,7 @@ def framed(head: bytes, body: bytes) -> bytes:
     "head",
     [
         "[" * 100_000,
-        '["table",[["a",1],["a",2]]]',
+        '["table",[["a",1],["a",["array",0]]]]',
         '["table",[["a",NaN]]]',
         '["table",[["a",1e999]]]',
         '["table",["ab"]]',
