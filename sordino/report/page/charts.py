@@ -80,29 +80,45 @@ def lines(
 
 
 def strip(given: Mapping[str, Sequence[tuple[str, float]]], title: str, x_title: str) -> Markup:
-    """A row for each group, with a mark for each of its members: (name, share between 0 and 1). A line is the mean."""
-    row, top = 34, 6
+    """A row for each group, with a mark for each of its members: (name, share between 0 and 1); a triangle is the mean.
+
+    Members of nearly the same share are stacked.
+    """
+    row, top = 46, 4
     height = top + row * len(given) + 32
     low = min((value for members in given.values() for _, value in members), default=0.0)
-    x = Scale(math.floor(10 * low) / 10 if low < 1 else 0.0, 1.0, 12, WIDTH - 14)
+    x = Scale(math.floor(10 * low) / 10 if low < 1 else 0.0, 1.0, 14, WIDTH - 18)
     drawn = []
     for tick in x.ticks():
         at = f"{x(tick):.1f}"
         drawn.append(f'<line class="grid" x1="{at}" x2="{at}" y1="{top}" y2="{height - 30}"/>')
         drawn.append(_text(x(tick), height - 18, percent(tick), "tick"))
     for place, (name, members) in enumerate(given.items()):
-        upper = top + row * place
-        drawn.append(f'<text class="name" x="12" y="{upper + 10}">{escape(name)}</text>')
-        for who, value in members:
-            drawn.append(
-                f'<line class="mark s{place % COLOURS}" x1="{x(value):.1f}" x2="{x(value):.1f}" y1="{upper + 14}" '
-                f'y2="{upper + 30}"><title>{escape(who)}: {percent(value)}</title></line>'
-            )
+        ground = top + row * (place + 1) - 2
+        drawn.append(_text(14, ground - row + 14, name, "name", "start"))
+        drawn += _stacked(members, x, ground, f"s{place % COLOURS}")
         if members:
             mean = x(float(np.mean([value for _, value in members])))
-            drawn.append(f'<path class="mean" d="M{mean:.1f} {upper + 13}l-4 -5h8z"/>')
+            drawn.append(f'<path class="mean" d="M{mean:.1f} {ground - 27}l-4 -6h8z"/>')
     drawn.append(_text(WIDTH / 2, height - 4, x_title, "axis"))
     return _figure(title, "".join(drawn), height, [])
+
+
+def _stacked(members: Sequence[tuple[str, float]], x: Scale, ground: float, colour: str) -> list[str]:
+    """Marks of a row, those at nearly the same place above each other."""
+    piles: dict[int, list[tuple[str, float]]] = {}
+    for who, value in members:
+        piles.setdefault(round(x(value) / 5), []).append((who, value))
+    step = min(7.0, 27 / max(map(len, piles.values()), default=1))
+    drawn = []
+    for pile in piles.values():
+        for level, (who, value) in enumerate(pile):
+            size = f'width="4" height="{0.85 * step:.2f}"'
+            drawn.append(
+                f'<rect class="mark {colour}" x="{x(value) - 2:.1f}" y="{ground - step * (level + 1):.1f}" {size}>'
+                f"<title>{escape(who)}: {percent(value)}</title></rect>"
+            )
+    return drawn
 
 
 def gains(given: Sequence[tuple[str, float]], title: str, x_title: str) -> Markup:

@@ -122,7 +122,7 @@ def clusters(run: RunTold) -> list[Markup]:
     for picture in run.pictures:
         data = base64.b64encode(picture.read_bytes()).decode()
         image = Markup('<img alt="{}" src="data:image/png;base64,{}">').format(picture.stem, data)
-        figure = Markup('<figure class="chart"><figcaption>{}</figcaption>{}</figure>')
+        figure = Markup('<figure class="chart whole"><figcaption>{}</figcaption>{}</figure>')
         found.append(figure.format(picture.stem.capitalize(), image))
     return found
 

@@ -43,11 +43,21 @@ def _context(told: Told) -> dict[str, Any]:
         "labels": pictures.labels(first),
         "groups": [_group(group) for group in told.groups],
         "audits": [audit_context(document) for document in told.audits],
-        "not_covered": list(dict.fromkeys(one for row in told.comparison.rows for one in row["not_covered"])),
-        "notes": list(dict.fromkeys(one for row in told.comparison.rows for one in row["notes"])),
+        "not_covered": _sentences(told, "not_covered"),
+        "notes": _sentences(told, "notes"),
         "together": told.comparison.together("outsider") if len(told.groups) == 1 else [],
         "store": str(told.store),
     }
+
+
+def _sentences(told: Told, key: str) -> list[str]:
+    """Sentences of all methods, each once, with the methods that it is about where it is not about all."""
+    found: dict[str, list[str]] = {}
+    for row in told.comparison.rows:
+        for sentence in row[key]:
+            found.setdefault(sentence, []).append(row["method"])
+    everybody = len(told.comparison.rows)
+    return [one if len(whose) == everybody else f"{', '.join(whose)}: {one}" for one, whose in found.items()]
 
 
 def _tiles(told: Told) -> list[tuple[str, str]]:
@@ -62,7 +72,11 @@ def _tiles(told: Told) -> list[tuple[str, str]]:
         tiles.append(("epsilon for the server", epsilon(row["epsilon"]["server"])))
     tested = {"personal": "mean accuracy of personal models", "personal_worst": "accuracy of the worst client"}
     reached = [(what, percent(accuracy[name]["mean"])) for name, what in tested.items() if accuracy[name] is not None]
-    return [*reached, *tiles, ("sent by a client in all", f"{sent / 1e6:,.3g} MB")]
+    return [
+        *reached,
+        *tiles,
+        ("sent by a client in all", f"{sent / 1e6:,.1f} MB" if sent > 1e6 else f"{sent / 1e3:,.1f} kB"),
+    ]
 
 
 def _figures(row: dict[str, Any]) -> dict[str, Any]:

@@ -83,6 +83,10 @@ def observers(run: RunTold) -> list[dict[str, str]]:
 
 def protected(run: RunTold) -> str:
     """What its epsilons protect."""
+    if all(value == 0 for value in run.summary["epsilon"].values()):
+        return "Nothing left the clients."
+    if all(value is None for value in run.summary["epsilon"].values()):
+        return "Nothing is protected: something left the clients without noise."
     if run.summary["unit"] == "client":
         delta = f"{run.summary['delta']:.3g}"
         return f"One whole client is protected, at delta = {delta}, against a world in which it contributes nothing."
