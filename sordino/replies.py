@@ -11,6 +11,7 @@ from sordino.errors import unknown
 from sordino.privacy.gate import Gate
 from sordino.privacy.ledger import Ledger, Row
 from sordino.privacy.release import Public, Releases
+from sordino.transcript import Exchange, Reading
 from sordino.transport import Answer
 
 
@@ -27,12 +28,19 @@ class Answers:
     """What came back: bounded and noised rows, centred on zero. Reading single messages is charged."""
 
     def __init__(
-        self, releases: Releases, rows: Mapping[str, Row], answer: Answer, gate: Gate, public: Public, books: Charges
+        self,
+        releases: Releases,
+        rows: Mapping[str, Row],
+        answer: Answer,
+        gate: Gate,
+        public: Public,
+        books: Charges,
+        noted: Exchange | None = None,
     ) -> None:
-        """`rows` are the ledger's rows of the releases."""
+        """`rows` are the ledger's rows of the releases; what is read is written into `noted`."""
         self.who = public.clients
         self._releases, self._rows, self._values = releases, rows, answer.values
-        self._gate, self._public, self._books = gate, public, books
+        self._gate, self._public, self._books, self._noted = gate, public, books, noted
 
     def has(self, release: str) -> bool:
         return release in self._values
@@ -41,15 +49,23 @@ class Answers:
         values = self._of(release)
         if not self._releases[release].summed:
             self._expose(release)
-        return self._gate.mean(self._releases[release], values, self._public) + self._releases[release].centre()
+        mean = self._gate.mean(self._releases[release], values, self._public) + self._releases[release].centre()
+        return self._handed_out(release, "mean", mean)
 
     def rows(self, release: str) -> Tensor:
         values = self._of(release)
         self._expose(release)
-        return self._gate.read(self._releases[release], values, self._public) + self._releases[release].centre()
+        rows = self._gate.read(self._releases[release], values, self._public) + self._releases[release].centre()
+        return self._handed_out(release, "rows", rows)
 
     def deviation(self, release: str) -> Tensor:
         return self._releases[release].deviation(self._gate.allowance, self._public)
+
+    def _handed_out(self, release: str, how: Reading, value: Tensor) -> Tensor:
+        """What the script reads, after it has been written down."""
+        if self._noted is not None:
+            self._noted.read[release, how] = value.clone()
+        return value
 
     def _of(self, release: str) -> Tensor:
         if release not in self._values:

@@ -29,6 +29,7 @@ from sordino.privacy.release import Public, Releases, due
 from sordino.privacy.views import View
 from sordino.replies import Answers
 from sordino.schedule import Schedule, Turns
+from sordino.transcript import Transcript
 from sordino.transport import Answer, Transport
 
 SAVE_SECONDS = 5.0
@@ -124,12 +125,14 @@ class Server:
         ground: Ground,
         evaluate_every: int = 1,
         watch: Watch | None = None,
+        transcript: Transcript | None = None,
     ) -> None:
+        """`transcript` is where everything that passes is written down, where somebody wants that."""
         self.schedule, self.budget, self.layout = schedule, budget, ground.layout
         self.features, self.classes = ground.features, ground.classes
         self._closed = 0
         self._method, self._gate, self._transport, self._books, self._ground = method, gate, transport, books, ground
-        self._evaluate_every, self._watch = evaluate_every, watch
+        self._evaluate_every, self._watch, self._transcript = evaluate_every, watch, transcript
         self._steps = method.steps()
         self._state_names = sorted(method.public_memory(torch.zeros(ground.layout.size), ground.layout))
         plan = gate.allowance.records
@@ -194,7 +197,8 @@ class Server:
         answer = self._transport.ask(question, self._evaluates(opened.number))
         opened.answers.append((clients, answer))
         charged = {row.release: row for row in rows}
-        return Answers(releases, charged, answer, self._gate, public, self._books)
+        noted = None if self._transcript is None else self._transcript.note(question, releases, public, answer)
+        return Answers(releases, charged, answer, self._gate, public, self._books, noted)
 
     def deviation(self, step: Callable[..., Result], release: str, message: Message) -> Tensor:
         releases, who = due(self._steps[self._known_step(step)], self._opened.number), self.sample()

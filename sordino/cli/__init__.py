@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 import typer
 
 from sordino.cli.advise import advise
+from sordino.cli.audit import audit
 from sordino.cli.curve import curve_commands
 from sordino.cli.data import data_commands
 from sordino.cli.plan import methods, plan
@@ -27,7 +28,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (run, resume, compare, plan, advise, methods, runs, report):
+for command in (run, resume, compare, plan, advise, audit, methods, runs, report):
     app.command()(command)
 app.add_typer(data_commands, name="data")
 app.add_typer(curve_commands, name="curve")

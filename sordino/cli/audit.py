@@ -1,0 +1,122 @@
+"""The command that attacks every epsilon which the program prints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sordino.cli.options import (
+    AllowVacuous,
+    Clients,
+    Data,
+    DataDir,
+    Delta,
+    Epsilon,
+    File,
+    Json,
+    Label,
+    Labels,
+    MethodName,
+    Model,
+    NoiseMultiplier,
+    Participation,
+    Partition,
+    ProtectFrom,
+    Rounds,
+    Seed,
+    Set,
+    StoreFolder,
+    Variant,
+    experiment_from,
+)
+
+REFUTED = 1
+"""The exit code where something that is claimed is false."""
+
+
+def audit(
+    experiment: File = None,
+    method: MethodName = None,
+    variant: Variant = None,
+    data: Data = None,
+    data_dir: DataDir = None,
+    label: Label = None,
+    labels: Labels = None,
+    partition: Partition = None,
+    clients: Clients = None,
+    model: Model = None,
+    rounds: Rounds = None,
+    participation: Participation = None,
+    epsilon: Epsilon = None,
+    delta: Delta = None,
+    noise_multiplier: NoiseMultiplier = None,
+    protect_from: ProtectFrom = None,
+    allow_vacuous_delta: AllowVacuous = False,
+    seed: Seed = None,
+    store: StoreFolder = None,
+    set: Set = None,
+    trials: Annotated[
+        int, typer.Option(help="How often one client, or one record, is looked for.", min=1000, max=10_000_000)
+    ] = 100_000,
+    tiers: Annotated[
+        str, typer.Option(help="Which attacks: 0 conformance, 1 mechanism, 2 one real run, 3 side channels.")
+    ] = "0,1,2,3",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the findings there too, as JSON with pictures.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Attack what a method claims, through the code that really runs; exit code 1 where a claim is false."""
+    chosen = experiment_from(experiment, locals())
+    from sordino.privacy.audit.whole import audit as attack
+
+    wanted = _tiers(tiers)
+    report = attack(chosen, trials, wanted, tell=lambda sentence: _tell(sentence, as_json))
+    document = report.asdict(pictures=True)
+    place = _stored(document, output, chosen.store)
+    if as_json:
+        typer.echo(json.dumps(report.asdict()))
+    else:
+        from rich.console import Console
+
+        from sordino.report.audits import audit_report
+
+        console = Console(markup=False)
+        console.print(audit_report(report), highlight=False)
+        console.print(f"Findings, with numbers for pictures: {place}", style="dim", highlight=False)
+    if report.refuted:
+        raise typer.Exit(REFUTED)
+
+
+def _tell(sentence: str, quiet: bool) -> None:
+    """Progress, for people."""
+    if not quiet:
+        typer.echo(sentence, err=True)
+
+
+def _tiers(text: str) -> list[int]:
+    from sordino.errors import UserError
+    from sordino.privacy.audit.whole import ALL_TIERS
+
+    parts = [part.strip() for part in text.split(",")]
+    known = {str(tier): tier for tier in ALL_TIERS}
+    if not set(parts) <= known.keys():
+        raise UserError(f"--tiers wants some of {', '.join(known)}, separated by commas, not {text!r}.")
+    return sorted({known[part] for part in parts})
+
+
+def _stored(document: dict[str, Any], output: Path | None, store: Path) -> Path:
+    """Write an audit's findings: into the store, or where the user wants them."""
+    from sordino.errors import writing
+
+    place = output
+    if place is None:
+        folder, name = store / "audits", f"{document['method'].rpartition(':')[2]}-{document['variant']}"
+        taken = len(list(folder.glob(f"{name}-*.json"))) if folder.is_dir() else 0
+        place = folder / f"{name}-{taken + 1}.json"
+    with writing(place):
+        place.write_text(json.dumps(document))
+    return place

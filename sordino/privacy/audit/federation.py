@@ -1,0 +1,249 @@
+"""A run as it really is, with everything that leaves written down: what the audit attacks.
+
+Server, clients, gate, mechanism and ledger are those of every run, over the simulator in one process; nothing is stored
+and nothing is evaluated. The noise is that of an experiment of the same name in another identity, so that an audit
+never uses a draw of a run.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from sordino.client import Clients, Question
+from sordino.experiment.prepare import Prepared
+from sordino.experiment.run import clients_of
+from sordino.message import digest
+from sordino.method import Message, Method
+from sordino.privacy.audit.watching import Watching, WatchingSource
+from sordino.privacy.gate import Gate
+from sordino.privacy.ledger import Ledger, Row
+from sordino.privacy.noise import Seeded
+from sordino.server import Restored, RoundReport, Server
+from sordino.simulator.engine import Engine
+from sordino.simulator.memory import Memory
+from sordino.simulator.simulation import Simulation
+from sordino.simulator.workers import Workers
+from sordino.threads import single_threaded
+from sordino.transcript import Exchange, Transcript
+from sordino.transport import Answer, Transport
+
+
+class StoppedHere(Exception):  # noqa: N818
+    """A run is stopped on purpose."""
+
+
+@dataclass
+class MemoryBooks:
+    """Books that are kept in memory, for a run that nobody will take up."""
+
+    ledger: Ledger
+    restored: Restored | None = None
+    stop_after: int | None = None
+    """The round after which the run is stopped."""
+
+    def charge(self, rows: Sequence[Row]) -> None:
+        """The ledger has them already."""
+
+    def note(self, report: RoundReport, accuracies: Mapping[int, Sequence[float]]) -> None:
+        if report.round == self.stop_after:
+            raise StoppedHere
+
+    def check(self, state: dict[str, Any]) -> None:
+        """Nothing is saved."""
+
+    def save(self, now: Restored) -> None:
+        """Nothing is saved."""
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """A transport on which nothing is evaluated."""
+
+    of: Simulation
+
+    def ask(self, question: Question, evaluate: bool) -> Answer:
+        return self.of.ask(question, evaluate=False)
+
+    def public_states(self, clients: Sequence[int], names: Collection[str]) -> dict[str, Tensor]:
+        return self.of.public_states(clients, names)
+
+    def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
+        return np.full(len(clients), np.nan)
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A run of which everything is known."""
+
+    prepared: Prepared
+    gate: Gate
+    mechanism: Watching
+    source: WatchingSource
+    clients: Clients
+    transcript: Transcript
+    ledger: Ledger
+    state: dict[str, Any]
+    """What the server ended with."""
+    resumed_at: int | None = None
+    """The first question after a resume."""
+
+    @property
+    def method(self) -> Method:
+        """The method with its choices made."""
+        return self.prepared.method
+
+    def exchanges_of(self, client: int) -> list[Exchange]:
+        """The questions that a client answered."""
+        return [one for one in self.transcript.exchanges if client in one.question.clients]
+
+
+def other_noise(prepared: Prepared, number: int) -> Seeded:
+    """A source whose noise no run and no other audit has."""
+    return Seeded(prepared.experiment.seed, f"audit {number} of {prepared.identity}")
+
+
+def record(
+    prepared: Prepared,
+    number: int = 0,
+    stop_after: int | None = None,
+    around: Callable[[Transport], Transport] | None = None,
+) -> Recorded:
+    """Run a prepared experiment and write everything down; `number` names its noise.
+
+    With `stop_after` the run is stopped after that round and taken up again, as one that was killed is. `around` puts
+    something between the server and its clients.
+    """
+    method, layout = prepared.method, prepared.learner.layout
+    mechanism, source = Watching(prepared.mechanism), WatchingSource(other_noise(prepared, number))
+    gate = Gate(prepared.allowance, source, mechanism)
+    clients, transcript = clients_of(prepared, gate), Transcript()
+    books = MemoryBooks(Ledger(prepared.schedule.clients, method.unit), stop_after=stop_after)
+    blank = method.memory(prepared.initial) | method.public_memory(prepared.initial, layout)
+    resumed_at = None
+    with tempfile.TemporaryDirectory() as folder, single_threaded():
+        memory = Memory(Path(folder) / "memory", blank, prepared.schedule.clients)
+        transport: Transport = Unseen(Simulation(Workers(Engine(clients, memory), 1)))
+        transport = transport if around is None else around(transport)
+        try:
+            server = _server(prepared, gate, transport, books, transcript)
+            try:
+                method.run(server, prepared.initial)
+            except StoppedHere:
+                now = server.end().now
+                resumed_at = now.questions
+                books = MemoryBooks(books.ledger, restored=now)
+                server = _server(prepared, gate, transport, books, transcript)
+                method.run(server, prepared.initial)
+            state = server.end().now.state
+        finally:
+            memory.close()
+    return Recorded(prepared, gate, mechanism, source, clients, transcript, books.ledger, state, resumed_at)
+
+
+def _server(prepared: Prepared, gate: Gate, transport: Transport, books: MemoryBooks, transcript: Transcript) -> Server:
+    every = prepared.schedule.rounds  # nothing is evaluated in between
+    return Server(
+        prepared.method,
+        prepared.schedule,
+        prepared.budget,
+        gate,
+        transport,
+        books,
+        prepared.ground,
+        every,
+        transcript=transcript,
+    )
+
+
+class HiddenChannelError(AssertionError):
+    """A script's messages are no function of what it read."""
+
+
+class Replay(Server):
+    """The federation once more, from its transcript alone: what was read is handed out again, and nothing else."""
+
+    def __init__(self, recorded: Recorded) -> None:
+        prepared = recorded.prepared
+        books = MemoryBooks(Ledger(prepared.schedule.clients, prepared.method.unit))
+        super().__init__(
+            prepared.method,
+            prepared.schedule,
+            prepared.budget,
+            replace(recorded.gate, mechanism=recorded.mechanism.of, source=recorded.source.of),
+            _Nobody(),
+            books,
+            prepared.ground,
+            prepared.schedule.rounds,
+        )
+        self._left = list(recorded.transcript.exchanges)
+
+    def ask(self, who: Sequence[int], step: Any, message: Message) -> Any:
+        asked = self._left.pop(0) if self._left else None
+        name = getattr(step, "__name__", str(step))
+        if asked is None or (asked.question.step, list(asked.question.clients)) != (name, [int(one) for one in who]):
+            raise HiddenChannelError(f"whom it asks in {name} does not follow from what it has read")
+        if digest(asked.question.message) != digest(message):
+            raise HiddenChannelError(
+                f"what it tells clients in round {asked.question.round + 1} does not follow from what it has read"
+            )
+        return _Handed(asked, self)
+
+
+@dataclass(frozen=True)
+class _Handed:
+    """What was read of an exchange, once more."""
+
+    _exchange: Exchange
+    _server: Any
+
+    @property
+    def who(self) -> Sequence[int]:
+        return self._exchange.public.clients
+
+    def has(self, release: str) -> bool:
+        return release in self._exchange.answer.values
+
+    def mean(self, release: str) -> Tensor:
+        return self._exchange.read[release, "mean"].clone()
+
+    def rows(self, release: str) -> Tensor:
+        return self._exchange.read[release, "rows"].clone()
+
+    def deviation(self, release: str) -> Tensor:
+        exchange = self._exchange
+        return exchange.releases[release].deviation(self._server._gate.allowance, exchange.public)
+
+
+class _Nobody:
+    """A transport to no client."""
+
+    def ask(self, question: Question, evaluate: bool) -> Answer:
+        raise HiddenChannelError("it asks clients behind the federation's back")
+
+    def public_states(self, clients: Sequence[int], names: Collection[str]) -> dict[str, Tensor]:
+        return {}
+
+    def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
+        return np.full(len(clients), np.nan)
+
+
+def check_replay(recorded: Recorded) -> str | None:
+    """Run the method's script once more on what it read: what it then does otherwise, in words; None if nothing.
+
+    A script that learned of clients in another way than by reading says something else when only that is handed out.
+    """
+    try:
+        with single_threaded():
+            recorded.method.run(Replay(recorded), recorded.prepared.initial)
+    except HiddenChannelError as found:
+        return str(found)
+    except Exception as error:  # whatever the script stumbles over when only what it read is there
+        return f"it cannot be repeated from what it has read ({type(error).__name__}: {error})"
+    return None

@@ -1,0 +1,94 @@
+"""A whole audit: the tiers one after the other, and what they say of each observer's epsilon."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+
+from sordino.experiment.config import DEFAULT_EPSILON, Experiment
+from sordino.experiment.prepare import Prepared, prepare
+from sordino.method import Method
+from sordino.privacy.audit import canaries, channels, conformance, one_run, records
+from sordino.privacy.audit.federation import Recorded, record
+from sordino.privacy.audit.findings import Attack, Report, ViewReport
+from sordino.privacy.views import VIEWS, View
+
+TRIALS = 100_000
+ALL_TIERS = (0, 1, 2, 3)
+COPIES = {"client": 2000, "record": 400}
+"""How many copies of one client are looked at for side channels."""
+Tell = Callable[[str], None]
+
+
+def audit(
+    experiment: Experiment,
+    trials: int = TRIALS,
+    tiers: Collection[int] = ALL_TIERS,
+    tell: Tell = lambda sentence: None,
+) -> Report:
+    """Attack what an experiment's method claims; nothing is written, and no client's budget is spent."""
+    return audited(prepare(experiment), trials, tiers, tell)
+
+
+def audited(
+    prepared: Prepared,
+    trials: int = TRIALS,
+    tiers: Collection[int] = ALL_TIERS,
+    tell: Tell = lambda sentence: None,
+) -> Report:
+    """The audit of an experiment that is ready to start."""
+    begun = time.monotonic()
+    method, delta = prepared.method, prepared.budget.delta
+    tell("a run in which everything that leaves is written down")
+    first = record(prepared)
+    truths = first.ledger.epsilon(delta)
+    published = published_claim(prepared)
+    views = {
+        view: ViewReport(truths[view]) if published is None else ViewReport(published, truths[view]) for view in VIEWS
+    }
+    report = Report(prepared.experiment.method, method.variant, method.unit, delta, views)
+    if 0 in tiers:
+        tell("tier 0: noise, bounds, coins and prices")
+        half = max(0, prepared.schedule.rounds // 2 - 1)
+        second = record(prepared, number=2, stop_after=half)
+        report.findings += conformance.findings([first, second])
+    if 1 in tiers and method.is_private():
+        tell("tier 1: is one client, or one record, there?")
+        report.trials = _mechanism(first, trials, views)
+    if 2 in tiers and method.is_private():
+        tell("tier 2: canaries in one real run")
+        found, told = one_run.attacks(prepared)
+        report.findings += told
+        _add(found, views)
+    if 3 in tiers and method.steps():
+        tell("tier 3: side channels")
+        _add(channels.attacks(first, COPIES[method.unit]), views)
+    report.seconds = time.monotonic() - begun
+    return report
+
+
+def _mechanism(first: Recorded, trials: int, views: dict[View, ViewReport]) -> int:
+    """Tier 1; how many trials were made."""
+    if first.method.unit == "client":
+        trials = canaries.affordable(first, trials)
+        found = canaries.attacks(first, trials)
+    else:
+        found = records.attacks(first, trials, {view: one.claimed for view, one in views.items()})
+    _add(found, views)
+    return trials
+
+
+def _add(found: Sequence[Attack], views: dict[View, ViewReport]) -> None:
+    for attack in found:
+        views[attack.view].attacks.append(attack)
+
+
+def published_claim(prepared: Prepared) -> float | None:
+    """The epsilon that a paper prints for its mechanism; None where there is no paper's mechanism to look at."""
+    method, experiment = prepared.method, prepared.experiment
+    accounts = type(method).published_multiplier is not Method.published_multiplier
+    if method.variant != "paper" or not (accounts or "paper" in method.caveats):
+        return None
+    if experiment.noise_multiplier is not None:
+        return None
+    return experiment.epsilon or DEFAULT_EPSILON

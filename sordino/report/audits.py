@@ -1,0 +1,47 @@
+"""What an audit found, for the terminal."""
+
+from __future__ import annotations
+
+import math
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from sordino.privacy.audit.findings import Report, ViewReport
+from sordino.report.tables import epsilon_text
+
+
+def rounded_down(figure: float) -> str:
+    """A lower bound of epsilon for people, never above the truth."""
+    return f"{math.floor(figure * 100 + 1e-9) / 100:.2f}"
+
+
+def audit_report(report: Report) -> RenderableType:
+    """The verdict for each observer, and why."""
+    head = f"{report.method} ({report.variant}), protecting one {report.unit}, delta = {report.delta:.3g}"
+    table = Table("observer", "claimed", "attacked", "verdict", box=None, padding=(0, 2, 0, 0))
+    table.columns[1].justify = table.columns[2].justify = "right"
+    for name, view in report.views.items():
+        verdict = Text("REFUTED", style="bold red") if report.refutes(name) else Text("consistent")
+        table.add_row(name, f"<= {epsilon_text(view.claimed)}", f">= {rounded_down(view.bound)}", verdict)
+    parts: list[RenderableType] = [Text(head, style="bold"), "", table, ""]
+    parts += [Text(sentence) for sentence in _sentences(report)]
+    for finding in report.findings:
+        style = "red" if finding.refuted else "yellow"
+        parts.append(Text(f"Tier {finding.tier}, {finding.name}: {finding.sentence}", style=style))
+    parts.append(Text(f"{report.trials:,} trials, {report.seconds:.1f} s", style="dim"))
+    return Group(*parts)
+
+
+def _sentences(report: Report) -> list[str]:
+    return [_sentence(name, view, report.refutes(name)) for name, view in report.views.items()]
+
+
+def _sentence(name: str, view: ViewReport, refuted: bool) -> str:
+    """What the audit says of one observer, and by which attack."""
+    said = f"{name}: audit at 95 %: epsilon >= {rounded_down(view.bound)}; claimed <= {epsilon_text(view.claimed)}"
+    by = "" if view.best is None else f" ({view.best.name})"
+    if view.true is not None:
+        said += f" as published, <= {epsilon_text(view.true)} by the ledger"
+    return f"{said}; {'REFUTED at 99.9 %' if refuted else 'consistent'}{by}."
