@@ -2,6 +2,7 @@
 # make test         install, then lint, type-check and test
 # make test-slow    the statistical and learning checks that take longer
 # make mutants      break the privacy code in many ways and see that the tests notice
+# make audit        attack what every method claims, in each variant, at three epsilons: a table, under twenty minutes
 # make faults       kill runs, damage stores, fuzz input, fill disks and see that no promise breaks, a quarter of an hour
 # make bench        speed against bare PyTorch loops and what was aimed at, about a quarter of an hour
 # make bench-scale  how time and memory grow with clients, rounds and parameters
@@ -13,7 +14,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-slow mutants faults bench bench-scale bench-peers readme format clean
+.PHONY: demo test test-slow mutants audit faults bench bench-scale bench-peers readme format clean
 
 demo: $(INSTALLED)
 	$(BIN)/sordino compare experiments/demo.toml --methods "local,dp-fedavg,feddpa,dp-fedavg[personal=blend]" --seeds 2 --store .sordino/demo
@@ -29,6 +30,9 @@ test-slow: $(INSTALLED)
 
 mutants: $(INSTALLED)
 	$(BIN)/python tests/mutants.py
+
+audit: $(INSTALLED)
+	PYTHONPATH=tests $(BIN)/python tests/audits.py
 
 faults: $(INSTALLED)
 	PYTHONPATH=tests $(BIN)/python -m faults

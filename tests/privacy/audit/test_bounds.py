@@ -56,7 +56,7 @@ def test_the_model_free_bound_by_hand() -> None:
 def test_the_chosen_threshold_is_not_counted() -> None:
     """What decides about the threshold is left out of the count."""
     scores = Scores.of(np.full(100, 3.0), np.zeros(100))
-    assert (len(scores.inside), len(scores.outside)) == (90, 90)
+    assert (len(scores.inside), len(scores.outside)) == (50, 50)
     assert 0 < scores.threshold < 3
 
 
