@@ -571,6 +571,53 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
+    "privacy/audit/bounds.py": (
+        "tests/privacy/audit/test_bounds.py",
+        [
+            ("rates as they came", "float(beta.isf(risk, errors + 1, trials - errors))", "errors / trials"),
+            ("one risk for two rates", "risk = (1 - confidence) / 2", "risk = 1 - confidence"),
+            ("half of delta", "2 * canaries * delta", "canaries * delta"),
+            ("all guesses are right", "(1 - confidence) * right / canaries", "(1 - confidence) * guesses / canaries"),
+            ("the mean without its error", "low = mu - float(", "low = mu - 0 * float("),
+        ],
+    ),
+    "privacy/audit/findings.py": (
+        "tests/privacy/audit/test_bounds.py",
+        [("what chose the threshold counts", "cls(inside[first[0] :], outside[first[1] :]", "cls(inside, outside")],
+    ),
+    "privacy/audit/canaries.py": (
+        "tests/privacy/audit/test_false_claims.py",
+        [
+            ("a canary within its bound", "LOUD = 3.0", "LOUD = 1.0"),
+            ("a canary in one tensor", "edges |= set(", "edges.copy().update("),
+            ("a canary whose sign stays", "-1.0 if count % 2 else 1.0", "1.0"),
+            ("no release is attacked alone", "if len(names) > 1 else {}", "if False else {}"),
+            ("everybody sees what the server sees", "if sees is None:", 'sees = "rows"\n            if sees is None:'),
+        ],
+    ),
+    "privacy/audit/conformance.py": (
+        "tests/privacy/audit/test_false_claims.py",
+        [
+            ("too little noise is overlooked", "if chi2.cdf(total * (1 + 2e-5), count) < RISK:", "if False:"),
+            ("long draws are not compared", "if worst > min(limit, 0.95)", "if False"),
+            ("coins are not looked at", "    if not tosses:", "    if tosses:"),
+            ("a missing row is overlooked", "            if missing:", "            if False:"),
+            ("gradients are not counted", "if count > counted.get(key, 0)}", "if False}"),
+            ("prices are not compared", "if row is not None and _price", "if row is None and _price"),
+            ("the script is not repeated", "told = check_replay(runs[0])", "told = None"),
+        ],
+    ),
+    "privacy/audit/records.py": (
+        "tests/privacy/audit/test_false_claims.py",
+        [
+            ("a canary record within its threshold", "max(LONG, LOUD * 2 * float(clip))", "float(clip) / 2"),
+            ("gradients that passed are not counted", "[kind] += 1", "[kind] = 1"),
+        ],
+    ),
+    "transcript.py": (
+        "tests/privacy/audit/test_false_claims.py",
+        [("single messages that are read reach nobody", ' or (release, "rows") in self.read', "")],
+    ),
     "server.py": (
         "tests/test_own_methods.py tests/test_server.py",
         [

@@ -20,6 +20,8 @@ from sordino.privacy.accountant import epsilon_of, mu_of
 LARGEST = 1e4
 """No bound is looked for above this epsilon."""
 TOLERANCE = 1e-7
+NOTHING = 1e-9
+"""The least epsilon that is looked for."""
 
 
 def at_most(errors: int, trials: int, risk: float) -> float:
@@ -87,7 +89,9 @@ def one_run(canaries: int, guesses: int, right: int, delta: float, confidence: f
     return _largest_refuted(lambda epsilon: one_run_p_value(epsilon, delta, canaries, guesses, right) <= 1 - confidence)
 
 
-def one_run_gaussian(canaries: int, guesses: int, right: int, delta: float, confidence: float) -> float:
+def one_run_gaussian(
+    canaries: int, guesses: int, right: int, delta: float, confidence: float, above: float = NOTHING
+) -> float:
     """The same where the mechanism's trade-off curve is a Gaussian's (Mahloujifar, Melis, Chaudhuri 2024, Algorithm 3):
     larger, because the whole curve is used and not one point of it."""
 
@@ -105,7 +109,7 @@ def one_run_gaussian(canaries: int, guesses: int, right: int, delta: float, conf
             wrong = grown
         return correct + wrong > guesses / canaries
 
-    return _largest_refuted(refuted) if right else 0.0
+    return _largest_refuted(refuted, above) if right else 0.0
 
 
 def best_one_run(
@@ -113,7 +117,7 @@ def best_one_run(
     outside: np.ndarray,
     delta: float,
     confidence: float,
-    bound: Callable[[int, int, int, float, float], float],
+    bound: Callable[[int, int, int, float, float, float], float],
     thresholds: int = 20,
 ) -> float:
     """The best of several thresholds, each at a confidence that lets all of them hold at once."""
@@ -124,7 +128,7 @@ def best_one_run(
         threshold = float(np.quantile(everybody, 1 - share))
         right, wrong = int((inside > threshold).sum()), int((outside > threshold).sum())
         if right > wrong:
-            best = max(best, bound(canaries, right + wrong, right, delta, 1 - risk))
+            best = max(best, bound(canaries, right + wrong, right, delta, 1 - risk, max(best, NOTHING)))
     return best
 
 
@@ -142,11 +146,11 @@ def mean_difference(inside: np.ndarray, outside: np.ndarray, delta: float, confi
     return epsilon_of(max(0.0, mu), delta), epsilon_of(max(0.0, low), delta)
 
 
-def _largest_refuted(refuted: Callable[[float], bool]) -> float:
+def _largest_refuted(refuted: Callable[[float], bool], above: float) -> float:
     """The largest epsilon of which `refuted` says so, to within a ten-millionth: it says no from some point on."""
-    if not refuted(1e-9):
+    if not refuted(above):
         return 0.0
-    low, high = 1e-9, 1.0
+    low, high = above, 2 * above + 1.0
     while refuted(high):
         low, high = high, 2 * high
         if high > LARGEST:

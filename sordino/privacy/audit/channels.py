@@ -43,6 +43,9 @@ COIN = "a canary's coin"
 LOUD = 1e6
 """An entry that no threshold lets pass as it is."""
 FEW = 8
+"""The entries of a shorter message are looked at one by one."""
+NUDGED = 1.25
+"""How many times larger thresholds are that shall show in the noise."""
 QUESTIONS = 6
 """How many of the recorded questions the copies answer."""
 
@@ -62,21 +65,38 @@ def attacks(recorded: Recorded, copies: int, number: int = 3, risk: float = 1 - 
     of_records = recorded.method.unit == "record"
     target = records.target_of(recorded) if of_records else canaries.target_of(recorded)
     exchanges = recorded.exchanges_of(target)[:QUESTIONS]
-    coins = np.arange(copies) % 2 == 0
-    fields = list(_fields(recorded, target, exchanges, coins, number))
-    delta, found = recorded.prepared.budget.delta, []
-    for view in VIEWS:
-        mine = [one for one in fields if exchanges[one.exchange].sees(one.release, view) == "rows"]
-        if mine:
-            found.append(_best(mine, coins, view, delta, risk / len(VIEWS)))
+    coins, delta = np.arange(copies) % 2 == 0, recorded.prepared.budget.delta
+    ways = [("side channel", 1.0)]
+    if follows_data(recorded, exchanges):
+        ways.append((f"thresholds {NUDGED - 1:.0%} apart, in the noise", NUDGED))
+    found = []
+    for way, nudge in ways:
+        fields = list(_fields(recorded, target, exchanges, coins, number, nudge))
+        for view in VIEWS:
+            mine = [one for one in fields if exchanges[one.exchange].sees(one.release, view) == "rows"]
+            if mine:
+                found.append(_best(way, mine, coins, view, delta, risk / len(VIEWS) / len(ways)))
     return found
 
 
-def _best(fields: list[Field], coins: np.ndarray, view: View, delta: float, risk: float) -> Attack:
+def follows_data(recorded: Recorded, exchanges: list[Exchange]) -> bool:
+    """Whether clients have thresholds of their own, at a method whose clients send something without noise: what
+    thresholds follow from may then be raw data, and the size of the noise tells of them."""
+    bare = any(not release.private for step in recorded.method.steps().values() for release in step.values())
+    return bare and any(_thresholds(exchange) for exchange in exchanges)
+
+
+def _thresholds(exchange: Exchange) -> set[str]:
+    """The names of the thresholds that each client has of its own."""
+    named = {getattr(release, "clip", None) for release in exchange.releases.values()}
+    return {key for key, value in exchange.question.message.items() if key in named and isinstance(value, Each)}
+
+
+def _best(way: str, fields: list[Field], coins: np.ndarray, view: View, delta: float, risk: float) -> Attack:
     """The attack by those fields that told most on the first copies, counted on the others."""
     first = int(PILOT * len(coins))
     ranked = sorted(((_told(f.values[:first], coins[:first]), place) for place, f in enumerate(fields)), reverse=True)
-    best = Attack("side channels", view, 0.0, 0.0)
+    best = Attack(way, view, 0.0, 0.0)
     chosen = ranked[:CHOSEN]
     for _, place in chosen:
         field = fields[place]
@@ -84,7 +104,7 @@ def _best(fields: list[Field], coins: np.ndarray, view: View, delta: float, risk
         said = guesses.model_free(delta, 1 - (1 - SAID) / len(chosen))
         if said > best.bound:
             surely = guesses.model_free(delta, 1 - risk / len(chosen))
-            best = Attack(f"side channel: {field.name}", view, said, surely, said)
+            best = Attack(f"{way}: {field.name}", view, said, surely, said)
     return best
 
 
@@ -115,13 +135,15 @@ def _counted(values: np.ndarray, coins: np.ndarray, first: int) -> Guesses:
 
 
 def _fields(
-    recorded: Recorded, target: int, exchanges: list[Exchange], coins: np.ndarray, number: int
+    recorded: Recorded, target: int, exchanges: list[Exchange], coins: np.ndarray, number: int, nudge: float
 ) -> Iterator[Field]:
-    """Everything that can be looked at of what the copies send."""
-    copies = _Copies(recorded, target, coins, number)
+    """Everything that can be looked at of what the copies send. With a `nudge` all copies hold the same records, and
+    the thresholds of half of them are that many times as large."""
+    copies = _Copies(recorded, target, coins if nudge == 1 else np.zeros_like(coins), number)
+    factors = torch.from_numpy(np.where(coins, nudge, 1.0).astype(np.float32))
     with single_threaded():
         for place, exchange in enumerate(exchanges):
-            sent, lengths = copies.answer(exchange)
+            sent, lengths = copies.answer(exchange, factors)
             for name, rows in sent.items():
                 yield from _of_rows(name, place, rows.double().numpy())
                 yield Field(f"length of the message in round {place + 1}", name, place, lengths)
@@ -146,14 +168,19 @@ class _Copies:
         self._target, self._count = target, count
         together = 1 if of_records else stack_size(prepared.learner.layout.size)
         sides = [np.flatnonzero(side) for side in (coins, ~coins)]  # a group's bytes are those of one side
-        self._groups = [g.tolist() for side in sides for g in np.array_split(side, -(-len(side) // together))]
+        parts = [np.array_split(side, -(-len(side) // together)) for side in sides if len(side)]
+        self._groups = [group.tolist() for part in parts for group in part]
         blank = method.memory(prepared.initial) | method.public_memory(prepared.initial, prepared.learner.layout)
         self._me = {name: value.float().expand(count, *value.shape).clone() for name, value in blank.items()}
         self._me["participations"] = torch.zeros(count)
 
-    def answer(self, exchange: Exchange) -> tuple[dict[str, Tensor], np.ndarray]:
-        """What the copies send in answer to a recorded question, one row each, and how many bytes."""
+    def answer(self, exchange: Exchange, factors: Tensor) -> tuple[dict[str, Tensor], np.ndarray]:
+        """What the copies send in answer to a recorded question, one row each, and how many bytes; their own thresholds
+        are multiplied by `factors`."""
         message = {key: _own(value, self._target, self._count) for key, value in exchange.question.message.items()}
+        for key in _thresholds(exchange):
+            rows = message[key].values
+            message[key] = Each(rows * factors.reshape(-1, *[1] * (rows.dim() - 1)))
         message |= {} if self._coins is None else {COIN: self._coins}
         outcomes = []
         for some in self._groups:
