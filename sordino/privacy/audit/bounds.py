@@ -84,9 +84,13 @@ def one_run_p_value(epsilon: float, delta: float, canaries: int, guesses: int, r
     return min(1.0, tail + 2 * canaries * delta * float(likely.max(initial=0.0)))
 
 
-def one_run(canaries: int, guesses: int, right: int, delta: float, confidence: float) -> float:
-    """The largest epsilon that one run refutes, by `one_run_p_value`."""
-    return _largest_refuted(lambda epsilon: one_run_p_value(epsilon, delta, canaries, guesses, right) <= 1 - confidence)
+def one_run(canaries: int, guesses: int, right: int, delta: float, confidence: float, above: float = NOTHING) -> float:
+    """The largest epsilon that one run refutes, by `one_run_p_value`; 0 where it is not above `above`."""
+
+    def refuted(epsilon: float) -> bool:
+        return one_run_p_value(epsilon, delta, canaries, guesses, right) <= 1 - confidence
+
+    return _largest_refuted(refuted, above)
 
 
 def one_run_gaussian(
