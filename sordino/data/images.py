@@ -25,10 +25,10 @@ def assemble(name: str, classes: int, train: Part, test: Part) -> Dataset:
     return Dataset(name, inputs(name, images), torch.from_numpy(labels), classes, None, (), in_test)
 
 
-def check_labels(path: Path, labels: np.ndarray, classes: int) -> None:
-    """Refuse a file with a label that is not one of 0..classes-1."""
-    if labels.dtype.kind not in REAL or not np.isin(labels, np.arange(classes)).all():
-        raise corrupt(path, f"a label lies outside 0..{classes - 1}")
+def check_labels(path: Path, labels: np.ndarray, classes: int, first: int = 0) -> None:
+    """Refuse a file with a label that is not one of `classes` whole numbers from `first` on."""
+    if labels.dtype.kind not in REAL or not np.isin(labels, np.arange(first, first + classes)).all():
+        raise corrupt(path, f"a label lies outside {first}..{first + classes - 1}")
 
 
 def idx_names(prefix: str, split: str) -> tuple[str, str]:
@@ -42,15 +42,16 @@ def gz_or_not(folder: Path, name: str) -> Path:
     return packed if packed.exists() and not (folder / name).exists() else folder / name
 
 
-def read_idx_part(folder: Path, names: tuple[str, str], classes: int) -> Part:
-    """One split of an idx data set of 28x28 images."""
+def read_idx_part(folder: Path, names: tuple[str, str], classes: int, first: int = 0) -> Part:
+    """One split of an idx data set of 28x28 images, whose lowest stored label is `first`."""
     image_path, label_path = (gz_or_not(folder, name) for name in names)
     images, labels = read_idx(image_path, 3), read_idx(label_path, 1)
     if images.shape[1:] != (28, 28):
         raise corrupt(image_path, f"its images have shape {images.shape[1:]}, not (28, 28)")
     if len(images) != len(labels):
         raise corrupt(label_path, f"it holds {len(labels)} labels for {len(images)} images")
-    check_labels(label_path, labels, classes)
+    check_labels(label_path, labels, classes, first)
+    labels = labels.astype(np.int64) - first
     return images[:, None], labels
 
 
@@ -66,14 +67,42 @@ def read_fashion_mnist(folder: Path) -> Dataset:
     return assemble("fashion-mnist", 10, train, test)
 
 
-def read_emnist(folder: Path) -> Dataset:
-    """EMNIST Balanced, from its four idx files."""
+@dataclass(frozen=True)
+class EmnistSplit:
+    """One of the ways in which EMNIST is published."""
+
+    split: str
+    classes: int
+    records: int
+    first: int = 0
+    """The lowest label in its files."""
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Its four idx files."""
+        prefix = f"emnist-{self.split}-"
+        return (*idx_names(prefix, "train"), *idx_names(prefix, "test"))
+
+
+EMNIST = {
+    "emnist": EmnistSplit("balanced", 47, 131_600),
+    "emnist-letters": EmnistSplit("letters", 26, 145_600, first=1),
+    "emnist-digits": EmnistSplit("digits", 10, 280_000),
+    "emnist-bymerge": EmnistSplit("bymerge", 47, 814_255),
+    "emnist-byclass": EmnistSplit("byclass", 62, 814_255),
+}
+"""The splits of EMNIST by the names of their data sets."""
+
+
+def read_emnist(folder: Path, name: str = "emnist") -> Dataset:
+    """A split of EMNIST, from its four idx files."""
+    known = EMNIST[name]
     parts = []
     for split in ("train", "test"):
-        images, labels = read_idx_part(folder, idx_names("emnist-balanced-", split), 47)
+        images, labels = read_idx_part(folder, idx_names(f"emnist-{known.split}-", split), known.classes, known.first)
         # EMNIST is published with rows and columns exchanged with respect to MNIST.
         parts.append((images.transpose(0, 1, 3, 2), labels))
-    return assemble("emnist", 47, parts[0], parts[1])
+    return assemble(name, known.classes, parts[0], parts[1])
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,12 @@ PIXELS: dict[str, Pixels] = {
     "mnist": Pixels((0.1307,), (0.3081,)),
     # Of the published training images, as given for torchvision's FashionMNIST.
     "fashion-mnist": Pixels((0.2860,), (0.3530,)),
-    # Of the split "balanced", as in Lightning Bolts' `emnist_normalization`.
+    # Of each split, as in Lightning Bolts' `emnist_normalization`.
     "emnist": Pixels((0.175,), (0.333,)),
+    "emnist-letters": Pixels((0.172,), (0.331,)),
+    "emnist-digits": Pixels((0.173,), (0.332,)),
+    "emnist-bymerge": Pixels((0.174,), (0.332,)),
+    "emnist-byclass": Pixels((0.174,), (0.332,)),
     # Of the published training images by channel; the variance is that over all pixels.
     "cifar10": Pixels((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     "cifar100": Pixels((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sordino.data import heart
-from sordino.data.images import CIFAR10, CIFAR100
+from sordino.data.images import CIFAR10, CIFAR100, EMNIST
 
 
 @dataclass(frozen=True)
@@ -62,20 +62,24 @@ HEART = {
     "switzerland": "834a405ccf5b66ab4056bb77794adc8df0b7125186454c0a1d002d33c6c3b314",
     "va": "e7c93d8d0d2acdadfa4c5e8de768e2191e7f618b952e29623f1f0d5949ff6b8f",
 }
-EMNIST_MEMBERS = tuple(
-    f"gzip/emnist-balanced-{split}-{kind}-ubyte.gz"
-    for split in ("train", "test")
-    for kind in ("images-idx3", "labels-idx1")
-)
-
 REMOTES: dict[str, Remote] = {
     # The home of MNIST refuses most downloads; this is the mirror that PyTorch keeps.
     "mnist": Remote("https://ossci-datasets.s3.amazonaws.com/mnist/", idx_files(MNIST)),
     "fashion-mnist": Remote("http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/", idx_files(FASHION_MNIST)),
-    "emnist": Remote(
-        "https://biometrics.nist.gov/cs_links/EMNIST/",
-        (RemoteFile("gzip.zip", digest="md5:58c8d27c78d21e728a6bc7b3cc06412e", extract=EMNIST_MEMBERS),),
-    ),
+    # All splits of EMNIST are in one archive, out of which only one's files are taken.
+    **{
+        name: Remote(
+            "https://biometrics.nist.gov/cs_links/EMNIST/",
+            (
+                RemoteFile(
+                    "gzip.zip",
+                    digest="md5:58c8d27c78d21e728a6bc7b3cc06412e",
+                    extract=tuple(f"gzip/{file}.gz" for file in split.files),
+                ),
+            ),
+        )
+        for name, split in EMNIST.items()
+    },
     "cifar10": Remote(
         "https://www.cs.toronto.edu/~kriz/",
         (RemoteFile(CIFAR10.archive, digest="md5:c32a1d4ab5d03f1284b67883e8d87530", inside=CIFAR10_BATCHES),),

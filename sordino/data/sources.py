@@ -65,10 +65,11 @@ class Source:
     read: Callable[[Path], Dataset]
     system: tuple[Path, ...] = ()
     """Folders of system packages that may hold it."""
+    among: tuple[str, ...] = ()
+    """Other data sets whose folders may hold its files too, as the one archive of all splits of EMNIST does."""
 
 
 MNIST_FILES = (*images.idx_names("", "train"), *images.idx_names("", "t10k"))
-EMNIST_FILES = (*images.idx_names("emnist-balanced-", "train"), *images.idx_names("emnist-balanced-", "test"))
 
 SOURCES: dict[str, Source] = {
     "digits": Source(
@@ -102,16 +103,20 @@ SOURCES: dict[str, Source] = {
         read=images.read_fashion_mnist,
         system=(DEBIAN_FASHION_MNIST,),
     ),
-    "emnist": Source(
-        title="EMNIST Balanced letters and digits",
-        records=131_600,
-        classes=47,
-        shape=(1, 28, 28),
-        home="https://www.nist.gov/itl/products-and-services/emnist-dataset",
-        licence="public domain (NIST)",
-        missing=partial(idx_missing, EMNIST_FILES),
-        read=images.read_emnist,
-    ),
+    **{
+        name: Source(
+            title=f"EMNIST letters and digits, {split.split}",
+            records=split.records,
+            classes=split.classes,
+            shape=(1, 28, 28),
+            home="https://www.nist.gov/itl/products-and-services/emnist-dataset",
+            licence="public domain (NIST)",
+            missing=partial(idx_missing, split.files),
+            read=partial(images.read_emnist, name=name),
+            among=("emnist",),
+        )
+        for name, split in images.EMNIST.items()
+    },
     "cifar10": Source(
         title="CIFAR-10 photographs",
         records=60_000,
@@ -208,7 +213,8 @@ def places(name: str, data_dir: Path | None) -> list[Path]:
     known = source(name)
     if known.missing is nothing_missing:
         return []
-    return [data_folder(data_dir) / name, *known.system]
+    folders = dict.fromkeys((name, *known.among))
+    return [*(data_folder(data_dir) / folder for folder in folders), *known.system]
 
 
 def lacking(known: Source, folder: Path) -> list[str]:

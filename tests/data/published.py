@@ -32,6 +32,10 @@ LOOKS = {
     "mnist": Look((1, 28, 28), 10, (0.1307,), (0.3081,)),
     "fashion-mnist": Look((1, 28, 28), 10, (0.2860,), (0.3530,)),
     "emnist": Look((1, 28, 28), 47, (0.1751,), (0.3332,)),
+    "emnist-letters": Look((1, 28, 28), 26, (0.1722,), (0.3309,)),
+    "emnist-digits": Look((1, 28, 28), 10, (0.1733,), (0.3317,)),
+    "emnist-bymerge": Look((1, 28, 28), 47, (0.1736,), (0.3317,)),
+    "emnist-byclass": Look((1, 28, 28), 62, (0.1736,), (0.3317,)),
     "cifar10": Look((3, 32, 32), 10, (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     "cifar100": Look((3, 32, 32), 100, (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
     "svhn": Look((3, 32, 32), 10, (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)),
@@ -64,12 +68,14 @@ def parts(look: Look, most: int | None) -> Parts:
     return images(look, train, rng, prototypes), images(look, test, rng, prototypes)
 
 
-def write_idx_files(folder: Path, both: Parts, prefix: str = "", test_name: str = "t10k", turned: bool = False) -> None:
-    """The four idx files of MNIST, Fashion-MNIST or EMNIST."""
+def write_idx_files(
+    folder: Path, both: Parts, prefix: str = "", test_name: str = "t10k", turned: bool = False, first: int = 0
+) -> None:
+    """The four idx files of MNIST, Fashion-MNIST or EMNIST, whose lowest label is `first`."""
     for split, (pixels, labels) in zip(("train", test_name), both, strict=True):
         stored = pixels[:, 0].transpose(0, 2, 1) if turned else pixels[:, 0]
         (folder / f"{prefix}{split}-images-idx3-ubyte").write_bytes(idx_bytes(stored))
-        (folder / f"{prefix}{split}-labels-idx1-ubyte").write_bytes(idx_bytes(labels))
+        (folder / f"{prefix}{split}-labels-idx1-ubyte").write_bytes(idx_bytes(labels + first))
 
 
 def cifar_bytes(pixels: np.ndarray, labels: np.ndarray, coarse: bool) -> bytes:
@@ -138,6 +144,11 @@ WRITERS: dict[str, Callable[[Path, Parts], None]] = {
     "mnist": write_idx_files,
     "fashion-mnist": write_idx_files,
     "emnist": partial(write_idx_files, prefix="emnist-balanced-", test_name="test", turned=True),
+    "emnist-letters": partial(write_idx_files, prefix="emnist-letters-", test_name="test", turned=True, first=1),
+    **{
+        f"emnist-{split}": partial(write_idx_files, prefix=f"emnist-{split}-", test_name="test", turned=True)
+        for split in ("digits", "bymerge", "byclass")
+    },
     "cifar10": write_cifar10,
     "cifar100": write_cifar100,
     "svhn": write_svhn,
