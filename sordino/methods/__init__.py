@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from importlib.metadata import entry_points
+import functools
+from importlib.metadata import EntryPoint, entry_points
 
 from sordino import dotted
 from sordino.errors import UserError, unknown
@@ -11,18 +12,23 @@ from sordino.method import Method
 
 def names() -> list[str]:
     """The names of all installed methods."""
-    return [point.name for point in entry_points(group="sordino.methods")]
+    return list(_points())
+
+
+@functools.cache
+def _points() -> dict[str, EntryPoint]:
+    """The entry points by name. Looking for them goes through all installed packages, so it is done once."""
+    return {point.name: point for point in entry_points(group="sordino.methods")}
 
 
 def find(name: str) -> type[Method]:
     """The method called `name`: an installed one, or a class by its dotted name `package.module:Class`."""
     if dotted.is_dotted(name):
         return _dotted(name)
-    for point in entry_points(group="sordino.methods"):
-        if point.name == name:
-            found: type[Method] = point.load()
-            return found
-    raise unknown("method", name, names())
+    if name not in _points():
+        raise unknown("method", name, names())
+    found: type[Method] = _points()[name].load()
+    return found
 
 
 def _dotted(name: str) -> type[Method]:
