@@ -14,11 +14,13 @@ from torch import Tensor
 
 from sordino.client import Clients
 from sordino.data.dataset import Split
+from sordino.evaluation import evaluated
+from sordino.learning.metrics import METRICS
 from sordino.message import Message
 from sordino.parts.blending import FOLDS, LOCAL_PASSES, MEMBERS, folds, mixture, power, sharpened, weights
 
-FIGURES = ("blend", "local")
-"""Accuracies that are measured: of the mixture, and of the models that clients trained alone."""
+FIGURES = ("local", *METRICS)
+"""What is measured: the accuracy of the models that clients trained alone, and the metrics of the mixture."""
 LOCAL, TUNED, OWN, GLOBAL = range(len(MEMBERS))
 TRAINED = 2
 """How many models a client trains for its mixture: a local one and a tuned one."""
@@ -117,15 +119,12 @@ class Blending:
         test = self._clients.data.test
         members = [*models.unbind(1), self._own, *([] if self._global is None else [self._global])]
         said = [self._log_probabilities(rows, test, self._who) for rows in members]
-        found = np.full((len(self._who), len(FIGURES)), np.nan)
-        for place, client in enumerate(self._who):
-            labels = test.part(client)[1]
-            if not len(labels):
-                continue
+        mixed = []
+        for place in range(len(self._who)):
             spoken = torch.stack([rows[place] for rows in said])
-            mixed = mixture(spoken, *(rows[place, : len(spoken)] for rows in (weights, powers)))
-            found[place] = [float((rows.argmax(dim=1) == labels).double().mean()) for rows in (mixed, spoken[LOCAL])]
-        return found
+            mixed.append(mixture(spoken, *(rows[place, : len(spoken)] for rows in (weights, powers))))
+        alone = evaluated(self._clients.data, self._who, said[LOCAL])[:, METRICS.index("accuracy")]
+        return np.column_stack([alone, evaluated(self._clients.data, self._who, mixed)])
 
     def _log_probabilities(self, models: Tensor, records: Split, parts: Sequence[int]) -> list[Tensor]:
         outputs = self._execution.outputs(self._clients, models, records, parts)

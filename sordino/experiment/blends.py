@@ -39,10 +39,10 @@ class Blends:
     files: list[Path]
     """The pieces, in the order of the clients."""
 
-    def accuracy(self, figure: str) -> np.ndarray:
-        """One column of the accuracies, by client number."""
-        found = np.full(len(self.clients), np.nan)
-        found[self.clients] = self.accuracies[:, FIGURES.index(figure)]
+    def figures(self, *names: str) -> np.ndarray:
+        """Columns of the accuracies, one row for each client by its number."""
+        found = np.full((len(self.clients), len(names)), np.nan)
+        found[self.clients] = self.accuracies[:, [FIGURES.index(name) for name in names]]
         return found
 
     def models(self) -> Iterator[Tensor]:

@@ -11,10 +11,15 @@ from torch import Tensor
 
 from sordino.blend import Blending
 from sordino.client import Clients, Question
+from sordino.evaluation import evaluated
 from sordino.execution import stack_size
+from sordino.learning.metrics import METRICS
 from sordino.message import Message
 from sordino.simulator.memory import Memory
 from sordino.transport import Answer
+
+PREDICTED = 2**22
+"""How many class probabilities are looked at together."""
 
 
 @dataclass(frozen=True)
@@ -38,15 +43,11 @@ class Engine:
         self.clients, self.memory = clients, memory
         self.stack = stack_size(clients.learner.layout.size)
 
-    def units(self, who: Sequence[int], step: str | None = None) -> list[list[int]]:
-        """Places in `who` in groups that must be worked on together, those with most records first: for a step of the
-        method, or for what is done without one."""
+    def units(self, who: Sequence[int]) -> list[list[int]]:
+        """Places in `who` in groups that must be worked on together, those with most records first."""
         numbers = np.asarray(who)
         by_size = np.lexsort((numbers, -self.clients.data.train.sizes[numbers]))
-        kinds = np.zeros(len(numbers), dtype=np.int64)
-        if step is not None:
-            kinds = self.clients.kinds(step, numbers, self.memory.participations[numbers])
-        return self.clients.execution.groups(by_size, self.stack, kinds)
+        return self.clients.execution.groups(by_size, self.stack)
 
     def work(self, work: Work) -> Answer:
         """Let clients answer, and let them remember."""
@@ -87,6 +88,24 @@ class Engine:
         if len(taken):
             mine = [clients[int(place)] for place in taken]
             found[taken] = self._accuracies(self.memory.states(mine)["model"].to(device), mine)
+        return found
+
+    def metrics(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
+        """(clients, METRICS) on each client's test records with `model`, or with its own model when that is None.
+
+        A client that has never taken part has no model of its own: `nan`.
+        """
+        found = np.full((len(clients), len(METRICS)), np.nan)
+        there = np.flatnonzero(self.memory.participations[clients]) if model is None else np.arange(len(clients))
+        data = self.clients.data
+        longest = max(1, int(data.test.sizes[clients].max(initial=0)))
+        width = max(1, PREDICTED // (longest * data.classes))
+        for begin in range(0, len(there), width):
+            places = there[begin : begin + width]
+            mine = [clients[int(place)] for place in places]
+            rows = self.memory.states(mine)["model"] if model is None else model.expand(len(mine), -1)
+            said = self.clients.execution.outputs(self.clients, rows.to(self.clients.device), data.test, mine)
+            found[places] = evaluated(data, mine, said)
         return found
 
     def _accuracies(self, models: Tensor, who: Sequence[int]) -> np.ndarray:

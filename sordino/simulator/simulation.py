@@ -35,6 +35,10 @@ class Simulation:
     def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
         return self._workers.accuracies(clients, model)
 
+    def metrics(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
+        """Each client's metrics with `model`, or with its own when that is None."""
+        return self._workers.metrics(clients, model)
+
     def blend(self, clients: Sequence[int], message: Message) -> Answer:
         """What clients predict with in the end, one row each; `message` holds the server's models."""
         return self._workers.blend(clients, message)

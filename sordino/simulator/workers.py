@@ -22,8 +22,9 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -38,6 +39,12 @@ from sordino.transport import Answer
 
 TURN = 8
 """Bytes of the number whose turn it is."""
+Figures = Literal["accuracies", "metrics"]
+EVALUATIONS: dict[Figures, Callable[[Engine, Sequence[int], Tensor | None], np.ndarray]] = {
+    "accuracies": Engine.accuracies,
+    "metrics": Engine.metrics,
+}
+"""What may be measured of models on clients' test records."""
 PARENT_DEATH_SIGNAL = 1
 """Linux's number for the wish to be sent a signal when the parent ends (PR_SET_PDEATHSIG)."""
 
@@ -88,7 +95,7 @@ class Workers:
     def work(self, work: Work) -> Answer:
         """Put a question to clients; rows come back in the order in which it names them."""
         question = work.question
-        units = self.engine.units(question.clients, question.step)
+        units = self.engine.units(question.clients)
 
         def one(number: int) -> Answer:
             return self.engine.work(work.part(units[number]))
@@ -112,15 +119,22 @@ class Workers:
 
     def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
         """Each client's test accuracy with `model`, or with its own when that is None."""
+        return self._evaluated("accuracies", clients, model)
+
+    def metrics(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
+        """Each client's metrics with `model`, or with its own when that is None."""
+        return self._evaluated("metrics", clients, model)
+
+    def _evaluated(self, figures: Figures, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
         size = self.engine.stack
         units = [clients[begin : begin + size] for begin in range(0, len(clients), size)]
 
         def one(number: int) -> np.ndarray:
-            return self.engine.accuracies(units[number], model)
+            return EVALUATIONS[figures](self.engine, units[number], model)
 
         if self._team:
             message = self._share("evaluated", {} if model is None else {"model": model})
-            self._ask("accuracies", (message, units), clients)
+            self._ask(figures, (message, units), clients)
         found = dict(self._own(len(units), one))
         for worker in self._team:
             found |= dict(zip(*self._received(worker, one), strict=True))
@@ -290,7 +304,7 @@ def _serve(engine: Engine, pipe: Connection, others: list[Connection], turn: int
             except BaseException as error:
                 slabs.send(pipe, ("failed", number, traceback.format_exception_only(error)[-1].strip()))
                 continue
-            if kind == "accuracies":
+            if kind in EVALUATIONS:
                 slabs.send(pipe, ("done", (list(done), list(done.values()))))
             else:
                 _answer(pipe, answers, done)
@@ -342,11 +356,11 @@ def _found(shared: Slabs, value: Any) -> Any:
 
 
 def _evaluation(
-    engine: Engine, shared: Slabs, question: dict[str, Any], units: list[Sequence[int]]
+    figures: Figures, engine: Engine, shared: Slabs, question: dict[str, Any], units: list[Sequence[int]]
 ) -> Callable[[int], np.ndarray]:
     """How one unit of clients is evaluated."""
     model = shared[question["model"]] if question else None
-    return lambda number: engine.accuracies(units[number], model)
+    return lambda number: EVALUATIONS[figures](engine, units[number], model)
 
 
 def _blending(
@@ -359,7 +373,8 @@ def _blending(
 
 KINDS: dict[str, Callable[..., Callable[[int], Any]]] = {
     "work": _work,
-    "accuracies": _evaluation,
+    "accuracies": partial(_evaluation, "accuracies"),
+    "metrics": partial(_evaluation, "metrics"),
     "blend": _blending,
 }
 """What a worker may be asked for, each with what makes a function of a unit's number."""
