@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 MOST_NAMES = 30
@@ -16,6 +16,22 @@ class UserError(Exception):
 
     The command line prints it and ends with exit code 2.
     """
+
+
+class ProblemsError(UserError):
+    """Several mistakes at once, each a sentence of its own."""
+
+    def __init__(self, where: str, sentences: Sequence[str]) -> None:
+        self.sentences = list(sentences)
+        super().__init__("\n".join([f"{len(self.sentences)} problems in {where}:", *self.sentences]))
+
+
+def refuse(where: str, sentences: Sequence[str]) -> None:
+    """Raise what is wrong, all of it; nothing where nothing is."""
+    if len(sentences) == 1:
+        raise UserError(sentences[0])
+    if sentences:
+        raise ProblemsError(where, sentences)
 
 
 class WorkerError(UserError):

@@ -9,12 +9,23 @@ from typing import Annotated
 
 import typer
 
+from sordino.cli.options import (
+    DEFAULT_STORE,
+    Categorical,
+    DataDir,
+    Drop,
+    Json,
+    Label,
+    Labels,
+    SchemaFile,
+    StoreFolder,
+    experiment_from,
+)
+
 data_commands = typer.Typer(
     help="Data sets: what is known and where it was looked for; fetch one; look at a partition.",
     invoke_without_command=True,
 )
-DataDir = Annotated[Path | None, typer.Option(help="Where data sets lie. [default: $SORDINO_DATA]")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document for machines.")]
 
 
 @data_commands.callback()
@@ -71,18 +82,20 @@ def show(
     partition: Annotated[str | None, typer.Option(help="iid, dirichlet:0.5, shards:2, labels:20%, natural")] = None,
     clients: Annotated[int | None, typer.Option(help="How many clients.")] = None,
     seed: Annotated[int, typer.Option(help="Of the partition.")] = 0,
-    label: Annotated[str | None, typer.Option(help="The label column of own tabular data.")] = None,
+    label: Label = None,
+    labels: Labels = None,
+    schema: SchemaFile = None,
+    drop: Drop = None,
+    categorical: Categorical = None,
     picture: Annotated[Path | None, typer.Option(help="Draw the label distribution into this file.")] = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Deal a data set to clients and tell what each would hold."""
     from sordino.data import draw, summary
-    from sordino.experiment.config import Experiment
     from sordino.experiment.prepare import deal
 
-    keys = {"data": name, "partition": partition, "clients": clients, "seed": seed}
-    dealt = deal(Experiment.make(keys | {"label": label, "data_dir": data_dir}))
+    dealt = deal(experiment_from(None, {**locals(), "data": name, "set": None}))
     found = summary(dealt)
     if picture is not None:
         draw(dealt, picture)
@@ -101,5 +114,78 @@ def show(
     console = Console(markup=False)
     console.print(table)
     console.print(f"Smallest client: {found.smallest_client}", highlight=False)
+    for note in dealt.notes:
+        console.print(f"Note: {note}", style="yellow", highlight=False)
     if picture is not None:
         console.print(f"Label distribution: {picture}", highlight=False)
+
+
+@data_commands.command()
+def schema(
+    folder: Annotated[Path, typer.Argument(help="A folder with one CSV or Parquet file per client.")],
+    label: Annotated[str, typer.Option(help="The column that is to be predicted.")] = "label",
+    positive: Annotated[str | None, typer.Option(help="The label that is looked for. [default: the rarer one]")] = None,
+    drop: Drop = None,
+    categorical: Categorical = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where the schema goes.")] = Path("schema.toml"),
+    as_json: Json = False,
+) -> None:
+    """Look at own tables and write what their columns seem to be: a file whose questions you answer in it."""
+    from sordino.data.draft import draft
+    from sordino.errors import writing
+
+    made = draft(folder, label, positive, _parts(drop), _parts(categorical))
+    with writing(output):
+        output.write_text(made.text, encoding="utf-8")
+    if as_json:
+        typer.echo(json.dumps({"file": str(output), "questions": made.questions, "schema": made.schema.document()}))
+        return
+    columns = made.schema.columns
+    typer.echo(f"{output}: {len(columns)} columns of {made.files} files, {len(made.schema.features())} features")
+    for question in made.questions:
+        typer.echo(f"- {question}")
+    typer.echo("Read it, put public ranges and values into it, and write public = true where they are.")
+    typer.echo(f"Then: sordino run --data {folder} --schema {output}")
+
+
+@data_commands.command()
+def normalise(
+    folder: Annotated[Path, typer.Argument(help="A folder with one CSV or Parquet file per client.")],
+    schema: Annotated[Path, typer.Option(help="What its columns are; numbers must have ranges.")],
+    epsilon: Annotated[float, typer.Option(help="What it may cost each record.")] = 0.5,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Where the schema with means goes. [default: the same file]")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of the simulated noise.")] = 0,
+    store: StoreFolder = None,
+    as_json: Json = False,
+) -> None:
+    """Private normalisation: release means and deviations of numbers with noise, once, and put them into the schema.
+
+    It is a run in the store: what later runs on the same people cost adds to what it costs.
+    """
+    from sordino.data.draft import EXPLANATION, toml
+    from sordino.data.schema import Schema
+    from sordino.errors import writing
+    from sordino.experiment.moments import normalise as release
+    from sordino.report.tables import epsilon_text
+
+    path = output or schema
+    found = release(folder, Schema.read(schema), epsilon, store or DEFAULT_STORE, seed=seed)
+    run, spent = found.summary["run"], epsilon_text(found.summary["epsilon"]["server"])
+    told = f"mean and deviation were released with noise by the run {run} (epsilon {spent} for each record)"
+    with writing(path):
+        head = [f"What the columns of {folder.name} are.", "", *EXPLANATION]
+        path.write_text(toml(found.schema, head, {name: [told] for name in found.columns}), encoding="utf-8")
+    if as_json:
+        told_to = {"file": str(path), "columns": found.columns, "kept_range": found.kept}
+        typer.echo(json.dumps({**told_to, "run": run, "epsilon": found.summary["epsilon"]}))
+        return
+    typer.echo(f"{path}: means and deviations of {', '.join(found.columns) or 'no column'}")
+    if found.kept:
+        typer.echo(f"Noise drowned {', '.join(found.kept)}: they keep their ranges.")
+    typer.echo(f"The run {run} cost each record an epsilon of {spent}; later runs on the same people add to it.")
+
+
+def _parts(text: str | None) -> list[str]:
+    return [part.strip() for part in text.split(",")] if text else []

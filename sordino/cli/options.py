@@ -37,6 +37,11 @@ BudgetOverRuns = Annotated[
     float | None, typer.Option(help="Refuse a run with which all runs on these people would come to more epsilon.")
 ]
 Labels = Annotated[str | None, typer.Option(help="The labels that own data may have: declared, they are public.")]
+SchemaFile = Annotated[
+    Path | None, typer.Option("--schema", help="What the columns of own tabular data are (`sordino data schema`).")
+]
+Drop = Annotated[str | None, typer.Option(help="Columns of own tabular data to leave out: a,b,c.")]
+Categorical = Annotated[str | None, typer.Option(help="Columns whose values have no order: a,b,c.")]
 AllowVacuous = Annotated[bool, typer.Option(help="Admit a delta that promises nothing, with a warning.")]
 Seed = Annotated[int | None, typer.Option(help="Of partition, initial model, batches, simulated noise.")]
 WorkerCount = Annotated[int | None, typer.Option("--workers", help="Processes. [default: one per core]")]
@@ -49,8 +54,10 @@ def experiment_from(file: Path | None, given: dict[str, Any], methods: Sequence[
 
     keys = {key: value for key, value in given.items() if key in Experiment.model_fields}
     keys["set"] = dict(setting(text) for text in given.get("set") or [])
-    if keys.get("labels"):
-        keys["labels"] = [label.strip() for label in keys["labels"].split(",")]
+    for key in ("labels", "drop", "categorical"):
+        if keys.get(key):
+            keys[key] = [part.strip() for part in keys[key].split(",")]
+    keys["schema"] = given.get("schema")
     if not keys.get("allow_vacuous_delta"):
         keys["allow_vacuous_delta"] = None
     if file is None:

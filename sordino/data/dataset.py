@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from sordino.data.meaning import Meaning
+
 
 @dataclass(frozen=True)
 class Dataset:
@@ -32,6 +34,10 @@ class Dataset:
     about the same people."""
     disclosed: tuple[str, ...] = ()
     """What was read from the records that no epsilon covers, in sentences."""
+    known: Meaning | None = None
+    """What its numbers stand for, where that is known."""
+    notes: tuple[str, ...] = ()
+    """What the user should know of how it was read, in sentences."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +125,15 @@ class FederatedData:
     """SHA-256 of all records before they were dealt: runs with the same one are about the same people."""
     disclosed: list[str] = field(default_factory=list)
     """What was read from the records that no epsilon covers, in sentences."""
+    known: Meaning | None = None
+    """What its numbers stand for, where that is known."""
+    notes: list[str] = field(default_factory=list)
+    """What the user should know of how it was read, in sentences."""
+
+    @functools.cached_property
+    def meaning(self) -> Meaning:
+        """What classes and features are called; classes that have no names are called by their numbers."""
+        return self.known or Meaning.numbered(self.classes)
 
     @functools.cached_property
     def train(self) -> Split:

@@ -145,6 +145,8 @@ def build(
         fingerprint=fingerprint(outline, shared),
         people=dataset.people,
         disclosed=list(dataset.disclosed),
+        known=dataset.known,
+        notes=list(dataset.notes),
     )
 
 

@@ -33,7 +33,7 @@ def quote(text: object) -> str:
 
 def corrupt(path: Path, why: str) -> UserError:
     """The error for a file whose contents are not what its format promises."""
-    return UserError(f"The file {path} is damaged: {why}. Delete it and get it again.")
+    return UserError(f"The file {path} is damaged: {why}. Get it again, or put it right.")
 
 
 @contextmanager

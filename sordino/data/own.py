@@ -1,7 +1,8 @@
 """A user's own data: a folder with one CSV, Parquet or NPZ file per client, named after the client.
 
-Features are float32 as they stand in the files. Nothing is normalised by statistics of the data: a mean over
-all clients would carry information from one client to another outside any guarantee.
+A schema says what the columns of tables are. Without one, features are float32 as they stand in the files. Nothing is
+normalised by statistics of the data: a mean over all clients would carry information from one client to another
+outside any guarantee.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import difflib
 import hashlib
 import math
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,63 +19,159 @@ import numpy as np
 import torch
 
 from sordino.data.dataset import Dataset
+from sordino.data.encoding import Encoded, Encoding
 from sordino.data.formats import quote, read_npz
-from sordino.data.tables import Table, read_csv, read_parquet
-from sordino.errors import UserError, quoted
+from sordino.data.kinds import check_class_labels, plain_schema, sorted_labels, unscaled
+from sordino.data.meaning import Meaning
+from sordino.data.schema import Schema, canonical
+from sordino.data.tables import Table, finite, read_table
+from sordino.errors import UserError, quoted, refuse
 
 DEFAULT_LABEL = "label"
 KINDS = (".csv", ".parquet", ".npz")
-
-
-@dataclass(frozen=True)
-class ClientFile:
-    """One client's file as read: features, labels as text, and which records are test records."""
-
-    path: Path
-    columns: tuple[str, ...] | None
-    """Names of the features in order; None for arrays."""
-    x: np.ndarray
-    labels: list[str]
-    test: np.ndarray | None
-
-
 UNDECLARED = (
     "The labels that occur were read from the clients' data: a rare one shows in the model's width. Declare them with "
     "the key `labels`."
 )
 
 
-def read_own(
-    folder: Path, label: str | None, shape: tuple[int, ...] | None, labels: tuple[str | int, ...] | None = None
-) -> Dataset:
+@dataclass(frozen=True)
+class Reading:
+    """How a user's own files are read."""
+
+    label: str | None = None
+    """The label column of tables."""
+    labels: tuple[str | int, ...] | None = None
+    """The labels that may occur, in the order of the classes."""
+    shape: tuple[int, ...] | None = None
+    """The shape that each record is brought into."""
+    schema: Schema | None = None
+    """What the columns of tables are."""
+    drop: tuple[str, ...] = ()
+    """Without a schema: columns of tables that are left out."""
+    categorical: tuple[str, ...] = ()
+    """Without a schema: columns of tables whose values have no order; those that occur are read from the records."""
+
+    def given(self) -> list[str]:
+        """The names of what is not as usual."""
+        return [name for name, value in vars(self).items() if value]
+
+
+@dataclass(frozen=True)
+class ClientFile:
+    """One client's records: features, labels as text, and which records are test records."""
+
+    path: Path
+    x: np.ndarray
+    labels: list[str]
+    test: np.ndarray | None
+
+
+def read_own(folder: Path, how: Reading) -> Dataset:
     """The records of every file of a folder; the owner of a record is the file it stands in.
 
-    Labels, text or whole numbers, become 0..classes-1 in the order of `labels`, or, where those that may occur are not
-    declared, in sorted order over all files. `shape`, when given, is the shape each record is brought into.
+    Labels, text or whole numbers, become 0..classes-1 in the declared order, or, where those that may occur are not
+    declared, in sorted order over all files. Whatever is wrong in any of the files is told at once.
     """
-    files: list[ClientFile] = []
-    for path in client_paths(folder):
-        first = files[0] if files else None
-        files.append(read_file(path, label or DEFAULT_LABEL, first.columns if first else None))
-        check_agreement(files[0], files[-1])
-    if labels is None:
-        numbers, classes = number_labels([label for file in files for label in file.labels])
-    else:
-        numbers, classes = declared_labels(files, [str(one) for one in labels]), len(labels)
-    x = np.concatenate([file.x for file in files])
-    if shape is not None:
-        x = reshape(x, shape, folder)
+    check_reading(how)
+    paths, notes = client_paths(folder)
+    problems: list[str] = []
+    tables: list[Table] = []
+    arrays: list[ClientFile] = []
+    for path in paths:
+        try:
+            if path.suffix.lower() == ".npz":
+                arrays.append(read_arrays(path))
+            else:
+                tables.append(read_table(path, how.schema.format_of(path.stem) if how.schema else None))
+        except UserError as error:
+            problems.append(str(error))
+    if how.schema is None and tables:
+        problems += check_columns(tables, how.label or DEFAULT_LABEL)
+    refuse(str(folder), problems)
+    schema = how.schema
+    if schema is None and tables:
+        schema = plain_schema(tables, how.label or DEFAULT_LABEL, how.labels, how.drop, how.categorical)
+    files, more = _encoded(tables, schema, how, folder) if schema is not None else ([], [])
+    together = sorted([*files, *arrays], key=lambda file: paths.index(file.path))
+    check_agreement(together)
+    names = class_names(together, schema, how)
+    x = np.concatenate([file.x for file in together])
+    if schema is not None:
+        notes += more + unscaled(schema, x, folder)
+    undeclared = how.labels is None and how.schema is None
+    tests = [file.test for file in together]
     return Dataset(
         name=folder.resolve().name,
-        x=torch.from_numpy(x),
-        y=torch.from_numpy(numbers),
-        classes=classes,
-        owner=np.repeat(np.arange(len(files)), [len(file.labels) for file in files]),
-        owner_names=tuple(file.path.stem for file in files),
-        test=None if files[0].test is None else np.concatenate([file.test for file in files if file.test is not None]),
-        disclosed=() if labels is not None else (UNDECLARED,),
-        people=people_of([file.path for file in files]),
+        x=torch.from_numpy(x if how.shape is None else reshape(x, how.shape, folder)),
+        y=torch.from_numpy(numbered(together, names)),
+        classes=len(names),
+        owner=np.repeat(np.arange(len(together)), [len(file.labels) for file in together]),
+        owner_names=tuple(file.path.stem for file in together),
+        test=None if tests[0] is None else np.concatenate([test for test in tests if test is not None]),
+        disclosed=((UNDECLARED,) if undeclared else ()) + (() if schema is None else schema.disclosed()),
+        people=people_of(paths),
+        known=Meaning.of_classes(names, None if schema is None else schema.label.positive, schema),
+        notes=tuple(notes),
     )
+
+
+def check_reading(how: Reading) -> None:
+    """Refuse wishes that contradict each other."""
+    if how.labels is not None and (
+        len(how.labels) < 2 or len({canonical(str(one)) for one in how.labels}) < len(how.labels)
+    ):
+        raise UserError(f"labels = {quoted([str(one) for one in how.labels])}: declare at least two, each once.")
+    if how.schema is None:
+        return
+    if how.drop or how.categorical or how.labels is not None:
+        raise UserError("A schema says which columns are dropped or categories and which labels there are: change it.")
+    if how.label is not None and how.label != how.schema.label_name:
+        raise UserError(f"label = {how.label!r}, but the schema's label is {how.schema.label_name!r}: leave one out.")
+
+
+def read_client(path: Path, schema: Schema) -> Encoded:
+    """One client's table; what is wrong in it is told at once."""
+    found = Encoding(read_table(path, schema.format_of(path.stem)), schema).result("train")
+    refuse(str(path), found.problems)
+    return found
+
+
+def _encoded(tables: Sequence[Table], schema: Schema, how: Reading, folder: Path) -> tuple[list[ClientFile], list[str]]:
+    """The records of all tables, and what to tell of them."""
+    declared_in = "`labels`" if how.schema is None else "the schema"
+    found = [Encoding(table, schema, declared_in).result("train") for table in tables]
+    refuse(str(folder), [problem for one in found for problem in one.problems])
+    files = [
+        ClientFile(table.path, one.x[one.kept], [schema.label.values[place] for place in one.labels[one.kept]], None)
+        for table, one in zip(tables, found, strict=True)
+    ]
+    return files, [note for one in found for note in one.notes]
+
+
+def class_names(files: Sequence[ClientFile], schema: Schema | None, how: Reading) -> tuple[str, ...]:
+    """The names of the classes: as declared, or those that occur."""
+    if how.labels is not None:
+        return tuple(str(one) for one in how.labels)
+    if how.schema is not None:
+        return how.schema.label.values
+    occurring = [label for file in files for label in file.labels]
+    check_class_labels(occurring, how.label or DEFAULT_LABEL)
+    return sorted_labels(occurring)
+
+
+def numbered(files: Sequence[ClientFile], names: tuple[str, ...]) -> np.ndarray:
+    """The number of each record's label; those that are not among `names` are refused."""
+    places = {canonical(name): place for place, name in enumerate(names)}
+    lacking = {file.path: label for file in files for label in file.labels if canonical(label) not in places}
+    refuse(
+        "the labels",
+        [
+            f"The file {path} has a record with the label '{quote(label)}', which `labels` lacks."
+            for path, label in lacking.items()
+        ],
+    )
+    return np.array([places[canonical(label)] for file in files for label in file.labels], dtype=np.int64)
 
 
 def people_of(paths: list[Path]) -> str:
@@ -84,34 +182,22 @@ def people_of(paths: list[Path]) -> str:
     return made.hexdigest()
 
 
-def declared_labels(files: list[ClientFile], labels: list[str]) -> np.ndarray:
-    """The number of each record's label among the declared ones; a label that is not declared raises."""
-    if len(labels) < 2 or len(set(labels)) < len(labels):
-        raise UserError(f"labels = {quoted(labels)}: declare at least two, each once.")
-    places = {label: place for place, label in enumerate(labels)}
-    for file in files:
-        for label in file.labels:
-            if label not in places:
-                raise UserError(
-                    f"The file {file.path} has a record with the label {quote(label)!r}, which `labels` lacks."
-                )
-    return np.array([places[label] for file in files for label in file.labels], dtype=np.int64)
-
-
-def client_paths(folder: Path) -> list[Path]:
-    """The client files of a folder, in order of name. Hidden files and other kinds are not client files."""
+def client_paths(folder: Path) -> tuple[list[Path], list[str]]:
+    """The client files of a folder, in order of name, and what else in it is not read. Hidden files do not count."""
     if not os.path.isdir(folder):
         raise UserError(
             f"There is no folder {quote(folder)}; name a folder with one CSV, Parquet or NPZ file per client."
         )
     try:
-        inside = sorted(folder.iterdir())
+        inside = sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except OSError as error:
         raise UserError(f"The folder {folder} cannot be read: {error.strerror}.") from error
-    paths = [path for path in inside if path.suffix.lower() in KINDS and not path.name.startswith(".")]
+    paths = [path for path in inside if path.suffix.lower() in KINDS and not path.is_dir()]
+    others = [f"{path.name}/" if path.is_dir() else path.name for path in inside if path not in paths]
     if not paths:
+        beside = f" (there is {quote(', '.join(others))})" if others else ""
         raise UserError(
-            f"The folder {folder} holds no {', '.join(KINDS)} file; put one file per client in it, "
+            f"The folder {folder} holds no {', '.join(KINDS)} file{beside}; put one file per client in it, "
             "named after the client."
         )
     by_stem: dict[str, Path] = {}
@@ -122,39 +208,34 @@ def client_paths(folder: Path) -> list[Path]:
                 f"Two files in {folder} are named after the client {path.stem!r}: {other.name} and "
                 f"{path.name}; keep one."
             )
-    return paths
+    notes = [f"Not read, because clients are files beside each other in {folder}: {quote(', '.join(others))}."]
+    return paths, notes if others else []
 
 
-def read_file(path: Path, label: str, order: tuple[str, ...] | None) -> ClientFile:
-    """One client's file; `order` is the order of columns of the first table, when there is one."""
-    if path.suffix.lower() == ".npz":
-        return read_arrays(path)
-    table = read_csv(path) if path.suffix.lower() == ".csv" else read_parquet(path)
-    if label not in table.columns:
-        near = difflib.get_close_matches(label, table.columns, n=max(1, len(table.columns)), cutoff=0.0)
-        raise UserError(
-            f"The file {path} has no column {label!r} for the label; its columns are: {quote(', '.join(near))}. "
-            "Name the right one with --label."
+def check_columns(tables: Sequence[Table], label: str) -> list[str]:
+    """What keeps tables from being read without a schema: no label, nothing besides it, or other columns."""
+    problems = []
+    unlabelled = [table for table in tables if label not in table.columns]
+    if unlabelled:
+        first, more = unlabelled[0], len(unlabelled) - 1
+        near = difflib.get_close_matches(label, first.columns, n=1)
+        hint = f"Did you mean --label {quote(near[0])}?" if near else "Name the right one with --label."
+        files = f"The file {first.path} has" if not more else f"The file {first.path} and {more} more have"
+        problems.append(
+            f"{files} no column {label!r} for the label; its columns are: {quote(', '.join(first.columns))}. {hint}"
         )
-    names = tuple(name for name in table.columns if name != label)
-    if not names:
-        raise UserError(f"The file {path} has no column besides the label {label!r}; add feature columns.")
-    if order is not None and set(order) == set(names):
-        names = order
-    x = np.stack([table.numbers(name) for name in names], axis=1)
-    return ClientFile(path, names, x, [label_text(value, table, label) for value in table.columns[label]], None)
-
-
-def label_text(value: object, table: Table, label: str) -> str:
-    """A label as text, so that 1, 1.0 and "1" are one label in every kind of file."""
-    text = "" if value is None else str(value).strip()
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.inf
-    if not text or math.isnan(number):
-        raise UserError(f"The file {table.path} has a missing value in its label column {label!r}; fill or drop it.")
-    return str(int(number)) if number.is_integer() else text
+    for table in tables:
+        if label in table.columns and len(table.columns) == 1:
+            problems.append(f"The file {table.path} has no column besides the label {label!r}; add feature columns.")
+        names = dict.fromkeys((*tables[0].columns, *table.columns))
+        differing = [name for name in names if (name in tables[0].columns) != (name in table.columns)]
+        if differing and label in table.columns:
+            are = "is" if len(differing) == 1 else "are"
+            problems.append(
+                f"The files {tables[0].path} and {table.path} do not have the same columns: "
+                f"{quote(', '.join(map(repr, differing)))} {are} in one of them only; give every client the same ones."
+            )
+    return problems
 
 
 def read_arrays(path: Path) -> ClientFile:
@@ -169,7 +250,6 @@ def read_arrays(path: Path) -> ClientFile:
     if ("x_test" in arrays) != ("y_test" in arrays):
         raise UserError(f"The file {path} has only one of x_test and y_test; give both or neither.")
     parts = [("x", "y")] + ([("x_test", "y_test")] if "x_test" in arrays else [])
-    table = Table(path, {})
     features, labels = [], []
     for x_name, y_name in parts:
         x, y = arrays[x_name], arrays[y_name].reshape(-1)
@@ -178,40 +258,34 @@ def read_arrays(path: Path) -> ClientFile:
                 f"The file {path} has {x_name} of shape {x.shape} and {len(y)} labels in {y_name}; "
                 "give one row of features per label."
             )
-        features.append(table.finite(x_name, x))
-        labels += [label_text(value, table, y_name) for value in y.tolist()]
+        features.append(finite(path, x_name, x))
+        labels += [array_label(value, path, y_name) for value in y.tolist()]
     if len({part.shape[1:] for part in features}) > 1:
         raise UserError(f"The file {path} has records of another shape in x_test than in x; make them equal.")
     test = np.arange(len(labels)) >= len(features[0]) if len(parts) == 2 else None
-    return ClientFile(path, None, np.concatenate(features), labels, test)
+    return ClientFile(path, np.concatenate(features), labels, test)
 
 
-def check_agreement(first: ClientFile, file: ClientFile) -> None:
-    """Refuse a file that differs from the first in columns, shape or in having a test split."""
-    if first.columns is not None and file.columns is not None and first.columns != file.columns:
-        differing = sorted(set(first.columns) ^ set(file.columns))
-        raise UserError(
-            f"The files {first.path} and {file.path} do not have the same columns: {differing[0]!r} is in "
-            "one of them only; give every client the same columns."
-        )
-    if first.x.shape[1:] != file.x.shape[1:]:
-        raise UserError(
-            f"The records of {file.path} have shape {file.x.shape[1:]}, those of {first.path} "
-            f"{first.x.shape[1:]}; give every client records of the same shape."
-        )
-    if (first.test is None) != (file.test is None):
-        without = first if first.test is None else file
-        raise UserError(f"The file {without.path} has no x_test and y_test, but others have; give all or none.")
+def array_label(value: object, path: Path, name: str) -> str:
+    """A label of an array as text, so that 1, 1.0 and "1" are one label in every kind of file."""
+    text = "" if value is None else canonical(str(value))
+    if text in ("", "nan"):
+        raise UserError(f"The file {path} has a missing value in its label column {name!r}; fill or drop it.")
+    return text
 
 
-def number_labels(labels: list[str]) -> tuple[np.ndarray, int]:
-    """Labels as 0..classes-1 in sorted order: by value when all are whole numbers, else by text."""
-    try:
-        values = sorted(set(labels), key=int)
-    except ValueError:
-        values = sorted(set(labels))
-    numbers = {value: number for number, value in enumerate(values)}
-    return np.array([numbers[label] for label in labels], dtype=np.int64), len(values)
+def check_agreement(files: Sequence[ClientFile]) -> None:
+    """Refuse files that differ from the first in shape or in having a test split."""
+    first = files[0]
+    for file in files:
+        if first.x.shape[1:] != file.x.shape[1:]:
+            raise UserError(
+                f"The records of {file.path} have shape {file.x.shape[1:]}, those of {first.path} "
+                f"{first.x.shape[1:]}; give every client records of the same shape."
+            )
+        if (first.test is None) != (file.test is None):
+            without = first if first.test is None else file
+            raise UserError(f"The file {without.path} has no x_test and y_test, but others have; give all or none.")
 
 
 def reshape(x: np.ndarray, shape: tuple[int, ...], folder: Path) -> np.ndarray:

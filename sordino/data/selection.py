@@ -11,6 +11,7 @@ import torch
 
 from sordino.data.dataset import Dataset
 from sordino.data.federate import random_stream
+from sordino.data.own import Reading
 from sordino.data.sources import load
 from sordino.errors import UserError
 
@@ -26,9 +27,7 @@ class PublicChoice:
     name: str | None
     """A data set, a folder, or `holdout:0.1`; None for what is usual."""
     data_dir: Path | None
-    label: str | None
-    shape: tuple[int, ...] | None
-    labels: tuple[str | int, ...] | None
+    how: Reading
     test: Literal["own", "official"]
     seed: int
 
@@ -50,7 +49,7 @@ def set_aside(dataset: Dataset, choice: PublicChoice) -> tuple[Dataset, Dataset]
     if held_out:
         return _held_out(dataset, _share(choice.name), choice.seed)
     assert choice.name is not None
-    other = load(choice.name, choice.data_dir, choice.label, choice.shape, choice.labels)
+    other = load(choice.name, choice.data_dir, choice.how)
     if _shared(dataset, other) >= MOSTLY:
         raise UserError(
             f"The public data {choice.name!r} are the clients' own: public records must belong to none of them."

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from sordino.data import femnist, heart, images
 from sordino.data.dataset import Dataset
 from sordino.data.federate import fingerprint
 from sordino.data.formats import quote
-from sordino.data.own import read_own
+from sordino.data.own import Reading, read_own
 from sordino.errors import UserError, unknown
 
 DEBIAN_FASHION_MNIST = Path("/usr/share/datasets/fashion-mnist")
@@ -248,33 +249,20 @@ def catalogue(data_dir: Path | None = None) -> list[Entry]:
     return entries
 
 
-def load(
-    data: str,
-    data_dir: Path | None = None,
-    label: str | None = None,
-    shape: tuple[int, ...] | None = None,
-    labels: tuple[str | int, ...] | None = None,
-) -> Dataset:
+def load(data: str, data_dir: Path | None = None, how: Reading | None = None, **keys: Any) -> Dataset:
     """The data set of a known name, or the records of a folder with one file per client.
 
-    `label` (the label column), `shape` (of one record) and `labels` (that may occur) are for a folder of the user's own
-    files only.
+    `how`, or the keys of one, is for a folder of the user's own files only.
     """
-    found = _read(data, data_dir, label, shape, labels)
+    found = _read(data, data_dir, how or Reading(**keys))
     return found if found.people else replace(found, people=fingerprint([], [found.x]))
 
 
-def _read(
-    data: str,
-    data_dir: Path | None,
-    label: str | None,
-    shape: tuple[int, ...] | None,
-    labels: tuple[str | int, ...] | None,
-) -> Dataset:
+def _read(data: str, data_dir: Path | None, how: Reading) -> Dataset:
     if data not in SOURCES and (os.sep in data or "/" in data or os.path.isdir(at_home(data))):
-        return read_own(at_home(data), label, shape, labels)
+        return read_own(at_home(data), how)
     known = source(data)
-    given = [name for name, value in (("label", label), ("shape", shape), ("labels", labels)) if value is not None]
+    given = how.given()
     if given:
         raise UserError(
             f"{given[0]!r} was given for the known data set {data!r}, which has its own; "

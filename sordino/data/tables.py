@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from sordino.data.formats import corrupt, quote, reading
+from sordino.data.schema import Format
 from sordino.errors import UserError
 
 REAL = "biuf"
@@ -23,42 +25,33 @@ class Table:
 
     path: Path
     columns: dict[str, list[Any]]
+    lines: tuple[int, ...]
+    """The line of the file, or the number of the row, in which each record stands."""
 
-    def numbers(self, name: str) -> np.ndarray:
-        """One column as float32."""
-        values = self.columns[name]
-        if any(value is None or (isinstance(value, str) and not value.strip()) for value in values):
-            raise self.missing(name)
-        numbers = self.finite(name, values)
-        if numbers.ndim != 1:
-            raise self.not_numeric(name, "its cells are lists")
-        return numbers
+    def texts(self, name: str) -> list[str]:
+        """A column's cells as text; nothing where there is no value."""
+        return [_text(value) for value in self.columns[name]]
 
-    def finite(self, name: str, values: Any) -> np.ndarray:
-        """Values as float32, refused when they are no numbers, missing or infinite."""
-        if isinstance(values, np.ndarray) and values.dtype.kind not in REAL:
-            raise self.not_numeric(name, f"its type is {values.dtype}")
-        with np.errstate(over="ignore"):
-            try:
-                numbers = np.array(values, dtype=np.float64)
-            except (ValueError, TypeError, OverflowError) as error:
-                raise self.not_numeric(name, error) from error
-            narrow = numbers.astype(np.float32)
-        if np.isnan(numbers).any():
-            raise self.missing(name)
-        if np.isinf(narrow).any():
-            raise UserError(f"The column {name!r} of {self.path} has an infinite value; replace it or drop its row.")
-        return narrow
 
-    def not_numeric(self, name: str, why: object) -> UserError:
-        """The error for values that are no numbers."""
-        return UserError(
-            f"The column {name!r} of {self.path} is not numeric ({quote(why)}); give numbers, or leave it out."
+def _text(value: Any) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    return str(int(value)) if isinstance(value, bool) else str(value).strip()
+
+
+def finite(path: Path, name: str, values: np.ndarray) -> np.ndarray:
+    """An array as float32, refused when it holds no numbers, missing or infinite ones."""
+    if values.dtype.kind not in REAL:
+        raise UserError(
+            f"The array {name!r} of {path} is not numeric (its type is {quote(values.dtype)}); give numbers."
         )
-
-    def missing(self, name: str) -> UserError:
-        """The error for a missing value."""
-        return UserError(f"The column {name!r} of {self.path} has a missing value (NaN); fill it or drop its row.")
+    with np.errstate(over="ignore"):
+        narrow = values.astype(np.float32)
+    if np.isnan(values).any():
+        raise UserError(f"The array {name!r} of {path} has a missing value (NaN); fill it or drop its row.")
+    if np.isinf(narrow).any():
+        raise UserError(f"The array {name!r} of {path} has an infinite value; replace it or drop its row.")
+    return narrow
 
 
 def check_names(path: Path, names: list[str]) -> None:
@@ -68,19 +61,27 @@ def check_names(path: Path, names: list[str]) -> None:
         raise UserError(f"The file {path} has two columns {twice!r}; give every column its own name.")
 
 
-def read_csv(path: Path) -> Table:
+def read_table(path: Path, written: Format | None = None) -> Table:
+    """A CSV or Parquet file by the ending of its name."""
+    return read_parquet(path) if path.suffix.lower() == ".parquet" else read_csv(path, written or Format())
+
+
+def read_csv(path: Path, written: Format) -> Table:
     """A CSV file whose first line names the columns."""
-    with reading(path, "it is not a CSV text"), path.open(newline="", encoding="utf-8-sig") as stream:
-        rows = list(csv.reader(stream, strict=True))
+    encoding = "utf-8-sig" if written.encoding.lower().replace("_", "-") in ("utf-8", "utf8") else written.encoding
+    with reading(path, "it is not a CSV text"), path.open(newline="", encoding=encoding) as stream:
+        reader = csv.reader(stream, delimiter=written.delimiter, strict=True)
+        rows = [(reader.line_num, row) for row in reader]
     if not rows:
         raise UserError(f"The file {path} is empty; its first line must name the columns.")
-    header = [name.strip() for name in rows[0]]
+    header = [name.strip() for name in rows[0][1]]
     check_names(path, header)
-    for line, row in enumerate(rows[1:], start=2):
+    for line, row in rows[1:]:
         if row and len(row) != len(header):
             raise corrupt(path, f"line {line} has {len(row)} values for {len(header)} columns")
-    kept = [row for row in rows[1:] if row]
-    return Table(path, {name: [row[index] for row in kept] for index, name in enumerate(header)})
+    kept = [(line, row) for line, row in rows[1:] if row]
+    columns = {name: [row[index] for _, row in kept] for index, name in enumerate(header)}
+    return Table(path, columns, tuple(line for line, _ in kept))
 
 
 def read_parquet(path: Path) -> Table:
@@ -94,4 +95,5 @@ def read_parquet(path: Path) -> Table:
     with reading(path, "it is not a readable Parquet file"):
         table = parquet.ParquetFile(path).read()
         check_names(path, table.column_names)
-        return Table(path, {name: table.column(name).to_pylist() for name in table.column_names})
+        columns = {name: table.column(name).to_pylist() for name in table.column_names}
+        return Table(path, columns, tuple(range(1, table.num_rows + 1)))

@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from sordino.data.own import Reading
+from sordino.data.schema import Schema
 from sordino.data.selection import PublicChoice
 from sordino.errors import UserError, quoted, unknown
 from sordino.experiment.hyperparameters import check_known, concerns, make_method
@@ -21,6 +23,8 @@ MOST = 1_000_000_000
 MOST_SEEDS = 1000
 DEFAULT_EPSILON = 8.0
 DEFAULT_CLIENTS = 100
+SCHEMA = "schema"
+"""The key that names a schema's file; what stands there becomes the key `table`."""
 BUDGETS = ("epsilon", "noise_multiplier")
 """The keys that say how much noise there is."""
 
@@ -41,6 +45,14 @@ class Experiment(BaseModel):
     them the labels that occur are read from the data, which epsilon does not cover."""
     shape: tuple[int, ...] | None = None
     """The shape of one record of own tabular data that holds images."""
+    table: Schema | None = None
+    """What the columns of own tabular data are; the key `schema` names the file in which it stands
+    (`sordino data schema` writes one)."""
+    drop: tuple[str, ...] = ()
+    """Columns of own tabular data that are left out, where there is no schema."""
+    categorical: tuple[str, ...] = ()
+    """Columns of own tabular data whose values have no order, where there is no schema. The values that occur are read
+    from the data, which epsilon does not cover."""
     records: int | None = Field(default=None, ge=1, le=MOST)
     """Use at most so many of the training records, chosen by the seed: for quick studies on large data sets."""
     partition: str | None = None
@@ -127,12 +139,14 @@ class Experiment(BaseModel):
         for source in sources:
             check_representable(source)
             given = {key.replace("-", "_"): value for key, value in source.items() if value is not None}
+            _read_schema(given)
             more = given.pop("set", {})
             if not isinstance(more, Mapping):
                 raise UserError('"set" must be a table of hyper-parameters, for example [set] with tau = 0.3.')
             flat = dotted(more)
-            own = {key for key in flat if key.replace("-", "_") in cls.model_fields and key != "set"}
+            own = {key for key in flat if key.replace("-", "_") in {*cls.model_fields, SCHEMA} and key != "set"}
             given |= {key.replace("-", "_"): flat.pop(key) for key in own}
+            _read_schema(given)
             settings |= flat
             values |= given
             if "epsilon" in given and "noise_multiplier" not in given:
@@ -202,12 +216,26 @@ class Experiment(BaseModel):
         """The keys that decide a run's results: the place and the number of processes do not, nor what earlier runs
         have spent."""
         indifferent = {"store", "workers", "data_dir", "data", "budget_over_runs"}
-        return self.model_dump(mode="json", exclude=indifferent)
+        unused = {key for key in ("table", "drop", "categorical") if not getattr(self, key)}
+        return self.model_dump(mode="json", exclude=indifferent | unused)
+
+    def reading(self) -> Reading:
+        """How own files are read."""
+        return Reading(self.label, self.labels, self.shape, self.table, self.drop, self.categorical)
 
     def public_choice(self) -> PublicChoice:
         """How public records are chosen."""
         chosen = None if self.public == "default" else self.public
-        return PublicChoice(chosen, self.data_dir, self.label, self.shape, self.labels, self.test, self.seed)
+        return PublicChoice(chosen, self.data_dir, self.reading(), self.test, self.seed)
+
+
+def _read_schema(given: dict[str, Any]) -> None:
+    """Read the schema that a source names: a run keeps what stands there, whatever becomes of the file."""
+    named = given.pop(SCHEMA, None)
+    if named is not None:
+        if not isinstance(named, str | Path):
+            raise UserError(f"schema must be the name of a file, not {quoted(named)}.")
+        given["table"] = Schema.read(Path(named))
 
 
 def dotted(table: Mapping[str, Any], prefix: str = "") -> Settings:
@@ -256,6 +284,8 @@ def _sentence(error: ValidationError, values: Mapping[str, Any]) -> UserError:
     problem = error.errors()[0]
     key = str(problem["loc"][0])
     if problem["type"] == "extra_forbidden":
-        return unknown("key", key, [name for name in Experiment.model_fields if name != "set"])
+        return unknown(
+            "key", key, [name for name in (*Experiment.model_fields, SCHEMA) if name not in ("set", "table")]
+        )
     hint = " 1 is strong, 8 is common." if key == "epsilon" else ""
     return UserError(f"{key} cannot be {quoted(values.get(key))}: {problem['msg'].lower()}.{hint}")

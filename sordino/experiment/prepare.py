@@ -44,6 +44,10 @@ SEED_IS_KNOWN = "its noise comes from the run's seed, and whoever knows the seed
 """Why no epsilon holds where whole numbers are drawn for a simulation."""
 
 
+LEAST_USUAL, MOST_USUAL = 0.01, 100.0
+"""Budgets that are meant lie between these."""
+
+
 @dataclass(frozen=True)
 class Prepared:
     """An experiment ready to start: nothing has been trained, charged or written."""
@@ -95,7 +99,7 @@ def deal(experiment: Experiment) -> FederatedData:
 
 def _deal(experiment: Experiment, method: Method | None) -> tuple[FederatedData, Dataset | None]:
     """Records dealt to clients, and, where the method needs them, public ones that belong to no client."""
-    dataset = load(experiment.data, experiment.data_dir, experiment.label, experiment.shape, experiment.labels)
+    dataset = load(experiment.data, experiment.data_dir, experiment.reading())
     if experiment.records is not None:
         dataset = fewer(dataset, experiment.records, experiment.seed)
     clients = experiment.clients
@@ -135,14 +139,8 @@ def prepare(
     choice = choose(experiment, method, learner, data, schedule.cohort)
     spending = _spending(experiment, method, data, schedule)
     with single_threaded():
-        one_by_one = choice.engine == "one-by-one"
         decision = compiling.decide(
-            experiment.compiled,
-            method,
-            module,
-            data,
-            spending.allowance.records if one_by_one else None,
-            experiment.device,
+            experiment.compiled, method, module, data, spending.allowance.records, experiment.device
         )
     noised = method.privacy == "dp"  # else there is no budget to tell of, and no epsilon that could leave things out
     blended = [GIVEN_AWAY] if experiment.personal == "blend" else []
@@ -166,9 +164,33 @@ def prepare(
             type(module),
         ),
         compiled=decision.made,
-        notes=spending.notes + choices + coarse.notes + (method.notes(schedule, spending.budget) if noised else []),
+        notes=[
+            *data.notes,
+            *_unusual(experiment, method, schedule),
+            *spending.notes,
+            *choices,
+            *coarse.notes,
+            *(method.notes(schedule, spending.budget) if noised else []),
+        ],
         disclosed=data.disclosed + (method.discloses() + blended if noised else []),
     )
+
+
+def _unusual(experiment: Experiment, method: Method, schedule: Schedule) -> list[str]:
+    """What is allowed, but hardly meant."""
+    if not method.is_private():
+        return []
+    notes = []
+    epsilon = experiment.epsilon
+    if epsilon is not None and not LEAST_USUAL <= epsilon <= MOST_USUAL:
+        means = "noise that leaves nothing to learn from" if epsilon < 1 else "hardly any protection"
+        notes.append(f"epsilon = {epsilon:g} means {means}: budgets lie between {LEAST_USUAL:g} and {MOST_USUAL:g}.")
+    if method.unit == "client" and schedule.clients == 1:
+        notes.append(
+            "There is one client, and this method protects clients as wholes: nobody's noise adds to its own. Protect "
+            "its records, for example with --method dp-fedavg-record."
+        )
+    return notes
 
 
 def prepare_to_count(experiment: Experiment) -> Prepared:
@@ -187,6 +209,8 @@ def _read(method: Method, public: Dataset | None) -> dict[str, Any]:
 
 def _check_execution(experiment: Experiment, method: Method) -> None:
     """Refuse ways to execute a run that do not go together."""
+    if method.unit == "record" and experiment.engine == "stacked":
+        raise UserError("Record-level methods train clients one by one: leave `engine` out.")
     if experiment.precision != "bf16":
         return
     if method.unit == "record":

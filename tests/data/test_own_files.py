@@ -130,7 +130,7 @@ WRONG_ARRAYS = {
         {"x": ONE, "y": [0, 1], "x_test": np.ones((1, 4)), "y_test": [0]},
         "another shape in x_test than in x",
     ),
-    "nan": ({"x": ONE * np.nan, "y": [0, 1]}, r"The column 'x' of .*a.npz has a missing value"),
+    "nan": ({"x": ONE * np.nan, "y": [0, 1]}, r"The array 'x' of .*a.npz has a missing value"),
     "objects": ({"x": np.array([[None], [None]]), "y": [0, 1]}, "is damaged: it is not a readable .npz file"),
 }
 
@@ -145,7 +145,7 @@ def test_wrong_arrays_are_one_sentence(tmp_path: Path, kind: str) -> None:
 
 def test_files_must_agree(tmp_path: Path) -> None:
     write(tmp_path, a="label,p\n0,1\n", b="label,q\n0,1\n")
-    with pytest.raises(UserError, match=r"a.csv and .*b.csv do not have the same columns: 'p' is in one of them"):
+    with pytest.raises(UserError, match=r"a.csv and .*b.csv do not have the same columns: 'p', 'q' are in one of them"):
         load(str(tmp_path))
     (tmp_path / "b.csv").unlink()
     np.savez(tmp_path / "b.npz", x=np.ones((1, 2)), y=[0])

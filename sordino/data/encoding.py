@@ -1,0 +1,192 @@
+"""From a table's rows to records, as a schema says. Whatever is wrong in a file is found in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from sordino.data.formats import quote
+from sordino.data.schema import Category, Format, Label, Number, Schema, canonical
+from sordino.data.tables import Table
+
+SHOWN = 5
+"""How many values a sentence shows."""
+Purpose = Literal["train", "predict"]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The records of one table."""
+
+    x: np.ndarray
+    """float32 (rows, features): also of rows that are dropped."""
+    labels: np.ndarray
+    """int64 (rows,): the number of each row's class; -1 where it has none."""
+    kept: np.ndarray
+    """bool (rows,): which rows are records; the others lack a value without which they are dropped."""
+    problems: list[str]
+    """What is wrong with the table, in sentences."""
+    notes: list[str]
+    """What was done to it that may surprise, in sentences."""
+
+
+class Encoding:
+    """The work on one table."""
+
+    def __init__(self, table: Table, schema: Schema, declared_in: str = "the schema") -> None:
+        """`declared_in` is where the user said which labels may occur."""
+        self._table, self._schema, self._declared_in = table, schema, declared_in
+        self._written: Format = schema.format_of(table.path.stem)
+        self._absent = set(schema.missing_cells) | {""}
+        self._kept = np.ones(len(table.lines), dtype=bool)
+        self._problems: list[str] = []
+        self._notes: list[str] = []
+
+    def result(self, purpose: Purpose) -> Encoded:
+        """Everything that is wrong, and the records if nothing is. Without labels where it is to `predict`."""
+        self._check_columns(purpose)
+        rows = len(self._kept)
+        parts = [np.zeros((rows, 0))]
+        for name, column in self._schema.inputs().items():
+            if name in self._table.columns:
+                parts.append(self._numbers(name, column) if isinstance(column, Number) else self._values(name, column))
+        labels = np.full(rows, -1)
+        if purpose == "train" and self._schema.label_name in self._table.columns:
+            labels = self._labels(self._schema.label_name, self._schema.label)
+        if not self._kept.all() and purpose == "train":
+            count = int((~self._kept).sum())
+            self._notes.append(f"{count} of {rows} rows of {self._table.path} lack a value and were dropped.")
+        with np.errstate(over="ignore"):  # infinite ones are among the problems
+            x = np.concatenate(parts, axis=1).astype(np.float32)
+        return Encoded(x, labels, self._kept, self._problems, self._notes)
+
+    def _check_columns(self, purpose: Purpose) -> None:
+        """Whether the table has the columns that the schema names, and no others that might be meant."""
+        path, there = self._table.path, self._table.columns
+        needed = [*self._schema.inputs(), *([self._schema.label_name] if purpose == "train" else [])]
+        lacking = [name for name in needed if name not in there]
+        if lacking:
+            self._problems.append(
+                f"The file {path} has no column {_listed(lacking)}, which the schema names; its columns are: "
+                f"{quote(', '.join(there))}."
+            )
+        more = [name for name in there if name not in self._schema.columns]
+        if more and purpose == "train":
+            self._problems.append(
+                f"The file {path} has the column {_listed(more)}, which the schema does not name: add it there, with "
+                'kind = "id" if it is to be dropped.'
+            )
+
+    def _numbers(self, name: str, column: Number) -> np.ndarray:
+        texts = self._table.texts(name)
+        absent = np.array([text in self._absent for text in texts], dtype=bool)
+        values, wrong = self._parsed(texts, absent)
+        absent |= np.isnan(values) & ~wrong
+        if wrong.any():
+            self._problems.append(
+                f"The column {name!r} of {self._table.path} is not numeric ({self._examples(texts, wrong)}); give "
+                f"numbers, drop it (--drop {name}), or take it as a category (--categorical {name})."
+            )
+        if (np.abs(values) > np.finfo(np.float32).max).any():
+            self._problems.append(
+                f"The column {name!r} of {self._table.path} has an infinite value; replace it or drop its row."
+            )
+        self._check_missing(name, column.missing, absent)
+        if column.range is not None:
+            outside = int((~absent & ((values < column.range[0]) | (values > column.range[1]))).sum())
+            if outside:
+                self._notes.append(
+                    f"{outside} values of {name!r} in {self._table.path} lie outside {list(column.range)} and are "
+                    "held to it."
+                )
+            values = np.clip(values, *column.range)
+        centre, size = column.scale
+        filled = column.missing if isinstance(column.missing, float) else centre
+        scaled = ((np.where(absent | wrong, filled, values) - centre) / size).reshape(-1, 1)
+        return np.column_stack([scaled, absent]) if column.missing == "flag" else scaled
+
+    def _parsed(self, texts: list[str], absent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The numbers of cells, `nan` where there are none, and which cells are no numbers although they are filled."""
+        if self._written.decimal == ",":
+            texts = [text.replace(".", "x").replace(",", ".") for text in texts]  # 1.000,5 is not understood
+        try:
+            return np.array([0 if gone else text for text, gone in zip(texts, absent, strict=True)], dtype=float), (
+                np.zeros(len(texts), dtype=bool)
+            )
+        except ValueError:
+            pairs = [_number(text) for text in texts]
+        values = np.array([np.nan if value is None else value for value in pairs], dtype=float)
+        return values, np.array([value is None for value in pairs], dtype=bool) & ~absent
+
+    def _values(self, name: str, column: Category) -> np.ndarray:
+        found, absent = self._numbered(name, column.values, column.fold_case)
+        self._check_missing(name, column.missing, absent)
+        if column.missing in column.values:
+            found = np.where(absent, column.values.index(column.missing), found)
+        made = (found[:, None] == np.arange(len(column.values))).astype(float)
+        return np.column_stack([made, absent]) if column.missing == "flag" else made
+
+    def _labels(self, name: str, column: Label) -> np.ndarray:
+        found, absent = self._numbered(name, column.values, column.fold_case, label=True)
+        if column.missing == "drop":
+            self._kept &= ~absent
+        elif absent.any():
+            self._problems.append(
+                f"The file {self._table.path} has a missing value in its label column {name!r}, "
+                f"{self._where(absent)}; fill or drop it."
+            )
+        return found
+
+    def _numbered(
+        self, name: str, values: Sequence[str], fold_case: bool, label: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The number of each cell's value, -1 where it has none, and which have none."""
+        places = {canonical(value, fold_case): place for place, value in enumerate(values)}
+        texts = self._table.texts(name)
+        absent = np.array([text in self._absent for text in texts], dtype=bool)
+        found = np.array([places.get(canonical(text, fold_case), -1) for text in texts], dtype=np.int64)
+        found[absent] = -1
+        strange = (found < 0) & ~absent
+        if strange.any():
+            seen = list(dict.fromkeys(canonical(text) for text, odd in zip(texts, strange, strict=True) if odd))
+            self._problems.append(
+                f"The file {self._table.path} has a record with the label {_listed(seen)}, which {self._declared_in} "
+                "lacks."
+                if label
+                else f"The column {name!r} of {self._table.path} has the value {_listed(seen)}, which the schema lacks "
+                f"({self._where(strange)})."
+            )
+        return found, absent
+
+    def _check_missing(self, name: str, rule: object, absent: np.ndarray) -> None:
+        if rule == "drop":
+            self._kept &= ~absent
+        elif rule == "refuse" and absent.any():
+            self._problems.append(
+                f"The column {name!r} of {self._table.path} has a missing value (NaN) in {self._where(absent)}; fill "
+                "it, drop its row, or say in a schema what is done (`sordino data schema`)."
+            )
+
+    def _where(self, rows: np.ndarray) -> str:
+        """The line of the first such row, and how many there are."""
+        first = f"line {self._table.lines[int(np.argmax(rows))]}"
+        return first if rows.sum() == 1 else f"{first} and {int(rows.sum()) - 1} more"
+
+    def _examples(self, texts: list[str], rows: np.ndarray) -> str:
+        return f"'{quote(texts[int(np.argmax(rows))])}' in {self._where(rows)}"
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Names in quotes, the first few of many."""
+    shown = ", ".join(f"'{quote(name)}'" for name in names[:SHOWN])
+    return shown if len(names) <= SHOWN else f"{shown} and {len(names) - SHOWN} more"

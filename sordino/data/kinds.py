@@ -1,0 +1,121 @@
+"""What kind of thing a column of a user's table is, as far as its cells tell: guesses, which the user confirms."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from sordino.data.schema import MISSING_CELLS, Category, Column, Identifier, Label, Number, Schema, canonical
+from sordino.data.tables import Table
+from sordino.errors import UserError, unknown
+
+MOST_CLASSES = 100
+"""More different numbers than this, most of them rare, are measurements rather than classes."""
+MOST_FRACTIONS = 10
+"""So are more different numbers with decimals than this."""
+MOST_VALUES = 1000
+"""A category with more values than this is an identifier or a text."""
+LARGE = 100.0
+"""A feature beyond this is not scaled: a network that starts with small weights learns nothing from the others."""
+
+
+def plain_schema(
+    tables: Sequence[Table],
+    label: str,
+    labels: tuple[str | int, ...] | None,
+    drop: Sequence[str],
+    categorical: Sequence[str],
+) -> Schema:
+    """The schema of tables that came without one: all columns are numbers as they stand there, in the order of the
+    first table, but for those that are dropped or whose values are read from the records."""
+    names = list(tables[0].columns)
+    for name in (*drop, *categorical):
+        if name not in names:
+            raise unknown("column", name, names)
+    columns: dict[str, Column] = {}
+    for name in names:
+        if name == label:
+            occurring = [text for table in tables for text in present(table, name)]
+            if labels is None:
+                check_class_labels(occurring, name)
+            values = tuple(str(one) for one in labels) if labels is not None else sorted_labels(occurring)
+            columns[name] = Label(values=values or ("none",))
+        elif name in drop:
+            columns[name] = Identifier()
+        elif name in categorical:
+            values = sorted_labels([text for table in tables for text in present(table, name)])
+            if len(values) > MOST_VALUES:
+                raise UserError(f"The column {name!r} has {len(values):,} different values: drop it (--drop {name}).")
+            columns[name] = Category(values=values or ("none",), missing="flag", public=False)
+        else:
+            columns[name] = Number()
+    if not any(isinstance(column, Number | Category) for column in columns.values()):
+        raise UserError("No column is left besides the label and those that are dropped: keep at least one.")
+    return Schema(columns=columns)
+
+
+def present(table: Table, name: str) -> list[str]:
+    """The values of a column, as they are compared, of the records that have one."""
+    return [canonical(text) for text in table.texts(name) if text not in MISSING_CELLS]
+
+
+def sorted_labels(labels: Sequence[str]) -> tuple[str, ...]:
+    """Different labels in order: by value when all are whole numbers, else by text."""
+    try:
+        return tuple(sorted(set(labels), key=int))
+    except ValueError:
+        return tuple(sorted(set(labels)))
+
+
+def check_class_labels(labels: Sequence[str], name: str) -> None:
+    """Refuse labels that are no classes: measurements, and names that differ only in case."""
+    if looks_continuous(labels):
+        raise UserError(
+            f"The label {name!r} looks like a measurement ({len(set(labels))} different values in {len(labels)} "
+            f"records, for example {labels[0]}), but models tell classes apart: group its values into a few classes, "
+            "or name another column with --label."
+        )
+    alike = differ_in_case(labels)
+    if alike is not None:
+        raise UserError(
+            f"The labels {alike[0]!r} and {alike[1]!r} of {name!r} differ only in case: write them alike, or use a "
+            "schema with fold_case = true (`sordino data schema`)."
+        )
+
+
+def looks_continuous(labels: Sequence[str]) -> bool:
+    """Whether labels are measurements rather than classes."""
+    different = set(labels)
+    try:
+        numbers = [float(label) for label in different]
+    except ValueError:
+        return False
+    if len(different) > MOST_FRACTIONS and not all(number.is_integer() for number in numbers):
+        return True
+    return len(different) > MOST_CLASSES and len(different) > len(labels) / 4
+
+
+def differ_in_case(values: Sequence[str]) -> tuple[str, str] | None:
+    """Two values that differ only in case, the more frequent one first."""
+    known: dict[str, str] = {}
+    for value, _ in Counter(values).most_common():
+        other = known.setdefault(value.casefold(), value)
+        if other != value:
+            return other, value
+    return None
+
+
+def unscaled(schema: Schema, x: np.ndarray, folder: Path) -> list[str]:
+    """A note where numbers are so large that networks learn badly from them."""
+    largest = dict(zip(schema.features(), np.abs(x).max(axis=0, initial=0.0).reshape(-1), strict=False))
+    large = [name for name, column in schema.inputs().items() if isinstance(column, Number) and largest[name] > LARGE]
+    if not large:
+        return []
+    shown = ", ".join(large[:5]) + (f" and {len(large) - 5} more" if len(large) > 5 else "")
+    return [
+        f"Not scaled: {shown} (beyond {LARGE:g}). Networks learn badly from such numbers: give public ranges in a "
+        f"schema (`sordino data schema {folder}`)."
+    ]

@@ -1,0 +1,285 @@
+"""What the columns of a user's tables are, and how a row becomes a record: `schema.toml`.
+
+    delimiter = ";"
+    decimal = ","
+
+    [columns.age]
+    kind = "number"
+    range = [0, 120]        # public: held to it and scaled to -1..1
+    missing = "centre"
+
+    [columns.sex]
+    kind = "category"
+    values = ["f", "m"]
+
+    [columns.patient]
+    kind = "id"             # dropped
+
+    [columns.outcome]
+    kind = "label"
+    values = ["well", "ill"]
+    positive = "ill"
+
+Nothing is learned from records here. What `sordino data schema` read from them says `public = false`, and every run
+with it tells that epsilon does not cover it.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from sordino.errors import UserError, quoted
+
+MISSING_CELLS = ("", "NA", "N/A", "NaN", "nan", "null", "?")
+"""What stands in a cell without a value, unless the schema says otherwise."""
+Finite = Annotated[float, Field(allow_inf_nan=False, ge=-1e30, le=1e30)]
+Name = Annotated[str, Field(min_length=1)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Format(_Part):
+    """How a table is written."""
+
+    delimiter: str = Field(default=",", min_length=1, max_length=1)
+    """What stands between two cells."""
+    encoding: str = "utf-8"
+    """Of the text."""
+    decimal: Literal[".", ","] = "."
+    """What stands before the decimals of a number."""
+
+    @model_validator(mode="after")
+    def _readable(self) -> Format:
+        try:
+            "".encode(self.encoding)
+        except (LookupError, ValueError) as error:
+            raise ValueError(f"there is no text encoding {self.encoding!r}; utf-8 and cp1252 are usual") from error
+        if self.delimiter == self.decimal or self.delimiter in '"\n\r':
+            raise ValueError(f"{self.delimiter!r} cannot stand between cells")
+        return self
+
+
+class _Column(_Part):
+    public: bool = True
+    """Whether what stands here is known to everybody; if not, it was read from records, and no epsilon covers it."""
+
+
+class Number(_Column):
+    """A measurement."""
+
+    kind: Literal["number"] = "number"
+    range: tuple[Finite, Finite] | None = None
+    """The smallest and largest value that make sense: others are held to it. Scaled to -1..1 unless `mean` is given."""
+    mean: Finite | None = None
+    """What becomes 0."""
+    deviation: Annotated[Finite, Field(gt=0)] | None = None
+    """How far from the mean becomes 1."""
+    missing: Literal["refuse", "drop", "centre", "flag"] | Finite = "refuse"
+    """What is done without a value: `refuse` the file, `drop` the record, put the `centre` (what becomes 0), the same
+    and `flag` it in a feature of its own, or a number."""
+
+    @model_validator(mode="after")
+    def _scaled(self) -> Number:
+        if self.range is not None and not self.range[0] < self.range[1]:
+            raise ValueError("the range's first number must be the smaller one")
+        if (self.mean is None) != (self.deviation is None):
+            raise ValueError("`mean` and `deviation` go together")
+        return self
+
+    @property
+    def scale(self) -> tuple[float, float]:
+        """What is subtracted from a value, and what the rest is divided by."""
+        if self.mean is not None and self.deviation is not None:
+            return self.mean, self.deviation
+        if self.range is not None:
+            low, high = self.range
+            return (low + high) / 2, (high - low) / 2
+        return 0.0, 1.0
+
+    def features(self, name: str) -> list[str]:
+        """The names of the features that the column becomes."""
+        return [name, f"{name} is missing"] if self.missing == "flag" else [name]
+
+
+class Category(_Column):
+    """One of several values that have no order; each becomes a feature that is 1 or 0."""
+
+    kind: Literal["category"] = "category"
+    values: tuple[Name, ...] = Field(min_length=1, max_length=100_000)
+    """All values that may occur."""
+    missing: Literal["refuse", "drop", "flag"] | str = "refuse"
+    """What is done without a value: `refuse` the file, `drop` the record, `flag` it in a feature of its own, or one of
+    the values."""
+    fold_case: bool = False
+    """Whether `Yes` and `yes` are the same."""
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Category:
+        check_distinct(self.values, self.fold_case)
+        if self.missing not in ("refuse", "drop", "flag", *self.values):
+            raise ValueError(f"missing = {self.missing!r} is neither refuse, drop or flag nor one of the values")
+        return self
+
+    def features(self, name: str) -> list[str]:
+        """The names of the features that the column becomes."""
+        return [f"{name} = {value}" for value in self.values] + (
+            [f"{name} is missing"] if self.missing == "flag" else []
+        )
+
+
+class Identifier(_Column):
+    """What names a person or a row, or is of no use: dropped."""
+
+    kind: Literal["id"] = "id"
+
+    def features(self, name: str) -> list[str]:
+        """The names of the features that the column becomes: none."""
+        return []
+
+
+class Label(_Column):
+    """What is to be predicted."""
+
+    kind: Literal["label"] = "label"
+    values: tuple[Name, ...] = Field(min_length=1, max_length=100_000)
+    """The classes, in the order of their numbers."""
+    positive: str | None = None
+    """The class that is looked for; of two the second, unless another is named."""
+    missing: Literal["refuse", "drop"] = "refuse"
+    """What is done without a label: `refuse` the file, or `drop` the record."""
+    fold_case: bool = False
+    """Whether `Yes` and `yes` are the same."""
+
+    @model_validator(mode="after")
+    def _distinct(self) -> Label:
+        check_distinct(self.values, self.fold_case)
+        if self.positive is not None and self.positive not in self.values:
+            raise ValueError(f"positive = {self.positive!r} is not among the values {', '.join(self.values)}")
+        return self
+
+    def features(self, name: str) -> list[str]:
+        """The names of the features that the column becomes: none."""
+        return []
+
+
+Column = Annotated[Number | Category | Identifier | Label, Field(discriminator="kind")]
+
+
+class Schema(Format):
+    """The columns of every client's table, in the order of the features, and how the tables are written."""
+
+    missing_cells: tuple[str, ...] = MISSING_CELLS
+    """What stands in a cell without a value."""
+    files: dict[str, Format] = Field(default_factory=dict)
+    """Clients whose file is written in another way."""
+    columns: dict[str, Column] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _one_label(self) -> Schema:
+        labels = [name for name, column in self.columns.items() if isinstance(column, Label)]
+        if len(labels) != 1:
+            raise ValueError(f'exactly one column must have kind = "label", but {len(labels)} have')
+        if not self.features():
+            raise ValueError("there must be a number or a category beside the label")
+        return self
+
+    @property
+    def label_name(self) -> str:
+        """The name of the label's column."""
+        return next(name for name, column in self.columns.items() if isinstance(column, Label))
+
+    @property
+    def label(self) -> Label:
+        """The label's column."""
+        return next(column for column in self.columns.values() if isinstance(column, Label))
+
+    def inputs(self) -> dict[str, Number | Category]:
+        """The columns that a model sees, in order."""
+        return {name: one for name, one in self.columns.items() if isinstance(one, Number | Category)}
+
+    def features(self) -> list[str]:
+        """The names of a record's numbers, in order."""
+        return [feature for name, column in self.columns.items() for feature in column.features(name)]
+
+    def format_of(self, client: str) -> Format:
+        """How a client's table is written."""
+        return self.files.get(client, self)
+
+    def disclosed(self) -> tuple[str, ...]:
+        """What was read from records, in sentences."""
+        read = [
+            name for name, column in self.columns.items() if not column.public and not isinstance(column, Identifier)
+        ]
+        if not read:
+            return ()
+        return (
+            f"What the schema says of these columns was read from the clients' records: {', '.join(read)}. Put public "
+            "ranges and values in their place, and write public = true there.",
+        )
+
+    @classmethod
+    def read(cls, path: Path) -> Schema:
+        """A schema from a TOML file; what is wrong in it becomes a sentence."""
+        try:
+            with path.open("rb") as file:
+                return cls.parse(tomllib.load(file), path)
+        except FileNotFoundError as error:
+            raise UserError(f"There is no schema {path}: `sordino data schema FOLDER` writes one.") from error
+        except OSError as error:
+            raise UserError(f"The schema {path} cannot be read: {error.strerror}.") from error
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"The schema {path} is not valid TOML: {error}.") from error
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any], path: Path | None = None) -> Schema:
+        """A schema from what stands in a file."""
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise UserError(_sentence(error, "The schema" if path is None else f"The schema {path}")) from error
+
+    def document(self) -> dict[str, Any]:
+        """As JSON can carry it."""
+        return self.model_dump(mode="json", exclude_none=True)
+
+
+def check_distinct(values: tuple[str, ...], fold_case: bool) -> None:
+    """Refuse values of which two are the same."""
+    known: dict[str, str] = {}
+    for value in values:
+        other = known.setdefault(canonical(value, fold_case), value)
+        if other != value or values.count(value) > 1:
+            raise ValueError(f"the values {other!r} and {value!r} are the same")
+
+
+def canonical(text: str, fold_case: bool = False) -> str:
+    """A cell as it is compared: 1, 1.0 and " 1 " are one value in every kind of file."""
+    text = text.strip()
+    try:
+        number = float(text)
+    except ValueError:
+        number = float("inf")
+    if number.is_integer():
+        return str(int(number))
+    return text.casefold() if fold_case else text
+
+
+def _sentence(error: ValidationError, what: str) -> str:
+    """The first problem that pydantic found, with the place where it stands."""
+    problem = error.errors()[0]
+    loc = problem["loc"]
+    place = [str(part) for number, part in enumerate(loc) if not (loc[0] == "columns" and number == 2)]  # its kind
+    where = f" at {'.'.join(place)}" if place else ""
+    if problem["type"] == "extra_forbidden":
+        return f"{what} has an unknown key {quoted(place[-1])}{where}."
+    if problem["type"].startswith("union_tag"):
+        return f"{what} is wrong{where}: kind must be number, category, id or label."
+    reason = str(problem["msg"]).removeprefix("Value error, ")
+    return f"{what} is wrong{where}: {reason[0].lower()}{reason[1:]}."

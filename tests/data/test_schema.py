@@ -1,0 +1,229 @@
+"""A schema says what columns are; a draft of one asks; whatever is wrong in any file is told at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from helpers import command, refused
+
+from sordino.data import federate, load
+from sordino.data.draft import draft, outwards
+from sordino.data.own import Reading
+from sordino.data.schema import Schema
+from sordino.errors import ProblemsError, UserError
+from sordino.experiment.config import Experiment
+from sordino.experiment.prepare import prepare
+
+SCHEMA = """
+decimal = "."
+[files.west]
+delimiter = ";"
+decimal = ","
+[columns.id]
+kind = "id"
+[columns.age]
+kind = "number"
+range = [20, 80]
+missing = "flag"
+[columns.weight]
+kind = "number"
+mean = 70
+deviation = 10
+missing = 75
+[columns.sex]
+kind = "category"
+values = ["f", "m"]
+fold_case = true
+missing = "drop"
+[columns.ill]
+kind = "label"
+values = ["no", "yes"]
+positive = "yes"
+"""
+NORTH = "ill,sex,id,weight,age\nyes,F,n1,80,50\nno,m,n2,,95\nno,,n3,70,20\n"
+WEST = "age;ill;sex;id;weight\n;no;M;w1;72,5\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two clients' tables, columns in another order, and their schema beside the folder."""
+    made = tmp_path / "clinics"
+    made.mkdir()
+    (made / "north.csv").write_text(NORTH)
+    (made / "west.csv").write_text(WEST)
+    (tmp_path / "schema.toml").write_text(SCHEMA)
+    return made
+
+
+def schema_of(folder: Path) -> Schema:
+    return Schema.read(folder.parent / "schema.toml")
+
+
+def test_rows_become_records_as_the_schema_says(folder: Path) -> None:
+    data = load(str(folder), how=Reading(schema=schema_of(folder)))
+    # age in -1..1 and whether it is missing, weight by mean and deviation, sex f, sex m; 95 is held to 80.
+    expected = [[0, 0, 1, 1, 0], [1, 0, 0.5, 0, 1], [0, 1, 0.25, 0, 1]]
+    np.testing.assert_allclose(data.x.numpy(), expected, atol=1e-6)
+    assert data.y.tolist() == [1, 0, 0]
+    assert data.owner_names == ("north", "west")
+    assert schema_of(folder).features() == ["age", "age is missing", "weight", "sex = f", "sex = m"]
+    assert data.disclosed == (), "all of it was declared"
+    assert any("1 values of 'age'" in note and "held to it" in note for note in data.notes)
+    assert any("1 of 3 rows" in note and "dropped" in note for note in data.notes)
+    assert data.known is not None
+    assert data.known.positive_name == "yes"
+
+
+def test_all_problems_of_all_files_are_told_at_once(folder: Path) -> None:
+    (folder / "north.csv").write_text("ill,sex,weight,age,more\nmaybe,x,heavy,1,2\nyes,f,1,inf,2\n")
+    (folder / "west.csv").write_text("age;ill;sex;id;weight\n1;;M;w1;7.5\n")
+    with pytest.raises(ProblemsError) as raised:
+        load(str(folder), how=Reading(schema=schema_of(folder)))
+    found = "\n".join(raised.value.sentences)
+    for expected in (
+        "has the column 'more', which the schema does not name",
+        "The column 'weight' of",
+        "is not numeric ('heavy' in line 2)",
+        "has an infinite value",
+        "has the value 'x', which the schema lacks (line 2)",
+        "the label 'maybe', which the schema lacks",
+        "is not numeric ('7.5' in line 2)",
+        "has a missing value in its label column 'ill', line 2",
+    ):
+        assert expected in found, found
+    outcome = command("run", "--data", folder, "--schema", folder.parent / "schema.toml")
+    assert outcome.code == 2
+    assert outcome.err.splitlines()[0] == f"Error: {len(raised.value.sentences)} problems in {folder}:"
+
+
+def test_problems_without_a_schema_are_told_at_once_too(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("label,age,sex\n0,1,m\n1,,f\n")
+    (tmp_path / "b.csv").write_text("label,age,sex\n,x,m\n")
+    with pytest.raises(ProblemsError) as raised:
+        load(str(tmp_path))
+    assert len(raised.value.sentences) == 5
+    assert "--categorical sex" in str(raised.value)
+
+
+def test_shortcuts_for_columns(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,label,sex,ward,age\nx1,0,m,3,1\nx2,1,f,12,2\n")
+    (tmp_path / "b.csv").write_text("id,label,ward,sex,age\ny1,1,3,f,3\n")
+    data = load(str(tmp_path), drop=("id",), categorical=("sex", "ward"))
+    assert data.x.tolist() == [[0, 1, 0, 1, 0, 0, 1], [1, 0, 0, 0, 1, 0, 2], [1, 0, 0, 1, 0, 0, 3]]
+    assert any("sex, ward" in sentence for sentence in data.disclosed), "their values were read from the records"
+    with pytest.raises(UserError, match="no column 'idd'; did you mean 'id'"):
+        load(str(tmp_path), drop=("idd",))
+    with pytest.raises(UserError, match="No column is left"):
+        load(str(tmp_path), drop=("id", "sex", "ward", "age"))
+
+
+@pytest.mark.parametrize(
+    ("labels", "sentence"),
+    [
+        ([f"{k / 7:.3f}" for k in range(40)], r"looks like a measurement \(40 different values in 40 records"),
+        ([str(k) for k in range(300)], "looks like a measurement"),
+        (["Yes", "yes", "no"] * 5, "'Yes' and 'yes' of 'label' differ only in case"),
+    ],
+)
+def test_labels_that_are_no_classes(tmp_path: Path, labels: list[str], sentence: str) -> None:
+    (tmp_path / "a.csv").write_text("label,x\n" + "".join(f"{label},1\n" for label in labels))
+    with pytest.raises(UserError, match=sentence):
+        load(str(tmp_path))
+
+
+def test_what_is_noticed(tmp_path: Path) -> None:
+    folder = tmp_path / "own"
+    (folder / "older").mkdir(parents=True)
+    (folder / "notes.txt").write_text("beside")
+    (folder / "a.csv").write_text("label,pressure,x\n" + "0,120,1\n1,140,0\n" * 10)
+    notes = load(str(folder)).notes
+    assert any("Not read" in note and "notes.txt, older/" in note for note in notes)
+    assert any("Not scaled: pressure" in note for note in notes)
+    keys = {"data": str(folder), "method": "dp-fedavg", "rounds": 1, "store": tmp_path / "s"}
+    alone = prepare(Experiment.make(keys, {"epsilon": 200}))
+    assert any("There is one client" in note for note in alone.notes)
+    assert any("epsilon = 200 means hardly any protection" in note for note in alone.notes)
+    assert set(notes) <= set(alone.notes)
+
+
+def test_a_draft_asks_and_says_what_was_read_from_the_records(tmp_path: Path) -> None:
+    folder = tmp_path / "own"
+    folder.mkdir()
+    rows = [f"P{k},{20 + k},{'fm'[k % 2]},{k % 10 / 4},{'Yes' if k % 12 == 0 else 'no'}" for k in range(60)]
+    (folder / "a.csv").write_text("\n".join(["patient,age,sex,dose,ill", *rows]))
+    other = [row.replace(",", ";").replace(".", ",") for row in rows[:20]]
+    (folder / "b.csv").write_bytes("\n".join(["patient;age;sex;dose;ill", *other, "Ä;;f;1;yes"]).encode("cp1252"))
+    made = draft(folder, "ill")
+    columns = made.schema.columns
+    assert {name: column.kind for name, column in columns.items()} == {
+        "patient": "id",
+        "age": "number",
+        "sex": "category",
+        "dose": "number",
+        "ill": "label",
+    }
+    assert made.schema.files["b"].model_dump() == {"delimiter": ";", "encoding": "cp1252", "decimal": ","}
+    assert made.schema.label.positive == "yes", "the rarer one"
+    assert made.schema.label.fold_case, "Yes and yes are one"
+    (tmp_path / "s.toml").write_text(made.text)
+    assert Schema.read(tmp_path / "s.toml") == made.schema, "what is written is what was guessed"
+    data = load(str(folder), how=Reading(schema=made.schema))
+    assert "age, sex, dose, ill" in data.disclosed[0]
+    declared = made.text.replace("public = false", "public = true")
+    (tmp_path / "s.toml").write_text(declared)
+    assert load(str(folder), how=Reading(schema=Schema.read(tmp_path / "s.toml"))).disclosed == ()
+    outcome = command("data", "schema", folder, "--label=ill", "-o", tmp_path / "c.toml", "--drop=dose", "--json")
+    assert outcome.document["schema"]["columns"]["dose"]["kind"] == "id"
+    assert "no column 'il'; did you mean 'ill'" in refused("data", "schema", folder, "--label=il")
+
+
+def test_ranges_are_rounded_outwards() -> None:
+    assert outwards(18, 99) == (10, 100)
+    assert outwards(0.31, 4.12) == (0, 5)
+    assert outwards(-3, 250) == (-100, 300)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[columns.a]\nkind = 'numbr'", "columns.a: kind must be number, category, id or label"),
+        ("[columns.a]\nkind = 'number'\nrange = [3, 1]", "columns.a: the range's first number must be the smaller one"),
+        ("[columns.a]\nkind = 'number'\nrnage = [1, 3]", "unknown key 'rnage' at columns.a.rnage"),
+        ("[columns.a]\nkind = 'number'", 'exactly one column must have kind = "label", but 0 have'),
+        ("[columns.a]\nkind = 'label'\nvalues = ['x', 'y']", "there must be a number or a category"),
+        ("[columns.a]\nkind = 'label'\nvalues = ['x', 'y']\npositive = 'z'", "positive = 'z' is not among the values"),
+        ("[columns.a]\nkind = 'category'\nvalues = ['1', '1.0']", "the values '1' and '1.0' are the same"),
+        ("encoding = 'martian'\n[columns.a]\nkind = 'id'", "there is no text encoding 'martian'"),
+        ("nonsense", "is not valid TOML"),
+    ],
+)
+def test_a_wrong_schema_is_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+    (tmp_path / "s.toml").write_text(text)
+    with pytest.raises(UserError) as raised:
+        Schema.read(tmp_path / "s.toml")
+    assert sentence in str(raised.value)
+    assert str(tmp_path / "s.toml") in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_schema_and_options_that_contradict_it(folder: Path) -> None:
+    schema = folder.parent / "schema.toml"
+    given = ("run", "--data", folder, "--schema", schema)
+    assert "change it" in refused(*given, "--drop", "age")
+    assert "the schema's label is 'ill'" in refused(*given, "--label", "sex")
+    assert "There is no schema" in refused("run", "--data", folder, "--schema", folder / "none.toml")
+    assert "'schema' was given for the known data set 'digits'" in refused("run", "--data=digits", "--schema", schema)
+
+
+def test_a_run_keeps_its_schema(folder: Path) -> None:
+    schema = folder.parent / "schema.toml"
+    experiment = Experiment.make({"data": str(folder), "schema": str(schema), "method": "fedavg"})
+    schema.unlink()
+    again = Experiment.make(experiment.model_dump(mode="json"))
+    assert again.table == experiment.table
+    first, second = (federate(load(str(folder), how=one.reading()), None, None, 0) for one in (experiment, again))
+    assert first.fingerprint == second.fingerprint
+    assert "table" in experiment.decisive()
+    assert "table" not in Experiment.make({}).decisive(), "without one, identities are what they were"
