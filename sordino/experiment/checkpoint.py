@@ -90,9 +90,11 @@ class Stream:
     pieces: Iterable[Tensor]
 
 
-def write_models(tensors: dict[str, Tensor], streams: dict[str, Stream], path: Path) -> KeptFile:
+def write_models(
+    tensors: dict[str, Tensor], streams: dict[str, Stream], path: Path, metadata: dict[str, str] | None = None
+) -> KeptFile:
     """A safetensors file of `tensors` and of `streams`."""
-    content = serialized(tensors)
+    content = serialized(tensors, metadata)
     (length,) = struct.unpack("<Q", content[:8])
     header, data = json.loads(content[8 : 8 + length]), content[8 + length :]
     end = len(data)

@@ -27,7 +27,9 @@ from sordino.experiment.lifetime import check_lifetime
 from sordino.experiment.prepare import Prepared, prepare
 from sordino.experiment.store import NewRun, RunRow, Store, saving
 from sordino.experiment.summary import Summary, summarize
+from sordino.experiment.trained import described, measured
 from sordino.learning import compiling
+from sordino.learning.metrics import METRICS
 from sordino.method import State
 from sordino.privacy.gate import Gate
 from sordino.server import Ending, Server, Watch
@@ -112,8 +114,10 @@ def _carried_on(
     ending = server.end()
     state = State(**ending.now.state)
     blended = _blended(prepared, transport, ending, books, store.path(run))
-    summary = summarize(run, prepared, ending, books, _personal(ending, transport), blended)
-    models = _save_models(prepared, transport, state, store, run, blended)
+    own = _own_figures(prepared, transport, state)
+    figures = own if blended is None else blended.figures(*METRICS)
+    summary = summarize(run, prepared, ending, books, own[:, METRICS.index("accuracy")], blended, figures)
+    models = _save_models(prepared, transport, state, store, run, blended, figures)
     with contextlib.suppress(UserError):  # pictures are extra, and need matplotlib
         method.pictures(state, store.path(run))
     books.save(ending.now, summary, models)
@@ -133,10 +137,18 @@ def clients_of(prepared: Prepared, gate: Gate) -> Clients:
     )
 
 
-def _personal(ending: Ending, transport: Simulation) -> np.ndarray:
-    """Every client's accuracy with its personal model; who never took part predicts with the server's."""
-    personal = transport.accuracies(range(transport.clients), None)
-    return personal if ending.shared is None else np.where(np.isnan(personal), ending.shared, personal)
+def _own_figures(prepared: Prepared, transport: Simulation, state: State) -> np.ndarray:
+    """Every client's metrics with its personal model; who never took part predicts with the server's."""
+    found = transport.metrics(range(transport.clients), None)
+    served = prepared.method.shared_models(state, transport.clients)
+    others = np.setdiff1d(np.arange(transport.clients), transport.participants())
+    if served is not None and len(others):
+        models, number = served
+        clusters = number.numpy()[others]
+        for cluster in np.unique(clusters):
+            mine = others[clusters == cluster]
+            found[mine] = transport.metrics(mine.tolist(), models[int(cluster)])
+    return found
 
 
 def _blended(prepared: Prepared, transport: Simulation, ending: Ending, books: RunBooks, folder: Path) -> Blends | None:
@@ -156,15 +168,23 @@ def _blended(prepared: Prepared, transport: Simulation, ending: Ending, books: R
 
 
 def _save_models(
-    prepared: Prepared, transport: Simulation, state: State, store: Store, run: str, blended: Blends | None
+    prepared: Prepared,
+    transport: Simulation,
+    state: State,
+    store: Store,
+    run: str,
+    blended: Blends | None,
+    figures: np.ndarray,
 ) -> KeptFile:
     """Write the trained models: `personal` with one row for each of `clients`, and the server's `global`.
 
     A server with several models has one row for each, and `clusters` says which is whose. Where clients blend models,
     `blend` has for each of `blend_clients` one row with the models that it trained alone; so have `weights`, `powers`.
+    `metrics` has one row for each client of the run, and `metrics_known` says which of them there are. What all of it
+    means stands in the file's metadata.
     """
     who = transport.participants()
-    tensors = {"clients": torch.tensor(who, dtype=torch.int64)}
+    tensors = {"clients": torch.tensor(who, dtype=torch.int64), **measured(figures)}
     served = prepared.method.shared_models(state, prepared.schedule.clients)
     if served is not None:
         models, clusters = served
@@ -175,7 +195,8 @@ def _save_models(
         tensors |= {"blend_clients": torch.tensor(blended.clients)}
         tensors |= {"weights": blended.weights, "powers": blended.powers}
         streams["blend"] = Stream(len(blended.clients), TRAINED * width, blended.models())
-    return checkpoints.write_models(tensors, streams, store.path(run) / checkpoints.MODELS)
+    about = described(run, prepared)
+    return checkpoints.write_models(tensors, streams, store.path(run) / checkpoints.MODELS, about.metadata())
 
 
 def _finished(row: RunRow, store: Store) -> Summary:

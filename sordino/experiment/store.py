@@ -96,6 +96,8 @@ class RunRow:
     models: KeptFile | None
     seconds: float
     summary: dict[str, Any] | None
+    created: float
+    """When it was begun, in seconds since 1970."""
 
 
 @dataclass(frozen=True)
@@ -348,7 +350,7 @@ class Store:
             models=KeptFile(row["models"], row["models_digest"]) if row["models"] else None,
             summary=json.loads(row["summary"]) if row["summary"] else None,
             **{key: row[key] for key in ("run", "method", "identity", "people", "unit")},
-            **{key: row[key] for key in ("rounds", "rounds_done", "seconds")},
+            **{key: row[key] for key in ("rounds", "rounds_done", "seconds", "created")},
         )
 
     def _make_folder(self, run: str) -> None:

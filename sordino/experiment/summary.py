@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypedDict
 
 import numpy as np
@@ -10,6 +11,7 @@ from sordino.experiment.blends import Blends
 from sordino.experiment.books import RunBooks, none
 from sordino.experiment.lifetime import Spent, spent_by
 from sordino.experiment.prepare import Prepared
+from sordino.learning.metrics import LOWER_IS_BETTER, METRICS
 from sordino.parts.blending import MEMBERS
 from sordino.privacy.accountant import rounded_up
 from sordino.privacy.ledger import Ledger
@@ -39,6 +41,16 @@ class BlendFigures(TypedDict):
     """The mean weight of each member."""
 
 
+class Metric(TypedDict):
+    """One metric over clients."""
+
+    mean: float | None
+    worst_tenth: float | None
+    """The mean over the tenth of the clients that are worst off by it."""
+    clients: int
+    """How many clients have it: the others have no test records, or none of those that it is about."""
+
+
 class Summary(TypedDict, total=False):
     """The result of a run, as it is stored and printed. Infinite figures are None."""
 
@@ -53,6 +65,10 @@ class Summary(TypedDict, total=False):
     the method's own models, or the blended ones."""
     blend: BlendFigures
     """Where clients blend models: what the method's own would have come to, and all others."""
+    metrics: dict[str, Metric]
+    """Of what clients predict with, each on its own test records: by the names of `sordino.learning.metrics`."""
+    positive: str | None
+    """The class that `recall` is about; None where there is none."""
     epsilon: Figures
     attack_accuracy: dict[View, float]
     delta: float
@@ -70,6 +86,8 @@ class Summary(TypedDict, total=False):
     spent: Spent
     upload_bytes: int
     clients: int
+    records: int
+    """Training records of all clients."""
     parameters: int
     seed: int
     notes: list[str]
@@ -83,9 +101,11 @@ def summarize(
     books: RunBooks,
     own: np.ndarray,
     blends: Blends | None = None,
+    figures: np.ndarray | None = None,
 ) -> Summary:
-    """The result of a run whose clients have the accuracies `own` with the method's personal models."""
-    personal = own if blends is None else blends.accuracy("blend")
+    """The result of a run whose clients have the accuracies `own` with the method's personal models, and the metrics
+    `figures` (clients, METRICS) with what they predict with."""
+    personal = own if blends is None else blends.figures("accuracy")[:, 0]
     ledger, delta = books.ledger, prepared.budget.delta
     summary: Summary = {
         "run": run,
@@ -110,11 +130,16 @@ def summarize(
         "spent": spent_by(ledger),
         "upload_bytes": books.uploaded,
         "clients": prepared.schedule.clients,
+        "records": int(prepared.data.train.sizes.sum()),
         "parameters": prepared.learner.layout.size,
         "seed": prepared.experiment.seed,
         "notes": prepared.notes + _if_public(ledger, prepared) + _who_stopped(prepared, ending),
         "seconds": round(books.seconds, 3),
     }
+    if figures is not None:
+        summary["metrics"] = metrics_over_clients(figures)
+        summary["positive"] = prepared.data.meaning.positive_name
+        summary["notes"] += one_class_notes(figures, [client.name for client in prepared.data.clients])
     if prepared.method.unit == "record":
         summary |= _record_figures(ledger, delta, ending)
     if blends is not None:
@@ -122,12 +147,37 @@ def summarize(
     return summary
 
 
+def metrics_over_clients(figures: np.ndarray) -> dict[str, Metric]:
+    """Each metric of clients (clients, METRICS), over all that have it."""
+    found: dict[str, Metric] = {}
+    for name, values in zip(METRICS, figures.T, strict=True):
+        sign = -1 if name in LOWER_IS_BETTER else 1
+        tenth = sign * worst_tenth(sign * values)
+        known = int(np.isfinite(values).sum())
+        found[name] = {"mean": none(mean(values)), "worst_tenth": none(tenth), "clients": known}
+    return found
+
+
+def one_class_notes(figures: np.ndarray, names: Sequence[str]) -> list[str]:
+    """A warning where models give all records one class."""
+    places = np.flatnonzero(figures[:, METRICS.index("one_class")] == 1)
+    if not len(places):
+        return []
+    shown = ", ".join(names[place] for place in places[:NAMED])
+    more = f" and {len(places) - NAMED} more" if len(places) > NAMED else ""
+    of_all = int(np.isfinite(figures[:, METRICS.index("one_class")]).sum())
+    return [
+        f"{len(places)} of {of_all} clients' models give all test records one class ({shown}{more}): compare the "
+        "accuracy with the majority class's, and look at balanced accuracy and AUC."
+    ]
+
+
 def _blend_figures(blends: Blends, own: np.ndarray, shared: np.ndarray | None) -> BlendFigures:
     """The mixture beside its members, each by itself."""
-    single = {"local": blends.accuracy("local"), "own": own, "global": np.full(len(own), np.nan)}
+    single = {"local": blends.figures("local")[:, 0], "own": own, "global": np.full(len(own), np.nan)}
     if shared is not None:
         single["global"] = shared
-    found = {"blend": blends.accuracy("blend"), **single}
+    found = {"blend": blends.figures("accuracy")[:, 0], **single}
     return {
         "accuracy": {name: none(mean(values)) for name, values in found.items()},
         "worst_tenth": {name: none(worst_tenth(values)) for name, values in found.items()},

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sordino.privacy.accountant import rounded_up
+from sordino.report.metrics import metrics_table
 from sordino.report.terminal import shown
 
 OBSERVERS = {
@@ -62,7 +63,10 @@ def run_report(summary: Mapping[str, Any], store: str) -> RenderableType:
     table.add_row("  worst client", percent(accuracy["personal_worst"]))
     table.add_row("models at round start", percent(accuracy["start"]))
     table.add_row("global model", percent(accuracy["global"]))
-    beside: list[RenderableType] = [_blend_table(summary["blend"]), ""] if "blend" in summary else []
+    beside: list[RenderableType] = []
+    if "metrics" in summary:
+        beside += [metrics_table(summary["metrics"], summary["positive"]), ""]
+    beside += [_blend_table(summary["blend"]), ""] if "blend" in summary else []
     head = (
         f"{summary['run']}: {summary['method']} ({_mode(summary)}), {summary['rounds']} rounds, "
         f"{summary['clients']} clients, {summary['parameters']:,} parameters, {summary['seconds']:.1f} s"
@@ -111,7 +115,10 @@ def _meaning(summary: Mapping[str, Any]) -> list[str]:
     if clients is not None:
         spread = ", ".join(f"{name} {epsilon_text(value)}" for name, value in clients.items())
         replaced = epsilon_text(summary["epsilon_replace_one"])
-        sentences.append(f"over clients: {spread}; for a replaced record: at most {replaced}")
+        sentences.append(f"over clients: {spread}")
+        sentences.append(
+            f"for a record that is exchanged for another, which is one removed and one added: at most {replaced}"
+        )
     return sentences
 
 

@@ -1,0 +1,117 @@
+"""Commands on what a run came to: how well its models predict, predictions on new records, models in other formats."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sordino.cli.options import DEFAULT_STORE, Json, StoreFolder
+
+Run = Annotated[str, typer.Argument(help="The run's name (`sordino runs`).")]
+Client = Annotated[str, typer.Option(help="Whose model: a client's name (`sordino show RUN --clients`).")]
+
+
+def show(
+    run: Run,
+    clients: Annotated[bool, typer.Option("--clients", help="One line for each client.")] = False,
+    store: StoreFolder = None,
+    as_json: Json = False,
+) -> None:
+    """What a run came to: its result, and how well models predict, over all clients or for each."""
+    from sordino.experiment.store import Store
+
+    folder = store or DEFAULT_STORE
+    found = Store(folder, must_exist=True).get(run)
+    if found.summary is None:
+        from sordino.errors import UserError
+
+        raise UserError(f"The run {run!r} is not finished: take it up with `sordino resume {run}`.")
+    rows = _client_rows(run, folder) if clients else None
+    if as_json:
+        typer.echo(json.dumps({**found.summary, **({} if rows is None else {"client_metrics": rows})}))
+        return
+    from rich.console import Console
+
+    from sordino.report.metrics import clients_table
+    from sordino.report.tables import run_report
+
+    console = Console(markup=False)
+    console.print(
+        run_report(found.summary, str(folder)) if rows is None else clients_table(rows, found.summary.get("positive")),
+        highlight=False,
+    )
+
+
+def _client_rows(run: str, folder: Path) -> list[dict[str, Any]]:
+    """The metrics of each client by its name; None where it has none."""
+    from sordino.experiment.books import none
+    from sordino.experiment.trained import load_models
+    from sordino.learning.metrics import METRICS
+
+    models = load_models(run, folder)
+    return [
+        {"client": name, **{key: none(value) for key, value in zip(METRICS, row, strict=True)}}
+        for name, row in zip(models.about.clients, models.metrics, strict=True)
+    ]
+
+
+def predict(
+    run: Run,
+    file: Annotated[Path, typer.Argument(help="New records: a CSV, Parquet or NPZ file.")],
+    client: Client,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where the predictions go (CSV).")] = Path(
+        "predictions.csv"
+    ),
+    store: StoreFolder = None,
+    as_json: Json = False,
+) -> None:
+    """Predict with a client's model: one line per record, with its class and the probability of each class."""
+    from sordino.experiment.predict import predict as predict_on
+    from sordino.experiment.trained import load_models
+
+    found = predict_on(load_models(run, store or DEFAULT_STORE), client, file)
+    found.write(output)
+    labels = found.labels()
+    counts = {name: labels.count(name) for name in found.classes}
+    unusable = len(labels) - int(found.records.usable.sum())
+    if as_json:
+        told = {"records": len(labels), "predicted": counts, "without_prediction": unusable}
+        typer.echo(json.dumps({"file": str(output), **told}))
+        return
+    shares = ", ".join(f"{name} {count}" for name, count in counts.items() if count)
+    typer.echo(f"{output}: {len(labels)} records; predicted: {shares or 'nothing'}")
+    if unusable:
+        typer.echo(f"{unusable} records lack a value without which the schema drops them: they have no prediction.")
+
+
+def export(
+    run: Run,
+    client: Client,
+    kind: Annotated[
+        str, typer.Option("--format", help="onnx, torch (a program) or safetensors (the numbers).")
+    ] = "onnx",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Where it goes. [default: CLIENT.onnx, .pt2, .safetensors]")
+    ] = None,
+    store: StoreFolder = None,
+    as_json: Json = False,
+) -> None:
+    """Write a client's model for other programs, with its schema inside."""
+    from sordino.experiment.export import ENDINGS, FORMATS, check_installed
+    from sordino.experiment.export import export as export_model
+    from sordino.experiment.trained import load_models
+
+    if kind not in FORMATS:
+        from sordino.errors import unknown
+
+        raise unknown("format", kind, FORMATS)
+    check_installed(kind)
+    path = output or Path(f"{client}{ENDINGS[kind]}")
+    export_model(load_models(run, store or DEFAULT_STORE), client, kind, path)
+    if as_json:
+        typer.echo(json.dumps({"file": str(path), "format": kind, "client": client}))
+        return
+    typer.echo(f"{path}: what {client} predicts with. Its description (schema, classes) is inside.")

@@ -1,0 +1,60 @@
+"""How well models predict, as tables for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from sordino.report.terminal import shown
+
+PERCENTS = {
+    "accuracy": "accuracy",
+    "majority": "  always the majority class",
+    "balanced_accuracy": "balanced accuracy",
+    "recall": "recall",
+    "auc": "AUC",
+}
+PLAIN = {"log_loss": "log loss (lower is better)", "calibration_error": "calibration error (lower is better)"}
+SHORT = {
+    **{"accuracy": "acc.", "majority": "majority", "balanced_accuracy": "balanced", "recall": "recall", "auc": "AUC"},
+    **{"log_loss": "log loss", "calibration_error": "calib."},
+}
+
+
+def metrics_table(metrics: Mapping[str, Mapping[str, Any]], positive: str | None) -> Table:
+    """Each metric over clients: its mean, the worst tenth, and how many clients have it."""
+    table = Table("predicting with personal models", "mean", "worst tenth", "clients", box=None, padding=(0, 2, 0, 0))
+    for place in (1, 2, 3):
+        table.columns[place].justify = "right"
+    for name, words in {**PERCENTS, **PLAIN}.items():
+        figure = metrics[name]
+        if not figure["clients"]:
+            continue
+        of = f" of {positive!r}" if name == "recall" else ""
+        table.add_row(
+            words + of, *(_figure(name, figure[key]) for key in ("mean", "worst_tenth")), str(figure["clients"])
+        )
+    return table
+
+
+def clients_table(rows: Sequence[Mapping[str, Any]], positive: str | None) -> Table:
+    """The metrics of each client; a star marks models that give all records one class."""
+    title = "each client on its own test records; * gives all of them one class"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("client", overflow="fold")
+    for name, words in SHORT.items():
+        if name != "recall" or positive is not None:
+            table.add_column(words, justify="right", no_wrap=True)
+    for row in rows:
+        figures = [_figure(name, row[name]) for name in SHORT if name != "recall" or positive is not None]
+        table.add_row(row["client"] + ("*" if row["one_class"] else ""), *figures)
+    return table
+
+
+def _figure(name: str, value: float | None) -> str:
+    if value is None:
+        return shown("–")
+    return f"{value:.1%}" if name in PERCENTS and name != "auc" else f"{value:.3f}"

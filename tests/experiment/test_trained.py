@@ -1,0 +1,169 @@
+"""Stored models carry their meaning: names, classes, schema and metrics; predictions and exports are theirs."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from helpers import QUICK_KEYS, command, refused
+
+import sordino
+from sordino.data.schema import Schema
+from sordino.errors import UserError
+from sordino.experiment.trained import Models, load_models
+from sordino.learning.metrics import METRICS
+
+SCHEMA = """
+[columns.age]
+kind = "number"
+range = [0, 100]
+missing = "centre"
+[columns.ward]
+kind = "category"
+values = ["a", "b"]
+missing = "drop"
+[columns.name]
+kind = "id"
+[columns.ill]
+kind = "label"
+values = ["no", "yes"]
+"""
+CLINICS = ("north", "south", "west")
+
+
+def clinics(folder: Path) -> Path:
+    """Three tables whose label follows from the age."""
+    folder.mkdir(parents=True)
+    random = np.random.default_rng(0)
+    for clinic in CLINICS:
+        ages = random.integers(0, 100, 40)
+        rows = [f"{age},{'ab'[age % 2]},{clinic}{k},{'yes' if age > 50 else 'no'}" for k, age in enumerate(ages)]
+        (folder / f"{clinic}.csv").write_text("\n".join(["age,ward,name,ill", *rows]) + "\n")
+    (folder.parent / "schema.toml").write_text(SCHEMA)
+    return folder
+
+
+KEYS: dict[str, Any] = {"method": "fedavg", "rounds": 4, "workers": 1, "set": {"epochs": 5, "batch": 8, "rate": 0.5}}
+
+
+@pytest.fixture(scope="module", params=["own", "blend"])
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """The name and the store of a run whose data are gone."""
+    folder = tmp_path_factory.mktemp("trained")
+    data = clinics(folder / "clinics")
+    keys = {**KEYS, "schema": folder / "schema.toml", "store": folder / "store", "personal": request.param}
+    run = sordino.run(data=str(data), **keys)["run"]
+    shutil.rmtree(data)
+    return run, folder / "store"
+
+
+def said(models: Models, x: list[list[float]]) -> np.ndarray:
+    with torch.no_grad():
+        return torch.softmax(models.personal["north"](torch.tensor(x)).double(), dim=1).numpy()
+
+
+def test_clients_are_found_by_name_and_the_data_are_not_needed(trained: tuple[str, Path]) -> None:
+    models = load_models(*trained)
+    assert list(models.personal) == list(CLINICS)
+    assert models.about.meaning.classes == ("no", "yes")
+    assert models.about.meaning.positive_name == "yes"
+    assert isinstance(models.about.meaning.schema, Schema)
+    x = torch.rand(3, 3)
+    with torch.no_grad():
+        assert torch.equal(models.personal["south"](x), models.personal[1](x))
+        assert not torch.equal(models.personal["south"](x), models.personal["north"](x))
+    assert "west" in models.personal
+    assert "berlin" not in models.personal
+    assert models.personal.get("berlin") is None
+    with pytest.raises(UserError, match="no client 'nort'; did you mean 'north'"):
+        models.personal["nort"]
+    with pytest.raises(UserError, match=r"no client 7 in .*: they are 0 to 2"):
+        models.predictor(7)
+
+
+def test_predictions_are_the_models(trained: tuple[str, Path], tmp_path: Path) -> None:
+    run, store = trained
+    (tmp_path / "new.csv").write_text("ward,age,more\nb,90,x\na,5,y\n,50,z\na,,w\n")
+    out = tmp_path / "out.csv"
+    told = command("predict", run, tmp_path / "new.csv", "--client=north", "-o", out, "--store", store, "--json")
+    assert told.document["records"] == 4
+    assert told.document["without_prediction"] == 1
+    rows = list(csv.DictReader(out.open()))
+    assert list(rows[0]) == ["ward", "age", "more", "prediction", "probability_no", "probability_yes"]
+    assert [row["prediction"] for row in rows[:3]] == ["yes", "no", ""], "the third lacks its ward"
+    assert [row["more"] for row in rows] == ["x", "y", "z", "w"]
+    expected = said(load_models(run, store), [[0.8, 0, 1], [-0.9, 1, 0], [0, 1, 0]])
+    found = [[float(row["probability_no"]), float(row["probability_yes"])] for row in (rows[0], rows[1], rows[3])]
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_new_records_pass_the_checks_of_the_schema(trained: tuple[str, Path], tmp_path: Path) -> None:
+    run, store = trained
+    arguments = ("--client=north", "-o", tmp_path / "out.csv", "--store", store)
+    (tmp_path / "new.csv").write_text("ward\nc\n")
+    outcome = command("predict", run, tmp_path / "new.csv", *arguments)
+    assert outcome.code == 2
+    first, *lines = outcome.err.splitlines()
+    assert "2 problems" in first
+    assert "has no column 'age', which the schema names" in lines[0]
+    assert "the value 'c', which the schema lacks (line 2)" in lines[1]
+    assert not (tmp_path / "out.csv").exists()
+    assert "There is no file" in refused("predict", run, tmp_path / "none.csv", *arguments)
+    assert "did you mean 'north'" in refused("predict", run, tmp_path / "new.csv", "--client=noth", "--store", store)
+
+
+def test_metrics_are_stored_and_shown(trained: tuple[str, Path]) -> None:
+    run, store = trained
+    models = load_models(run, store)
+    assert models.metrics.shape == (3, len(METRICS))
+    found = command("show", run, "--clients", "--json", "--store", store).document
+    accuracies = [row["accuracy"] for row in found["client_metrics"]]
+    assert [row["client"] for row in found["client_metrics"]] == list(CLINICS)
+    assert found["accuracy"]["personal"] == pytest.approx(np.mean(accuracies)) == found["metrics"]["accuracy"]["mean"]
+    assert found["metrics"]["auc"]["mean"] > 0.9, "the label follows from the age"
+    shown = command("show", run, "--store", store).out
+    assert "recall of 'yes'" in shown
+    assert "always the majority class" in shown
+    assert "north" in command("show", run, "--clients", "--store", store).out
+
+
+def test_one_class_is_warned_of(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    (tmp_path / "rare").mkdir()
+    for name in ("a", "b"):
+        np.savez(tmp_path / "rare" / f"{name}.npz", x=random.normal(size=(60, 2)), y=np.arange(60) % 12 == 0)
+    keys = {"data": str(tmp_path / "rare"), "store": tmp_path / "s", "method": "fedavg", "workers": 1, "rounds": 2}
+    found = sordino.run(**keys)
+    assert any("2 of 2 clients' models give all test records one class (a, b)" in note for note in found["notes"])
+    assert found["metrics"]["accuracy"] == found["metrics"]["majority"]
+    assert found["metrics"]["recall"]["mean"] == 0
+
+
+def test_arrays_are_predicted_on_too(tmp_path: Path) -> None:
+    run = sordino.run(store=tmp_path, **QUICK_KEYS)["run"]
+    np.savez(tmp_path / "new.npz", x=np.zeros((2, 64)))
+    arguments = ("--client", "client-3", "--store", tmp_path, "-o", tmp_path / "o.csv")
+    command("predict", run, tmp_path / "new.npz", *arguments)
+    lines = (tmp_path / "o.csv").read_text().splitlines()
+    assert lines[0].startswith("record,prediction,probability_0,")
+    assert len(lines) == 3
+    np.savez(tmp_path / "new.npz", x=np.zeros((2, 63)))
+    assert "the models take (1, 8, 8)" in refused("predict", run, tmp_path / "new.npz", *arguments)
+    (tmp_path / "new.csv").write_text("a\n1\n")
+    assert "take arrays, not tables" in refused("predict", run, tmp_path / "new.csv", *arguments)
+
+
+def test_a_file_of_models_says_what_they_mean(trained: tuple[str, Path]) -> None:
+    from safetensors import safe_open
+
+    run, store = trained
+    with safe_open(store / "runs" / run / "models.safetensors", "pt") as file:
+        about = json.loads(file.metadata()["sordino"])
+    assert about["clients"] == list(CLINICS)
+    assert about["meaning"]["schema"]["columns"]["age"]["range"] == [0, 100]
