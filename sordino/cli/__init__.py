@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import typer
 
+from sordino.cli.accounts import ledger, statement
 from sordino.cli.advise import advise
 from sordino.cli.audit import audit
 from sordino.cli.curve import curve_commands
 from sordino.cli.data import data_commands
+from sordino.cli.models import export, predict, show
 from sordino.cli.plan import methods, plan
 from sordino.cli.report import report
 from sordino.cli.run import RunStoppedError, compare, resume, run, runs
-from sordino.errors import UserError, quoted
+from sordino.errors import ProblemsError, UserError, quoted
 from sordino.report.terminal import degrade
 
 INTERRUPTED = 130
@@ -28,7 +31,11 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-for command in (run, resume, compare, plan, advise, audit, methods, runs, report):
+COMMANDS = (
+    *(run, resume, compare, plan, advise, audit, methods, runs, show),
+    *(report, statement, ledger, predict, export),
+)
+for command in COMMANDS:
     app.command()(command)
 app.add_typer(data_commands, name="data")
 app.add_typer(curve_commands, name="curve")
@@ -39,6 +46,8 @@ def main() -> NoReturn:
     degrade()
     try:
         code = app(standalone_mode=False) or 0
+    except ProblemsError as error:
+        _refuse(f"{str(error).splitlines()[0]}", error.sentences)
     except UserError as error:
         _refuse(str(error))
     except RunStoppedError as stop:
@@ -59,10 +68,11 @@ def main() -> NoReturn:
     sys.exit(code)
 
 
-def _refuse(sentence: str) -> NoReturn:
-    """Tell what was wrong, in one line even where a name or another's message has several."""
+def _refuse(sentence: str, more: Sequence[str] = ()) -> NoReturn:
+    """Tell what was wrong, each in one line even where a name or another's message has several."""
     # Not by typer's echo, which writes UTF-8 even to a terminal that knows only ASCII.
-    print("Error: " + " ".join(sentence.split("\n")), file=sys.stderr)
+    for line in (f"Error: {sentence}", *(f"- {one}" for one in more)):
+        print(" ".join(line.split("\n")), file=sys.stderr)
     sys.exit(2)
 
 

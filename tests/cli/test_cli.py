@@ -263,7 +263,7 @@ def test_bad_own_data(tmp_path: Path) -> None:
     assert "'two' of 'clinics' has no training data" in refused("run", "--data", folder, *store)
     sentence = refused("run", "--data", folder, "--label", "lable", *store)
     assert "no column 'lable'" in sentence
-    assert "its columns are: label" in sentence
+    assert "its columns are: a, b, label. Did you mean --label label?" in sentence
     for name, content in (("two.csv", b"\x00\xff\xfe"), ("three.npz", b"PK\x03\x04 cut off")):
         (folder / name).write_bytes(content)
         assert f"{folder / name} is damaged" in refused("run", "--data", folder, *store)

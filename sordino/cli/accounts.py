@@ -1,0 +1,106 @@
+"""Commands on what a run has cost: its ledger, and a statement for those who must answer for it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sordino.cli.models import Run
+from sordino.cli.options import DEFAULT_STORE, Json, StoreFolder
+
+
+def ledger(
+    run: Run,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print all rows as CSV.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Check the chain, and that the result follows from the rows.")
+    ] = False,
+    store: StoreFolder = None,
+    as_json: Json = False,
+) -> None:
+    """What left the clients of a run: each release, who sent it, its bound and its noise."""
+    import csv
+    import sys
+
+    from sordino.experiment.account import COLUMNS, Account
+    from sordino.experiment.store import Store
+
+    found = Account.of(Store(store or DEFAULT_STORE, must_exist=True), run)
+    if verify:
+        _verified(found, as_json)
+        return
+    if as_json:
+        typer.echo(json.dumps({"run": run, "head": found.head, "rows": found.documents()}))
+        return
+    if as_csv:
+        writer = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(found.documents())
+        return
+    from rich.console import Console
+
+    from sordino.report.accounts import ledger_table
+
+    console = Console(markup=False)
+    console.print(ledger_table(found))
+    console.print(f"{len(found.ledger.rows)} rows; head {found.head}", style="dim", highlight=False)
+    console.print("All columns: --csv or --json. Whether it is whole: --verify.", style="dim", highlight=False)
+
+
+def _verified(found: Any, as_json: bool) -> None:
+    """Tell whether a ledger, which was found to be whole when it was read, agrees with the run's result."""
+    from sordino.errors import UserError, refuse
+
+    wrong = found.disagreements()
+    if as_json:
+        told = {"run": found.row.run, "whole": True, "rows": len(found.ledger.rows), "head": found.head}
+        typer.echo(json.dumps({**told, "epsilon": found.epsilon(), "disagreements": wrong}))
+        if wrong:
+            raise typer.Exit(2)
+        return
+    refuse(f"the ledger of {found.row.run}", wrong)
+    if found.row.summary is None:
+        raise UserError(
+            f"The ledger of {found.row.run!r} is whole ({len(found.ledger.rows)} rows), but the run is not finished: "
+            "it has no result yet that could be compared."
+        )
+    typer.echo(f"{len(found.ledger.rows)} rows, an unbroken chain; the epsilons of the result follow from them.")
+    typer.echo(f"head {found.head}")
+
+
+def statement(
+    run: Run,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where it goes: .md or .html.")] = Path(
+        "statement.html"
+    ),
+    store: StoreFolder = None,
+    as_json: Json = False,
+) -> None:
+    """One page for a data-protection officer: what was trained, what left, who could see it, what it means.
+
+    For a PDF, open the HTML file in a browser and print it into a file.
+    """
+    from sordino.errors import UserError, writing
+    from sordino.experiment.store import Store
+    from sordino.report.statement import FORMATS, statement_of
+
+    kind = output.suffix.lower()
+    if kind == ".pdf":
+        instead = output.with_suffix(".html")
+        raise UserError(f"A PDF is made by a browser: write {instead}, open it, and print it into a file.")
+    if kind not in FORMATS:
+        raise UserError(f"A statement is written as .md or .html, not as {kind or 'a file without an ending'!r}.")
+    found = statement_of(Store(store or DEFAULT_STORE, must_exist=True), run)
+    with writing(output):
+        output.write_text(FORMATS[kind](found), encoding="utf-8")
+    if as_json:
+        from dataclasses import asdict
+
+        typer.echo(json.dumps({"file": str(output), **asdict(found)}))
+        return
+    typer.echo(f"{output}: one page on {run}")
+    if kind == ".html":
+        typer.echo("For a PDF, open it in a browser and print it into a file.")

@@ -1,0 +1,124 @@
+"""A run's ledger, read back and checked: its rows for other programs, and whether its figures follow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sordino.experiment.books import none
+from sordino.experiment.journal import rows_after
+from sordino.experiment.store import RunRow, Store
+from sordino.privacy.ledger import BLANK, Ledger, Row
+from sordino.privacy.views import VIEWS
+
+COLUMNS = (
+    *("position", "question", "round", "step", "release", "clients", "owners", "pool"),
+    *("sensitivity", *(f"noise_{view}" for view in VIEWS), "sampling_rate", "noise_multiplier", "times"),
+    *("exposed", "not_covered", "told", "link"),
+)
+"""Of a row for other programs. Figures are those of the owner for whom the row costs most."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """What left the clients of a run."""
+
+    row: RunRow
+    ledger: Ledger
+    """With what stands only in the journal, where the run was stopped."""
+
+    @classmethod
+    def of(cls, store: Store, run: str) -> Account:
+        """The ledger of a run; one that was altered is refused."""
+        row = store.get(run)
+        rows, head = store.ledger(run), BLANK
+        for one in rows:
+            head = one.link(head)
+        rows += rows_after(store.path(run), len(rows), head)
+        last = max((int(one.clients().max()) for one in rows), default=-1) + 1
+        return cls(row, Ledger(max(last, row.summary["clients"] if row.summary else 0), row.unit, rows))
+
+    @property
+    def head(self) -> str:
+        """What stands for the whole ledger: whoever has written it down notices any change."""
+        return self.ledger.head.hex()
+
+    def documents(self) -> list[dict[str, Any]]:
+        """The rows, by COLUMNS."""
+        pairs = zip(self.ledger.rows, self.ledger.links, strict=True)
+        return [_document(position, row, link) for position, (row, link) in enumerate(pairs)]
+
+    def epsilon(self) -> dict[str, float | None]:
+        """For each observer, worked out anew from the rows; None where it is infinite or the run has no delta yet."""
+        if self.row.summary is None:
+            return dict.fromkeys(VIEWS)
+        return {view: none(value) for view, value in self.ledger.epsilon(self.row.summary["delta"]).items()}
+
+    def disagreements(self) -> list[str]:
+        """Where the run's result says something else than its ledger, in sentences."""
+        if self.row.summary is None:
+            return []
+        found, said = self.epsilon(), self.row.summary["epsilon"]
+        return [
+            f"For the {view} the result says epsilon = {said[view]}, and the ledger {found[view]}."
+            for view in VIEWS
+            if not _agree(said[view], found[view])
+        ]
+
+
+def _agree(one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return abs(one - other) <= 1e-6 * max(1.0, abs(one))
+
+
+def _document(position: int, row: Row, link: bytes) -> dict[str, Any]:
+    clients = row.clients()
+    sensitivity = np.frombuffer(row.sensitivity, dtype="<f8")
+    noise = np.frombuffer(row.noise, dtype="<f8").reshape(-1, len(VIEWS))
+    costly = int(np.argmax(row.costs()[-1]))
+    found: dict[str, Any] = {
+        "position": position,
+        "question": row.question,
+        "round": row.round + 1,
+        "step": row.step,
+        "release": row.release,
+        "clients": len(clients),
+        "owners": spans(clients),
+        "pool": row.pool,
+        "sensitivity": None if row.sampled else float(sensitivity[min(costly, len(sensitivity) - 1)]),
+    }
+    for place, view in enumerate(VIEWS):
+        met = float(noise[min(costly, len(noise) - 1), place])
+        found[f"noise_{view}"] = None if row.sampled else none(met)
+    rate, multiplier, times = _sampled(row)
+    return found | {
+        "sampling_rate": rate,
+        "noise_multiplier": multiplier,
+        "times": times,
+        "exposed": row.exposed,
+        "not_covered": row.reason,
+        "told": row.told,
+        "link": link.hex(),
+    }
+
+
+def _sampled(row: Row) -> tuple[float | None, float | None, int | None]:
+    """At record level: what the records of the owner with the least noise went through."""
+    if not row.sampled:
+        return None, None, None
+    histories = row.histories()
+    rate, multiplier, times = histories[int(np.argmin(histories[:, 1]))]
+    return float(rate), float(multiplier), int(times)
+
+
+def spans(numbers: Sequence[int] | np.ndarray) -> str:
+    """Client numbers in short: `0-99 105`."""
+    ordered = np.sort(np.asarray(numbers))
+    if not len(ordered):
+        return ""
+    parts = np.split(ordered, np.flatnonzero(np.diff(ordered) > 1) + 1)
+    return " ".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)

@@ -1,0 +1,106 @@
+"""A run's ledger and the statement on it, for people who were not there."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sqlite3
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from helpers import QUICK_KEYS, command, refused
+
+import sordino
+from sordino.experiment.account import COLUMNS, spans
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    store = tmp_path_factory.mktemp("store")
+    return sordino.run(store=store, method="dp-fedavg", epsilon=2, **QUICK_KEYS)["run"], store
+
+
+def test_the_ledger_as_a_table_for_programs(run: tuple[str, Path]) -> None:
+    name, store = run
+    rows = list(csv.DictReader(io.StringIO(command("ledger", name, "--csv", "--store", store).out)))
+    assert tuple(rows[0]) == COLUMNS
+    assert [row["round"] for row in rows] == ["1", "2"]
+    assert {row["owners"] for row in rows} == {"0-7"}
+    assert all(float(row["noise_outsider"]) > float(row["noise_server"]) > 0 for row in rows), "sums hide more"
+    document = command("ledger", name, "--json", "--store", store).document
+    assert len(document["rows"]) == 2
+    assert document["rows"][-1]["link"] == document["head"]
+    assert "update" in command("ledger", name, "--store", store).out
+
+
+def test_figures_follow_from_the_ledger(run: tuple[str, Path]) -> None:
+    name, store = run
+    found = command("ledger", name, "--verify", "--json", "--store", store).document
+    assert found["disagreements"] == []
+    assert found["epsilon"]["outsider"] == pytest.approx(2, rel=1e-6)
+    assert "unbroken chain" in command("ledger", name, "--verify", "--store", store).out
+
+
+def test_an_altered_ledger_is_refused(tmp_path: Path) -> None:
+    name = sordino.run(store=tmp_path, method="dp-fedavg", **QUICK_KEYS)["run"]
+    with sqlite3.connect(tmp_path / "sordino.db") as database:
+        database.execute("update ledger set round = 7 where position = 1")
+    assert "altered" in refused("ledger", name, "--verify", "--store", tmp_path)
+
+
+def test_spans() -> None:
+    assert spans([3, 0, 1, 2, 9, 11, 12]) == "0-3 9 11-12"
+    assert spans([]) == ""
+
+
+def test_a_statement_says_what_the_ledger_says(run: tuple[str, Path], tmp_path: Path) -> None:
+    name, store = run
+    told = command("statement", name, "-o", tmp_path / "s.md", "--store", store, "--json").document
+    text = (tmp_path / "s.md").read_text()
+    head = command("ledger", name, "--json", "--store", store).document["head"]
+    for expected in (
+        "was a simulation",
+        "8 clients: client-0, client-1",
+        "| update | ",
+        "| 2 times | 8 | yes |",
+        "protect one client as a whole",
+        "| outsider | ",
+        " 2.00 | ",
+        head,
+        f"sordino ledger {name} --verify",
+        "Sordino 0.",
+    ):
+        assert expected in text, expected
+    attack = told["observers"][2]["attack"]
+    assert f"{attack:.2f}"[:3] in text.replace(" %", "") or attack > told["observers"][0]["attack"] > 0.5
+    assert text.count("#" * 3) >= 3, "bars"
+
+
+def test_the_page_is_whole_and_asks_for_nothing(run: tuple[str, Path], tmp_path: Path) -> None:
+    name, store = run
+    command("statement", name, "-o", tmp_path / "s.html", "--store", store)
+    page = (tmp_path / "s.html").read_text()
+    drawn = ElementTree.fromstring(page[page.index("<svg") : page.index("</svg>")] + "</svg>")
+    bars = [float(bar.get("width", 0)) for bar in drawn.iter("rect") if bar.get("class") == "bar"]
+    assert len(bars) == 3
+    assert bars[0] < bars[2], "the server sees more than an outsider"
+    for outside in ("http:", "https:", "src=", "url(", "@import", "<script"):
+        assert outside not in page
+    assert "@media print" in page
+
+
+def test_what_leaves_bare_is_said_so(tmp_path: Path) -> None:
+    name = sordino.run(store=tmp_path, method="fedavg", **QUICK_KEYS)["run"]
+    command("statement", name, "-o", tmp_path / "s.md", "--store", tmp_path)
+    text = (tmp_path / "s.md").read_text()
+    assert "without bound" in text
+    assert "100.0 %" in text
+    assert "| no |" in text
+
+
+def test_statements_that_cannot_be_written(run: tuple[str, Path], tmp_path: Path) -> None:
+    name, store = run
+    assert "made by a browser: write" in refused("statement", name, "-o", tmp_path / "s.pdf", "--store", store)
+    assert "as .md or .html" in refused("statement", name, "-o", tmp_path / "s.doc", "--store", store)
+    assert "no run 'none'" in refused("statement", "none", "--store", store)
