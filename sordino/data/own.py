@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from sordino.data.dataset import Dataset
-from sordino.data.encoding import Encoded, Encoding
+from sordino.data.encoding import Encoding
 from sordino.data.formats import quote, read_npz
 from sordino.data.kinds import check_class_labels, plain_schema, sorted_labels, unscaled
 from sordino.data.meaning import Meaning
@@ -65,6 +65,8 @@ class ClientFile:
     x: np.ndarray
     labels: list[str]
     test: np.ndarray | None
+    features: tuple[str, ...] | None = None
+    """Their names in order; None for arrays."""
 
 
 def read_own(folder: Path, how: Reading) -> Dataset:
@@ -130,11 +132,17 @@ def check_reading(how: Reading) -> None:
         raise UserError(f"label = {how.label!r}, but the schema's label is {how.schema.label_name!r}: leave one out.")
 
 
-def read_client(path: Path, schema: Schema) -> Encoded:
-    """One client's table; what is wrong in it is told at once."""
-    found = Encoding(read_table(path, schema.format_of(path.stem)), schema).result("train")
-    refuse(str(path), found.problems)
-    return found
+def read_file(path: Path, how: Reading) -> ClientFile:
+    """One client's file by itself, as a site of its own reads it; what is wrong in it is told at once."""
+    check_reading(how)
+    if path.suffix.lower() == ".npz":
+        return read_arrays(path)
+    table, label = read_table(path, how.schema.format_of(path.stem) if how.schema else None), how.label or DEFAULT_LABEL
+    if how.schema is None:
+        refuse(str(path), check_columns([table], label))
+    schema = how.schema or plain_schema([table], label, how.labels, how.drop, how.categorical)
+    (file,), _ = _encoded([table], schema, how, path)
+    return file
 
 
 def _encoded(tables: Sequence[Table], schema: Schema, how: Reading, folder: Path) -> tuple[list[ClientFile], list[str]]:
@@ -142,10 +150,11 @@ def _encoded(tables: Sequence[Table], schema: Schema, how: Reading, folder: Path
     declared_in = "`labels`" if how.schema is None else "the schema"
     found = [Encoding(table, schema, declared_in).result("train") for table in tables]
     refuse(str(folder), [problem for one in found for problem in one.problems])
-    files = [
-        ClientFile(table.path, one.x[one.kept], [schema.label.values[place] for place in one.labels[one.kept]], None)
-        for table, one in zip(tables, found, strict=True)
-    ]
+    features = tuple(schema.features())
+    files = []
+    for table, one in zip(tables, found, strict=True):
+        labels = [schema.label.values[place] for place in one.labels[one.kept]]
+        files.append(ClientFile(table.path, one.x[one.kept], labels, None, features))
     return files, [note for one in found for note in one.notes]
 
 
