@@ -74,8 +74,9 @@ class Execution(Protocol):
     def run(self, clients: Clients, question: Question, me: dict[str, Tensor], public: Public) -> Done:
         """Run a question's step; `me` is what the clients remember, one row each."""
 
-    def accuracies(self, clients: Clients, models: Tensor, who: Sequence[int]) -> np.ndarray:
-        """Each client's test accuracy with its row of `models`, or with the only row."""
+    def judged(self, clients: Clients, models: Tensor, who: Sequence[int]) -> np.ndarray:
+        """(clients, 2): each client's test accuracy and mean cross-entropy with its row of `models`, or with the only
+        row; `nan` where it has no test records."""
 
     def trained(self, clients: Clients, models: Tensor, records: Split, seeds: Sequence[int], passes: int) -> Tensor:
         """Plain local training: `models`, one row for each part of `records`, after so many passes over it."""

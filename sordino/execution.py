@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.func import vmap
+from torch.nn import functional
 
 from sordino import message as messages
 from sordino.client import Clients, Done, Execution, Question
@@ -64,13 +65,13 @@ class Alone:
                 results.append(step(message, mine, clients.records(question, place, seed, public)))
         return _together(results)
 
-    def accuracies(self, clients: Clients, models: Tensor, who: Sequence[int]) -> np.ndarray:
-        """Each client's test accuracy with its row of `models`, or with the only row."""
+    def judged(self, clients: Clients, models: Tensor, who: Sequence[int]) -> np.ndarray:
         found = []
         for flat, client in zip(models.expand(len(who), -1), who, strict=True):
-            x, y = clients.data.test.part(client)
-            found.append(clients.learner.accuracy(flat.contiguous(), x.to(flat.device), y.to(flat.device)))
-        return np.array(found)
+            x, y = (tensor.to(flat.device) for tensor in clients.data.test.part(client))
+            loss, accuracy = clients.learner.loss_and_accuracy(flat.contiguous(), x, y)
+            found.append((accuracy, loss))
+        return np.array(found).reshape(-1, 2)
 
     def trained(self, clients: Clients, models: Tensor, records: Split, seeds: Sequence[int], passes: int) -> Tensor:
         found = []
@@ -112,8 +113,7 @@ class Stacked:
             sent, kept, start = vmap(one, in_dims=dims)(me, own, x.to(device), y.to(device), valid, seeds)
         return Done(sent, kept, start.get("start"))
 
-    def accuracies(self, clients: Clients, models: Tensor, who: Sequence[int]) -> np.ndarray:
-        """Each client's test accuracy with its row of `models`, or with the only row."""
+    def judged(self, clients: Clients, models: Tensor, who: Sequence[int]) -> np.ndarray:
         test = clients.data.test
         width = max(1, EVALUATED // max(1, int(test.sizes[who].max()) * test.x[:1].numel()))
         found = []
@@ -127,10 +127,12 @@ class Stacked:
         x, y, valid = clients.data.test.stacked(who)
         with told_of_vmap(clients, "clients", ONE_BY_ONE):
             logits = clients.learner.stacked_logits(models, x.to(models.device))
-        right = (logits.argmax(dim=2).cpu() == y).double()
+        logits = logits.cpu()
+        right = (logits.argmax(dim=2) == y).double()
+        loss = functional.cross_entropy(logits.transpose(1, 2), y, reduction="none").double()
         sizes = clients.data.test.sizes[who]
-        whole = (right if valid is None else right * valid).sum(dim=1).numpy()
-        return np.where(sizes > 0, whole / np.maximum(sizes, 1), np.nan)
+        sums = [(one if valid is None else one.where(valid > 0, 0.0)).sum(dim=1).numpy() for one in (right, loss)]
+        return np.stack([np.where(sizes > 0, one / np.maximum(sizes, 1), np.nan) for one in sums], axis=1)
 
     def trained(self, clients: Clients, models: Tensor, records: Split, seeds: Sequence[int], passes: int) -> Tensor:
         device = clients.device

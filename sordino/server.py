@@ -57,6 +57,8 @@ class RoundReport:
     personal_worst: float
     start: float
     global_: float
+    loss: float
+    """The mean cross-entropy of the personal models after training."""
     clip: float | None
     cohort: int
     rejected: int
@@ -316,9 +318,10 @@ class Server:
         self._open, self._next_round = None, opened.number + 1
         trained = [(clients, answer) for clients, answer in opened.answers if answer.kept]
         who = [client for clients, _ in trained for client in clients]
-        own, start, shared = (np.full(len(who), np.nan) for _ in range(3))
+        own, start, shared, losses = (np.full(len(who), np.nan) for _ in range(4))
         if self._evaluates(opened.number) and who:
-            own, start = np.concatenate([answer.accuracies for _, answer in trained]).T
+            own, start, *more = np.concatenate([answer.accuracies for _, answer in trained]).T
+            losses = more[0] if more else losses
             found = self._shared_accuracies(who)
             shared = shared if found is None else found
         answers = [answer for _, answer in opened.answers]
@@ -329,6 +332,7 @@ class Server:
             personal_worst=worst(own),
             start=mean(start),
             global_=mean(shared),
+            loss=mean(losses),
             clip=overall(self._state.__dict__.get("threshold")),
             cohort=len(who),
             rejected=sum(answer.rejected for answer in answers),

@@ -19,7 +19,8 @@ class Answer:
     values: dict[str, Tensor]
     """What left, by release: bounded and noised."""
     accuracies: np.ndarray
-    """Columns: the personal model after training, the model at round start; `nan` where not evaluated."""
+    """Columns: the personal model after training, the model at round start and, from transports that know it, the
+    personal model's mean cross-entropy; `nan` where not evaluated."""
     rejected: int
     """Values that were not finite and were replaced by null contributions."""
     bytes: int

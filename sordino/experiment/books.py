@@ -58,7 +58,7 @@ class RunBooks:
         self._pending.ledger.extend((position + place, row, links[place]) for place, row in enumerate(rows))
 
     def note(self, report: RoundReport, accuracies: Mapping[int, Sequence[float]]) -> None:
-        figures = (report.personal, report.personal_worst, report.start, report.global_)
+        figures = (report.personal, report.personal_worst, report.start, report.global_, report.loss)
         self._pending.rounds.append(
             (
                 report.round,

@@ -30,7 +30,7 @@ RunState = Literal["running", "stopped", "done"]
 LOCK = "lock"
 """The file of a run that is held by the process which advances it."""
 
-VERSION = 2
+VERSION = 3
 """Of the tables below: a store of another version is refused."""
 DATABASE = "sordino.db"
 TABLES = {
@@ -45,7 +45,8 @@ TABLES = {
     ),
     "rounds": (
         *("run text not null", "round integer not null", "personal real", "personal_worst real", "start real"),
-        *("global real", "clip real", "cohort integer not null", "rejected integer not null", "bytes integer not null"),
+        *("global real", "loss real", "clip real"),
+        *("cohort integer not null", "rejected integer not null", "bytes integer not null"),
         *("seconds real not null", "epsilon_outsider real", "epsilon_peer real", "epsilon_server real"),
         "primary key (run, round)",
     ),

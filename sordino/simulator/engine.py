@@ -53,13 +53,14 @@ class Engine:
         """Let clients answer, and let them remember."""
         who = work.question.clients
         outcome = self.clients.answer(work.question, self.memory.states(who))
-        accuracies = np.full((len(who), 2), np.nan)
+        accuracies = np.full((len(who), 3), np.nan)
         if outcome.kept:
             self.memory.write(who, work.targets, outcome.kept)
             if work.evaluate:
-                for column, models in enumerate((outcome.kept.get("model"), outcome.start)):
-                    if models is not None:
-                        accuracies[:, column] = self._accuracies(models.detach(), who)
+                if outcome.kept.get("model") is not None:
+                    accuracies[:, (0, 2)] = self._judged(outcome.kept["model"].detach(), who)
+                if outcome.start is not None:
+                    accuracies[:, 1] = self._accuracies(outcome.start.detach(), who)
         passed = outcome.passed
         values = {name: rows.cpu() for name, rows in passed.values.items()}
         return Answer(values, accuracies, passed.rejected, passed.bytes, bool(outcome.kept))
@@ -109,7 +110,10 @@ class Engine:
         return found
 
     def _accuracies(self, models: Tensor, who: Sequence[int]) -> np.ndarray:
-        return self.clients.execution.accuracies(self.clients, models, who)
+        return self._judged(models, who)[:, 0]
+
+    def _judged(self, models: Tensor, who: Sequence[int]) -> np.ndarray:
+        return self.clients.execution.judged(self.clients, models, who)
 
 
 def together(answers: list[Answer]) -> Answer:
