@@ -1,4 +1,4 @@
-"""What the server reads of what came back; reading single messages is charged."""
+"""What the server reads of what came back: single messages, which is charged, or sums of parts that nobody saw."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from sordino.errors import unknown
+from sordino.errors import UserError, unknown
 from sordino.privacy.gate import Gate
 from sordino.privacy.ledger import Ledger, Row
 from sordino.privacy.release import Public, Releases
@@ -80,3 +80,29 @@ class Answers:
         elif tells == "everything":
             about = (row.question, row.round, row.step)
             self._books.charge(self._books.ledger.expose_all(self._public.clients, about))
+
+
+class Sums:
+    """What came back where nobody saw single messages: the sum of each release over who answered."""
+
+    def __init__(self, releases: Releases, answer: Answer, gate: Gate, public: Public) -> None:
+        self.who = public.clients
+        self._releases, self._values, self._gate, self._public = releases, answer.values, gate, public
+
+    def has(self, release: str) -> bool:
+        return release in self._values
+
+    def mean(self, release: str) -> Tensor:
+        if release not in self._values:
+            raise unknown("release in this round called", release, self._values)
+        kind, (total,) = self._releases[release], self._values[release]
+        return self._gate.mean_of_sum(kind, total, self._public) + kind.centre()
+
+    def rows(self, release: str) -> Tensor:
+        raise UserError(
+            f"The method reads each client's {release} by itself, but the secure sum shows sums only: simulate it with "
+            '`sordino run`, or deploy it with protect_from = "server".'
+        )
+
+    def deviation(self, release: str) -> Tensor:
+        return self._releases[release].deviation(self._gate.allowance, self._public)

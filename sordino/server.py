@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -21,19 +21,19 @@ from sordino.errors import UserError
 from sordino.learning.parameters import Layout
 from sordino.learning.records import Records
 from sordino.message import Message
-from sordino.method import Budget, Method, Result, State
+from sordino.method import Budget, Method, Replies, Result, State
 from sordino.privacy.gate import Gate
 from sordino.privacy.ledger import Ledger, Row
 from sordino.privacy.records import RecordPlan
 from sordino.privacy.release import Public, Releases, due
 from sordino.privacy.views import View
-from sordino.replies import Answers
+from sordino.replies import Answers, Sums
 from sordino.schedule import Schedule, Turns
 from sordino.transcript import Transcript
 from sordino.transport import Answer, Transport
 
 SAVE_SECONDS = 5.0
-"""How much work a killed run may have to repeat."""
+"""How much work a simulation that is killed may have to repeat."""
 
 
 @dataclass(frozen=True)
@@ -128,13 +128,16 @@ class Server:
         evaluate_every: int = 1,
         watch: Watch | None = None,
         transcript: Transcript | None = None,
+        save_seconds: float | None = None,
     ) -> None:
-        """`transcript` is where everything that passes is written down, where somebody wants that."""
+        """`transcript` is where everything that passes is written down, where somebody wants that; `save_seconds` how
+        much work a run that is killed may have to repeat, if not as much as a simulation."""
         self.schedule, self.budget, self.layout = schedule, budget, ground.layout
         self.features, self.classes = ground.features, ground.classes
         self._closed = 0
         self._method, self._gate, self._transport, self._books, self._ground = method, gate, transport, books, ground
         self._evaluate_every, self._watch, self._transcript = evaluate_every, watch, transcript
+        self._save_seconds = save_seconds
         self._steps = method.steps()
         self._state_names = sorted(method.public_memory(torch.zeros(ground.layout.size), ground.layout))
         plan = gate.allowance.records
@@ -163,7 +166,8 @@ class Server:
             self._open = _OpenRound(self._next_round, time.monotonic())
             yield self._next_round
             self._close()
-            if time.monotonic() - self._saved > SAVE_SECONDS and self._next_round <= self._last_round:
+            repeated = SAVE_SECONDS if self._save_seconds is None else self._save_seconds
+            if time.monotonic() - self._saved > repeated and self._next_round <= self._last_round:
                 self._books.save(self._now())
                 self._saved = time.monotonic()
 
@@ -184,7 +188,7 @@ class Server:
     def everyone(self) -> Sequence[int]:
         return range(self.schedule.clients)
 
-    def ask(self, who: Sequence[int], step: Callable[..., Result], message: Message) -> Answers:
+    def ask(self, who: Sequence[int], step: Callable[..., Result], message: Message) -> Replies:
         name, clients = self._known_step(step), self._known_clients(who)
         opened = self._opened
         releases = due(self._steps[name], opened.number)
@@ -192,15 +196,24 @@ class Server:
         self._check(name, releases, clients)
         self._gate.check(releases, public)
         self._expose_states(releases, clients, (self._questions, opened.number, name))
-        rows = self._books.ledger.charge(releases, self._questions, opened.number, name, self._gate.allowance, public)
-        self._books.charge(rows)
         question = Question(self._questions, opened.number, name, message, clients)
         self._questions += 1
-        answer = self._transport.ask(question, self._evaluates(opened.number))
-        opened.answers.append((clients, answer))
-        charged = {row.release: row for row in rows}
-        noted = None if self._transcript is None else self._transcript.note(question, releases, public, answer)
-        return Answers(releases, charged, answer, self._gate, public, self._books, noted)
+        charged: dict[str, Row] = {}
+
+        def charge() -> None:
+            about = (question.number, opened.number, name)
+            rows = self._books.ledger.charge(releases, *about, self._gate.allowance, public)
+            self._books.charge(rows)
+            charged.update({row.release: row for row in rows})
+
+        answer = self._transport.ask(question, self._evaluates(opened.number), charge)
+        who = clients if answer.who is None else list(answer.who)
+        opened.answers.append((who, answer))
+        answered = replace(public, clients=who)
+        if answer.summed:
+            return Sums(releases, answer, self._gate, answered)
+        noted = None if self._transcript is None else self._transcript.note(question, releases, answered, answer)
+        return Answers(releases, charged, answer, self._gate, answered, self._books, noted)
 
     def deviation(self, step: Callable[..., Result], release: str, message: Message) -> Tensor:
         releases, who = due(self._steps[self._known_step(step)], self._opened.number), self.sample()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -27,13 +27,21 @@ class Answer:
     """What left the clients, all together."""
     kept: bool = True
     """Whether the step left anything behind at the clients."""
+    who: Sequence[int] | None = None
+    """Who answered; None where all did."""
+    summed: bool = False
+    """Whether only sums came back: each value is one row, of whole numbers."""
 
 
 class Transport(Protocol):
     """The way to the clients."""
 
-    def ask(self, question: Question, evaluate: bool) -> Answer:
-        """Put a question to its clients; with `evaluate`, each tests its models on its own test records."""
+    def ask(self, question: Question, evaluate: bool, charge: Callable[[], None]) -> Answer:
+        """Put a question to its clients; with `evaluate`, each tests its models on its own test records.
+
+        `charge` writes down what it costs. It is called before clients are asked, once for each time that they draw
+        noise for it.
+        """
 
     def public_states(self, clients: Sequence[int], names: Collection[str]) -> dict[str, Tensor]:
         """What clients have learned from what they sent, one row each."""

@@ -29,6 +29,10 @@ BUDGETS = ("epsilon", "noise_multiplier")
 """The keys that say how much noise there is."""
 
 
+DEPLOYED = ("columns", "records_each", "active_server", "spare_turns")
+"""The keys that a simulation does not look at."""
+
+
 class Experiment(BaseModel):
     """Everything that decides what a run does. Without any key it is the built-in example."""
 
@@ -104,6 +108,17 @@ class Experiment(BaseModel):
     deployment that draws them from the same seed gives the same models, and epsilon is infinite in both."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Of the partition, the initial model, batches and simulated noise."""
+    columns: tuple[str, ...] | None = None
+    """On real machines: the names of the features of tabular data, in their order: declared, they are public."""
+    records_each: int | None = Field(default=None, ge=1, le=MOST)
+    """On real machines: about how many training records a site has. Declared, it is public; what each site has decides
+    its own noise. Needed where records are protected."""
+    active_server: bool = True
+    """On real machines: whether the secure sum must hold against a server that lies about who answered, or only against
+    one that follows the protocol and is curious."""
+    spare_turns: int = Field(default=0, ge=0, le=1_000_000)
+    """On real machines: how many more turns of each client are paid for than the rounds need, for rounds that have to
+    be repeated."""
     workers: int | None = Field(default=None, ge=1, le=1024)
     """Processes; by default one per core. Results do not depend on it."""
     engine: Literal["auto", "stacked", "one-by-one"] = "auto"
@@ -213,9 +228,9 @@ class Experiment(BaseModel):
         return self.workers or max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
 
     def decisive(self) -> dict[str, Any]:
-        """The keys that decide a run's results: the place and the number of processes do not, nor what earlier runs
-        have spent."""
-        indifferent = {"store", "workers", "data_dir", "data", "budget_over_runs"}
+        """The keys that decide a simulation's results: the place and the number of processes do not, nor what earlier
+        runs have spent, nor what concerns real machines only."""
+        indifferent = {"store", "workers", "data_dir", "data", "budget_over_runs", *DEPLOYED}
         unused = {key for key in ("table", "drop", "categorical") if not getattr(self, key)}
         return self.model_dump(mode="json", exclude=indifferent | unused)
 

@@ -97,6 +97,11 @@ def deal(experiment: Experiment) -> FederatedData:
     return _deal(experiment, None)[0]
 
 
+def deal_with_public(experiment: Experiment) -> tuple[FederatedData, Dataset | None]:
+    """The same, and the public records where its method needs some."""
+    return _deal(experiment, experiment.build_method())
+
+
 def _deal(experiment: Experiment, method: Method | None) -> tuple[FederatedData, Dataset | None]:
     """Records dealt to clients, and, where the method needs them, public ones that belong to no client."""
     dataset = load(experiment.data, experiment.data_dir, experiment.reading())
@@ -246,11 +251,11 @@ def _planned(
     if not isinstance(method, RecordLevel) or not method.is_private():
         return method, []
     delta = experiment.delta or default_delta(int(data.train.sizes.max()))
-    budgets = _budgets(experiment, method, schedule)
+    budgets = client_budgets(experiment, method, schedule)
     return method.planned(Outlook(data.train.sizes, budgets, delta, schedule.turns, experiment.noise_multiplier))
 
 
-def _budgets(experiment: Experiment, method: RecordLevel, schedule: Schedule) -> np.ndarray:
+def client_budgets(experiment: Experiment, method: RecordLevel, schedule: Schedule) -> np.ndarray:
     """The epsilon that each client allows; infinite where only the noise is given, and nobody is stopped."""
     if experiment.noise_multiplier is not None and experiment.epsilon is None and method.budgets is None:
         return np.full(schedule.clients, np.inf)
@@ -298,7 +303,7 @@ def _record_plan(
 ) -> RecordPlan:
     """What each client's records pay: from the clients' budgets, or from a given noise multiplier."""
     method = _record_level(method)
-    needs, budgets = method.record_needs(), _budgets(experiment, method, schedule)
+    needs, budgets = method.record_needs(), client_budgets(experiment, method, schedule)
     multiplier = experiment.noise_multiplier
     # Where the noise is given, who has budget left may take the turns of those who have none.
     stops = multiplier is not None and method.varied == "noise"
@@ -332,7 +337,7 @@ def _plan_without_noise(experiment: Experiment, method: Method, data: FederatedD
     method = _record_level(method)
     return plan_without_noise(
         data.train.sizes.tolist(),
-        _budgets(experiment, method, schedule),
+        client_budgets(experiment, method, schedule),
         batch=method.batch,
         epochs=method.epochs,
         turns=schedule.turns,

@@ -39,6 +39,9 @@ from sordino.simulator.simulation import Simulation
 from sordino.simulator.workers import Workers
 from sordino.threads import single_threaded
 
+DEPLOYMENT = "deployment.db"
+"""The file in the folder of a run on real machines that says so."""
+
 
 def start(prepared: Prepared, store: Store | None = None, watch: Watch | None = None) -> Summary:
     """Make a new run of a prepared experiment and return its summary."""
@@ -69,6 +72,8 @@ def resume(run: str, store: Store, watch: Watch | None = None, workers: int | No
     row = store.get(run)
     if row.state == "done":
         return _finished(row, store)
+    if (store.path(run) / DEPLOYMENT).exists():
+        raise UserError(f"The run {run!r} is a deployment: `sordino serve --resume {run}` takes it up.")
     changes = {"store": str(store.folder), "workers": workers or row.configuration.get("workers")}
     prepared = prepare(Experiment.make(row.configuration | changes), resumed=True)
     check_lifetime(store, prepared, run)  # others may have spent meanwhile

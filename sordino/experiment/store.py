@@ -60,7 +60,7 @@ TABLES = {
         *("step text not null", "release text not null", "owners blob not null", "sensitivity blob not null"),
         *("noise blob not null", "told text not null", "exposed integer not null", "reason text not null"),
         "pool text not null",
-        *("sampled blob not null", "link blob not null"),
+        *("sampled blob not null", "entries integer not null", "shares integer not null", "link blob not null"),
         "primary key (run, position)",
     ),
 }

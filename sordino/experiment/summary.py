@@ -3,21 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypedDict
+from typing import Protocol, TypedDict
 
 import numpy as np
 
 from sordino.experiment.blends import Blends
 from sordino.experiment.books import RunBooks, none
+from sordino.experiment.config import Experiment
 from sordino.experiment.lifetime import Spent, spent_by
-from sordino.experiment.prepare import Prepared
 from sordino.learning.metrics import LOWER_IS_BETTER, METRICS
+from sordino.learning.records import Learner
+from sordino.method import Budget, Method
 from sordino.parts.blending import MEMBERS
 from sordino.privacy.accountant import rounded_up
+from sordino.privacy.allowance import Allowance
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.release import Unit
 from sordino.privacy.views import View
+from sordino.schedule import Schedule
 from sordino.server import Ending, mean, worst, worst_tenth
+
+
+class Told(Protocol):
+    """What must be known of a run to sum it up: a prepared simulation, or the terms of a deployment."""
+
+    @property
+    def experiment(self) -> Experiment: ...
+    @property
+    def method(self) -> Method: ...
+    @property
+    def learner(self) -> Learner: ...
+    @property
+    def schedule(self) -> Schedule: ...
+    @property
+    def budget(self) -> Budget: ...
+    @property
+    def allowance(self) -> Allowance: ...
+    @property
+    def notes(self) -> list[str]: ...
+    @property
+    def disclosed(self) -> list[str]: ...
+
 
 NAMED = 10
 """How many clients a sentence names."""
@@ -96,7 +122,7 @@ class Summary(TypedDict, total=False):
 
 def summarize(
     run: str,
-    prepared: Prepared,
+    prepared: Told,
     ending: Ending,
     books: RunBooks,
     own: np.ndarray,
@@ -185,7 +211,7 @@ def _blend_figures(blends: Blends, own: np.ndarray, shared: np.ndarray | None) -
     }
 
 
-def _if_public(ledger: Ledger, prepared: Prepared) -> list[str]:
+def _if_public(ledger: Ledger, prepared: Told) -> list[str]:
     """What the noise alone would be worth, where something leaves bare beside it."""
     if not ledger.reasons() or not prepared.method.is_private() or prepared.allowance.known:
         return []
@@ -206,7 +232,7 @@ def _record_figures(ledger: Ledger, delta: float, ending: Ending) -> Summary:
     }
 
 
-def _who_stopped(prepared: Prepared, ending: Ending) -> list[str]:
+def _who_stopped(prepared: Told, ending: Ending) -> list[str]:
     """Whose budget was used up and when, who never took part, and whether the run ended before its last round."""
     stopped, notes = ending.stopped, []
     by_round: dict[int, list[int]] = {}

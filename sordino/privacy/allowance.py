@@ -18,13 +18,17 @@ class Noise:
     `multiplier` z is the ratio of noise to sensitivity that the protected observer meets in one round, all
     releases of the round together. Against the `server` each message carries all of it. Against an
     `outsider`, who sees sums only, each message carries the share of it that makes the sum of the smallest
-    accepted cohort (`minimum_cohort`, less `colluders` who know their own shares) carry all of it.
+    accepted cohort (`minimum_cohort`, less `colluders` who know their own shares) carry all of it. On real machines
+    the secure sum says how many honest shares every sum holds, whatever the server does: `shares`.
     """
 
     multiplier: float
     protect_from: ProtectFrom
     minimum_cohort: int
     colluders: int = 0
+    shares: int | None = None
+    """How many honest shares are guaranteed to be in what others see; None where all that are asked answer, to a
+    server that is trusted to add them up."""
 
     def of_message(self, share: float) -> float:
         """The ratio of noise to sensitivity in one message's release that has `share` of the round's budget.
@@ -35,7 +39,12 @@ class Noise:
         full = self.multiplier / math.sqrt(share)
         if self.protect_from == "server":
             return full
-        return full / math.sqrt(self.minimum_cohort - self.colluders)
+        return full / math.sqrt(self.minimum_cohort - self.colluders if self.shares is None else self.shares)
+
+    def met(self, asked: int) -> tuple[int, int]:
+        """Of how many shares a sum over `asked` clients consists for whoever is charged, and how many of these are
+        known to others."""
+        return (asked, self.colluders) if self.shares is None else (self.shares, 0)
 
 
 @dataclass(frozen=True)
@@ -44,6 +53,8 @@ class Allowance:
 
     noise: Noise | None = None
     records: RecordPlan | None = None
+    whole: bool = False
+    """Whether noise is in whole numbers and what that adds to epsilon is to be charged."""
     known: str = ""
     """Why observers could subtract the noise, so that no epsilon holds; empty where they cannot."""
 

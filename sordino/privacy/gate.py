@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sordino.errors import UserError
 from sordino.privacy.allowance import Allowance
-from sordino.privacy.mechanism import FLOATS, Mechanism
+from sordino.privacy.mechanism import FLOATS, Mechanism, mean_of_sum
 from sordino.privacy.noise import Source
 from sordino.privacy.records import Sampled
 from sordino.privacy.release import Cover, Public, Release, Releases
@@ -89,6 +89,13 @@ class Gate:
         """The mean of rows that left, centred on zero."""
         cover = self._cover(release, rows, public)
         return rows.mean(dim=0) if cover is None else self.mechanism.mean(rows, cover)
+
+    def mean_of_sum(self, release: Release, total: Tensor, public: Public) -> Tensor:
+        """The mean over the clients of `public` from the sum of the whole numbers that they sent."""
+        cover = release.cover(len(total), self.allowance, public)
+        if cover is None:
+            raise ValueError(f"{release.describe()}: nothing covers it, so it cannot have been summed")
+        return mean_of_sum(total, len(public.clients), cover)
 
     def _cover(self, release: Release, rows: Tensor, public: Public) -> Cover | None:
         return release.cover(rows.shape[1], self.allowance, public)

@@ -26,7 +26,7 @@ the variance of the noise. N_Z(0, V) is within 4.87e-4 / V^2 of that noise and n
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -267,7 +267,17 @@ def width(cohort: int, limit: int, grid: Grid = CLIENTS) -> int:
 
 def charged_multiplier(multiplier: float, entries: int, grid: Grid = RECORDS) -> float:
     """What a sum over records that is rounded is charged for: noise over C + g sqrt(d) instead of over C."""
-    return multiplier / (1 + multiplier * math.sqrt(entries) / grid.deviation)
+    rounded = multiplier / (1 + multiplier * math.sqrt(entries) / grid.deviation)
+    return rounded * math.sqrt(1 - 1 / (12 * grid.variance))
+
+
+def multiplier_charged_as(multiplier: float, entries: int, grid: Grid = RECORDS) -> float:
+    """The noise for which `charged_multiplier` gives at least so much."""
+    wanted = multiplier / math.sqrt(1 - 1 / (12 * grid.variance)) * (1 + 1e-12)
+    taken = wanted * math.sqrt(entries) / grid.deviation
+    if taken > 0.5:
+        raise GridError(f"A noise multiplier of {multiplier:g} is too large for {entries} entries in whole numbers.")
+    return wanted / (1 - taken)
 
 
 @dataclass(frozen=True)
@@ -308,12 +318,19 @@ class Gap:
 
         `closed` maps a delta to the closed form's epsilon, for multipliers as `multiplier` gives them.
         """
-        epsilon = 0.0
-        while True:
-            left = delta - self.delta(epsilon)
-            found = closed(left) if left > 0 else math.inf
-            if math.isinf(found):
-                return math.inf
-            if found <= epsilon:  # what it adds to delta has been subtracted
-                return found + self.epsilon
-            epsilon = found * (1 + 1e-9)
+        return spent([self], closed, delta)
+
+
+def spent(gaps: Sequence[Gap], closed: Callable[[float], float], delta: float) -> float:
+    """The same for what was released with several kinds of noise."""
+    if not gaps:
+        return closed(delta)
+    epsilon = 0.0
+    while True:
+        left = delta - sum(gap.delta(epsilon) for gap in gaps)
+        found = closed(left) if left > 0 else math.inf
+        if math.isinf(found):
+            return math.inf
+        if found <= epsilon:  # what it adds to delta has been subtracted
+            return found + sum(gap.epsilon for gap in gaps)
+        epsilon = found * (1 + 1e-9)

@@ -15,6 +15,7 @@ amplification: a client pays for the rounds in which it took part.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import math
 from collections.abc import Iterable, Sequence
@@ -23,8 +24,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from sordino.message import digest
+from sordino.privacy import integers
 from sordino.privacy.accountant import attack_accuracy, epsilon_of
 from sordino.privacy.allowance import Allowance
+from sordino.privacy.integers import CLIENTS, RECORDS, Gap
 from sordino.privacy.records import (
     Recipe,
     quick_record_epsilon,
@@ -33,7 +36,7 @@ from sordino.privacy.records import (
     replace_one,
 )
 from sordino.privacy.release import Charge, Public, Releases, Unit
-from sordino.privacy.views import VIEWS, View
+from sordino.privacy.views import VIEWS, View, honest_shares
 
 BLANK = bytes(32)
 """What the first row is chained to."""
@@ -68,6 +71,10 @@ class Row:
     """At record level: which of the owners' records are charged, `training` or `validation`."""
     sampled: bytes = b""
     """At record level: for each owner its sampling rate, noise multiplier and number of times."""
+    entries: int = 0
+    """How many noisy whole numbers one owner sent; zero where noise is in floating point."""
+    shares: int = 1
+    """How many draws are in each number that an outsider sees, guaranteed: not how many answered."""
 
     @classmethod
     def of(cls, about: tuple[int, int, str, str], clients: Sequence[int], charge: Charge, told: str = "") -> Row:
@@ -81,6 +88,8 @@ class Row:
             reason=charge.reason if charge.general or not charge.reason else f"{about[3]}: {charge.reason}",
             pool=charge.pool or "",
             sampled=b"" if charge.sampled is None else charge.sampled.astype("<f8").tobytes(),
+            entries=charge.entries,
+            shares=charge.shares,
         )
 
     def clients(self) -> np.ndarray:
@@ -97,7 +106,11 @@ class Row:
         noise = np.frombuffer(self.noise, dtype="<f8").reshape(-1, len(VIEWS))
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = np.where(sensitivity == 0, 0.0, sensitivity / noise)
-        return np.square(ratio).T
+        found: np.ndarray = np.square(ratio).T
+        if self.entries and not self.pool:
+            variances = [whole_gap(self.entries, self.pool, self.shares, view).variance for view in VIEWS]
+            found = found / np.array([[1 - 1 / (12 * variance)] for variance in variances])
+        return found
 
     def link(self, previous: bytes) -> bytes:
         """The SHA-256 that binds this row to all rows before it."""
@@ -118,6 +131,8 @@ class Ledger:
         """For each release, what each view has yet to pay for single messages that it knows only in sums."""
         self._histories: dict[str, dict[int, dict[tuple[float, float], int]]] = {}
         self._times: dict[str, np.ndarray] = {}
+        self._entries: dict[tuple[str, int], np.ndarray] = {}
+        """Noisy whole numbers that each client has sent, by pool and by guaranteed shares."""
         for row in rows:
             self.append(row)
 
@@ -180,6 +195,10 @@ class Ledger:
             for client, (rate, multiplier, count) in zip(clients.tolist(), row.histories(), strict=True):
                 history = histories.setdefault(client, {})
                 history[rate, multiplier] = history.get((rate, multiplier), 0) + int(count)
+        if row.entries:
+            kind = (row.pool, row.shares)
+            sent = self._entries.setdefault(kind, np.zeros(self.spent.shape[1], dtype=np.int64))
+            sent[clients] += row.entries
         if not row.exposed:
             self._times[row.release] = self.times(row.release)
             self._times[row.release][clients] += 1
@@ -212,7 +231,8 @@ class Ledger:
         """
         found = {}
         for client, recipes in self._recipes(self.spent[VIEWS.index("server")], replace).items():
-            found[client] = max(_record_epsilon(recipe, delta, quick) for recipe in recipes)
+            gaps = self._gaps("server", client)
+            found[client] = max(_record_epsilon(recipe, delta, quick, gaps) for recipe in recipes)
         return found
 
     def attack_accuracy(self) -> dict[View, float]:
@@ -237,10 +257,25 @@ class Ledger:
         if self.unit == "client":
             # Noise for records hides no client: where some was released, nothing protects the client as a whole.
             whole = [math.inf if self._histories else math.sqrt(float(row.max(initial=0.0))) for row in spent]
-            return {view: epsilon_of(mu, delta) for view, mu in zip(VIEWS, whole, strict=True)}
-        distinct = [self._distinct(spent[place]) for place in range(1 if (spent == spent[0]).all() else len(VIEWS))]
-        worst = [max((_record_epsilon(recipe, delta, quick) for recipe in one), default=0.0) for one in distinct]
+            return {
+                view: integers.spent(self._gaps(view), functools.partial(epsilon_of, mu), delta)
+                for view, mu in zip(VIEWS, whole, strict=True)
+            }
+        views = VIEWS[: 1 if (spent == spent[0]).all() and not self._entries else len(VIEWS)]
+        worst = []
+        for place, view in enumerate(views):
+            gaps = self._gaps(view)
+            found = (_record_epsilon(recipe, delta, quick, gaps) for recipe in self._distinct(spent[place]))
+            worst.append(max(found, default=0.0))
         return dict(zip(VIEWS, worst * (len(VIEWS) // len(worst)), strict=True))
+
+    def _gaps(self, view: View, client: int | None = None) -> list[Gap]:
+        """What whole numbers add to an observer's epsilon of a client, or of the one that has sent most."""
+        found = []
+        for (pool, shares), sent in self._entries.items():
+            many = int(sent.max() if client is None else sent[client])
+            found += [whole_gap(many, pool, shares, view)] if many else []
+        return found
 
     def _distinct(self, spent: np.ndarray) -> set[Recipe]:
         """What the records of some client have gone through, each possibility once."""
@@ -263,6 +298,11 @@ class Ledger:
         return found
 
 
+def whole_gap(entries: int, pool: str, shares: int, view: View) -> Gap:
+    """How far noise in whole numbers is from the Gaussian mechanism, for an observer."""
+    return Gap(entries, 1, RECORDS) if pool else Gap(entries, honest_shares(view, shares), CLIENTS)
+
+
 def gap(row: Row) -> np.ndarray:
     """What each view has paid less than the server has: (views, owners or 1)."""
     if row.exposed:
@@ -272,7 +312,8 @@ def gap(row: Row) -> np.ndarray:
         return np.nan_to_num(costs[VIEWS.index("server")] - costs, nan=0.0, posinf=0.0)
 
 
-def _record_epsilon(recipe: Recipe, delta: float, quick: bool) -> float:
+def _record_epsilon(recipe: Recipe, delta: float, quick: bool, gaps: Sequence[Gap] = ()) -> float:
     if any(multiplier == 0 for _, multiplier, _ in recipe):
         return math.inf
-    return quick_record_epsilon(recipe, delta) if quick else record_epsilon(recipe, delta)
+    closed = quick_record_epsilon if quick else record_epsilon
+    return integers.spent(gaps, functools.partial(closed, recipe), delta)

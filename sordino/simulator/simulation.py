@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 from torch import Tensor
@@ -21,7 +21,8 @@ class Simulation:
         self._workers, self._memory = workers, workers.engine.memory
         self.clients = len(self._memory.slots)
 
-    def ask(self, question: Question, evaluate: bool) -> Answer:
+    def ask(self, question: Question, evaluate: bool, charge: Callable[[], None]) -> Answer:
+        charge()
         targets = self._memory.targets(question.clients)
         answer = self._workers.work(Work(question, targets, evaluate))
         if answer.kept:  # a question that leaves nothing behind is no participation

@@ -98,10 +98,10 @@ class OneRound:
             method.run(server, prepared.initial)
             self.state = server.end().now.state
 
-    def ask(self, question: Question, evaluate: bool) -> Answer:
+    def ask(self, question: Question, evaluate: bool, charge: Callable[[], None]) -> Answer:
         states = self.public_states(question.clients, self.clients.public_names)
         public = Public(question.message, question.clients, states, self.clients.learner.layout.layers)
-        answer = self._transport.ask(question, evaluate=False)
+        answer = self._transport.ask(question, False, charge)
         self.asked.append(Asked(question, answer, public))
         return answer
 

@@ -68,8 +68,8 @@ class Unseen:
 
     of: Simulation
 
-    def ask(self, question: Question, evaluate: bool) -> Answer:
-        return self.of.ask(question, evaluate=False)
+    def ask(self, question: Question, evaluate: bool, charge: Callable[[], None]) -> Answer:
+        return self.of.ask(question, False, charge)
 
     def public_states(self, clients: Sequence[int], names: Collection[str]) -> dict[str, Tensor]:
         return self.of.public_states(clients, names)
@@ -224,7 +224,7 @@ class _Handed:
 class _Nobody:
     """A transport to no client."""
 
-    def ask(self, question: Question, evaluate: bool) -> Answer:
+    def ask(self, question: Question, evaluate: bool, charge: Callable[[], None]) -> Answer:
         raise HiddenChannelError("it asks clients behind the federation's back")
 
     def public_states(self, clients: Sequence[int], names: Collection[str]) -> dict[str, Tensor]:

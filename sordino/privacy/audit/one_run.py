@@ -13,7 +13,7 @@ Gaussian curves (Mahloujifar et al. 2024) and, as an estimate, the difference of
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -104,9 +104,9 @@ class _Between:
     of: Transport
     canaries: Joined
 
-    def ask(self, question: Question, evaluate: bool) -> Answer:
+    def ask(self, question: Question, evaluate: bool, charge: Callable[[], None]) -> Answer:
         states = self.of.public_states(question.clients, self.canaries.states)
-        answer = self.of.ask(question, evaluate)
+        answer = self.of.ask(question, evaluate, charge)
         self.canaries.join(question, answer, states)
         return answer
 

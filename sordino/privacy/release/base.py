@@ -18,6 +18,7 @@ from torch import Tensor
 from sordino.errors import UserError
 from sordino.message import Each
 from sordino.privacy.allowance import Allowance
+from sordino.privacy.integers import charged_multiplier
 from sordino.privacy.sealed import Pool
 from sordino.privacy.views import VIEWS
 
@@ -134,11 +135,18 @@ class Charge:
     """Why no noise covers it; empty where noise does."""
     general: bool = False
     """Whether that is so for everything that leaves, not for this release alone."""
+    entries: int = 0
+    """How many noisy whole numbers one client sends; zero where noise is in floating point."""
+    shares: int = 1
+    """Where noise is in whole numbers: how many draws are in each that an outsider sees."""
 
     @classmethod
-    def of_records(cls, pool: Pool, sampled: Sequence[tuple[float, float, int]]) -> Charge:
-        """What a client's records pay; the client as a whole is not protected by it."""
-        return cls(np.zeros(1), np.ones((1, len(VIEWS))), pool, np.array(sampled, dtype="<f8").reshape(-1, 3))
+    def of_records(cls, pool: Pool, sampled: Sequence[tuple[float, float, int]], entries: int = 0) -> Charge:
+        """What a client's records pay; the client as a whole is not protected by it. With `entries` of each release
+        the noise is in whole numbers, and what rounding takes from it is charged."""
+        paid = [(rate, charged_multiplier(z, entries) if entries else z, count) for rate, z, count in sampled]
+        most = entries * max((count for _, _, count in sampled), default=0)
+        return cls(np.zeros(1), np.ones((1, len(VIEWS))), pool, np.array(paid, "<f8").reshape(-1, 3), entries=int(most))
 
     def known(self, why: str) -> Charge:
         """The same where observers can subtract the noise, for reason `why`."""

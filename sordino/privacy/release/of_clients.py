@@ -82,18 +82,20 @@ class Update(Release):
         """
         bounds = self._thresholds(public).numpy()
         deviations = self._deviations(allowance, public).numpy()
-        colluders, cohort = allowance.of_clients.colluders, len(public.clients)
+        noise = allowance.of_clients
+        cohort, colluders = noise.met(len(public.clients))
         leaving = self._leaving(public).numpy()
         sensitivity = np.sqrt(np.where(leaving > 0, np.square(bounds), 0.0).sum(axis=1))
         columns = []
         for view in VIEWS:
-            if self.at is None or public.common(self.at) or view == "server":
+            if self.at is None or public.common(self.at) or view == "server" or noise.shares is not None:
                 met = unknown_variance(np.square(deviations), view, cohort, colluders)
             else:
                 met = self._least_met(np.square(deviations), view, public, colluders)
             cost = (np.where(leaving > 0, np.square(bounds), 0.0) / met).sum(axis=1)
             columns.append(np.broadcast_to(sensitivity, cost.shape) / np.sqrt(cost))
-        return Charge(sensitivity, np.stack(np.broadcast_arrays(*columns), axis=1))
+        entries = self.width(public) if allowance.whole else 0
+        return Charge(sensitivity, np.stack(np.broadcast_arrays(*columns), axis=1), entries=entries, shares=cohort)
 
     def deviation(self, allowance: Allowance, public: Public) -> Tensor:
         variances = self._spread_out(self._deviations(allowance, public), public).square()
@@ -224,10 +226,11 @@ class Number(Release):
         return Cover(deviation, bound, [width])
 
     def charge(self, allowance: Allowance, public: Public) -> Charge:
-        colluders, cohort = allowance.of_clients.colluders, len(public.clients)
+        cohort, colluders = allowance.of_clients.met(len(public.clients))
         variance = np.full((1, 1), self._deviation(allowance) ** 2)
         met = [unknown_variance(variance, view, cohort, colluders)[0, 0] for view in VIEWS]
-        return Charge(np.array([self.sensitivity()]), np.sqrt(np.array([met])))
+        entries = self.entries if allowance.whole else 0
+        return Charge(np.array([self.sensitivity()]), np.sqrt(np.array([met])), entries=entries, shares=cohort)
 
     def deviation(self, allowance: Allowance, public: Public) -> Tensor:
         return torch.full((self.entries,), self._deviation(allowance) * math.sqrt(len(public.clients)))

@@ -53,7 +53,8 @@ class Average(Release):
 
     def charge(self, allowance: Allowance, public: Public) -> Charge:
         multipliers = allowance.of_records.mean_multipliers
-        return Charge.of_records(self.pool, [(1.0, float(multipliers[client]), 1) for client in public.clients])
+        paid = [(1.0, float(multipliers[client]), 1) for client in public.clients]
+        return Charge.of_records(self.pool, paid, 1 if allowance.whole else 0)
 
     def spread(self, records: int) -> float:
         """How far one of so many records can move the mean."""
@@ -100,7 +101,14 @@ class Matrix(Release):
 
     def charge(self, allowance: Allowance, public: Public) -> Charge:
         multipliers = allowance.of_records.matrix_multipliers
-        return Charge.of_records(self.pool, [(1.0, float(multipliers[client]), 1) for client in public.clients])
+        paid = [(1.0, float(multipliers[client]), 1) for client in public.clients]
+        return Charge.of_records(self.pool, paid, self.most_entries(public) if allowance.whole else 0)
+
+    def most_entries(self, public: Public) -> int:
+        """How many entries the matrix has at the most: its side is that of a public tensor of the message, onto whose
+        columns records are projected."""
+        sides = [value.shape[-1] for value in public.message.values() if isinstance(value, Tensor) and value.ndim]
+        return max(sides, default=1) ** 2
 
     def describe(self) -> str:
         return "second-moment matrix of projected records, Gaussian noise"
@@ -127,7 +135,8 @@ class Gradients(Release):
 
     def charge(self, allowance: Allowance, public: Public) -> Charge:
         plan = allowance.of_records
-        return Charge.of_records(self.pool, [plan.charge(client) for client in public.clients])
+        paid = [plan.charge(client) for client in public.clients]
+        return Charge.of_records(self.pool, paid, sum(public.layers) if allowance.whole else 0)
 
     def describe(self) -> str:
         return f"model trained on noisy gradients, each record's clipped to {self.clip}"

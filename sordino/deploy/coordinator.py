@@ -1,0 +1,210 @@
+"""The server of a deployment: the script of a method, over sites that may come and go.
+
+It is the server of a simulation over another transport. After every round its state is on disk; a run that was stopped
+goes on from there, and what sites were asked in the round that was under way they answer with the same bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import math
+import secrets
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sordino.data import Dataset, load
+from sordino.deploy.carrier import Carrier
+from sordino.deploy.journal import FILE, Journal
+from sordino.deploy.rehearsal import rehearse
+from sordino.deploy.reserving import ReservingLedger
+from sordino.deploy.roster import Member, check_members
+from sordino.deploy.sites import Deadlines, OutOfBudgetError, Sites
+from sordino.deploy.terms import Terms, terms_of
+from sordino.errors import Stopped, UserError
+from sordino.experiment import checkpoint as checkpoints
+from sordino.experiment.books import RunBooks
+from sordino.experiment.checkpoint import Stream
+from sordino.experiment.config import Experiment
+from sordino.experiment.store import NewRun, Store, saving
+from sordino.experiment.summary import Summary, summarize
+from sordino.learning.records import Records
+from sordino.method import State
+from sordino.privacy.gate import Gate
+from sordino.privacy.mechanism import MECHANISMS
+from sordino.privacy.noise import Seeded
+from sordino.server import Ending, Ground, Server, Watch
+from sordino.simulator.memory import Memory, unused
+from sordino.threads import single_threaded
+
+Tell = Callable[[str], None]
+DEADLINES = Deadlines()
+
+
+def check_deployable(experiment: Experiment) -> None:
+    """Refuse with a sentence what cannot be deployed, before anything is started."""
+    terms = terms_of(experiment)
+    rehearse(terms, ground_of(experiment, terms))
+
+
+def start(
+    experiment: Experiment,
+    roster: Sequence[Member],
+    carrier: Carrier,
+    store: Store,
+    watch: Watch | None = None,
+    tell: Tell | None = None,
+    deadlines: Deadlines = DEADLINES,
+) -> Summary:
+    """Run an experiment at the sites of a roster, whose order is that of the clients' numbers."""
+    terms = terms_of(experiment)
+    if len(roster) != terms.schedule.clients:
+        raise UserError(f"The roster names {len(roster)} sites, but the experiment declares {terms.schedule.clients}.")
+    check_members(roster, "The roster")
+    rehearse(terms, ground_of(experiment, terms))
+    people = hashlib.sha256(b"".join(sorted(member.identity for member in roster))).hexdigest()
+    run = store.create(
+        f"{experiment.method.rpartition(':')[2]}-deployed",
+        NewRun(
+            method=experiment.method,
+            configuration=experiment.model_dump(mode="json", exclude={"store"}),
+            identity=terms.identity,
+            people=people,
+            unit=terms.method.unit,
+            rounds=experiment.rounds,
+        ),
+    )
+    with contextlib.closing(Journal(store.path(run))) as journal:
+        journal.decide("roster", [[member.name, member.identity.hex()] for member in roster])
+        journal.decide("run", secrets.token_hex(16))
+    return resume(run, carrier, store, watch, tell, deadlines)
+
+
+def resume(
+    run: str,
+    carrier: Carrier,
+    store: Store,
+    watch: Watch | None = None,
+    tell: Tell | None = None,
+    deadlines: Deadlines = DEADLINES,
+) -> Summary:
+    """Take up a deployed run where it was stopped; one that is done returns its summary again."""
+    row = store.get(run)
+    if row.summary is not None:
+        return row.summary  # type: ignore[return-value]
+    if not (store.path(run) / FILE).exists():
+        raise UserError(f"The run {run!r} is a simulation: `sordino resume {run}` takes it up.")
+    experiment = Experiment.make(row.configuration)
+    terms = terms_of(experiment)
+    with store.lock(run), single_threaded(), saving(store.folder), contextlib.ExitStack() as closing:
+        journal = Journal(store.path(run))
+        closing.callback(journal.close)
+        roster = [Member(name, bytes.fromhex(identity)) for name, identity in journal.fact("roster")]
+        try:
+            return _carried_on(
+                run,
+                terms,
+                ground_of(experiment, terms),
+                roster,
+                journal,
+                carrier,
+                store,
+                watch,
+                tell,
+                deadlines,
+                closing,
+            )
+        except KeyboardInterrupt as error:
+            raise Stopped(f"Stopped. `sordino serve --resume {run}` takes the run up.") from error
+
+
+def _carried_on(
+    run: str,
+    terms: Terms,
+    ground: Ground,
+    roster: Sequence[Member],
+    journal: Journal,
+    carrier: Carrier,
+    store: Store,
+    watch: Watch | None,
+    tell: Tell | None,
+    deadlines: Deadlines,
+    closing: contextlib.ExitStack,
+) -> Summary:
+    method, clients = terms.method, terms.schedule.clients
+    # Clients remember at their sites; here there is nothing to remember.
+    memory = Memory(unused(store.path(run)), {"nothing": torch.zeros(0)}, clients)
+    closing.callback(memory.close)
+    books = RunBooks(store, run, terms.identity, memory, method.unit, clients)
+    closing.callback(books.close)
+    if terms.allowance.records is not None:
+        books.ledger = ReservingLedger(clients, method.unit, books.ledger.rows, terms.budget.delta)
+    gate = server_gate(terms)
+    sites = Sites(terms, roster, carrier, journal, gate, tell or _silent, deadlines)
+    sites.gather()
+    server = Server(
+        method, terms.schedule, terms.budget, gate, sites, books, ground, terms.experiment.evaluate_every, watch, save_seconds=0.0
+    )
+    notes = list(terms.notes)
+    try:
+        method.run(server, terms.initial)
+    except OutOfBudgetError:
+        notes.append("The run ended early: too few sites had budget left for another question.")
+    ending = server.end()
+    models = _save_models(terms, ending, store.path(run))
+    summary = summarize(run, terms, ending, books, np.full(clients, np.nan))
+    summary["notes"] = notes + [note for note in summary["notes"] if note not in notes]
+    served = method.shared_models(State(**ending.now.state), clients)
+    sites.end(lambda number: None if served is None else served[0][int(served[1][number])])
+    books.save(ending.now, summary, models)
+    return summary
+
+
+def server_gate(terms: Terms) -> Gate:
+    """What the server reads sums and messages with. It draws no noise, and its own choices follow from the seed."""
+    return Gate(terms.allowance, Seeded(terms.experiment.seed, terms.identity), MECHANISMS["integers"])
+
+
+def ground_of(experiment: Experiment, terms: Terms) -> Ground:
+    """What the server knows of the data and the network, with the public records where the method needs them."""
+    records = None
+    if terms.method.needs_public() or experiment.public is not None:
+        public = _public(experiment, terms)
+        source = Seeded(terms.experiment.seed, terms.identity)
+        records = Records(public.x, public.y, terms.learner, source.key("public") >> 32)
+    return Ground(terms.learner.layout, math.prod(terms.shape), len(terms.labels), records)
+
+
+def _public(experiment: Experiment, terms: Terms) -> Dataset:
+    name = experiment.public
+    if name is None or name == "default" or name.startswith("holdout"):
+        raise UserError(
+            "This method judges models on public records at the server, and those of the sites are not public: name "
+            "other data of the same shape with the key `public`."
+        )
+    found = load(name, experiment.data_dir, experiment.label, terms.shape, terms.labels)
+    if tuple(found.x.shape[1:]) != terms.shape or found.classes > len(terms.labels):
+        raise UserError(
+            f"The public data {name!r} do not fit: their records have shape {tuple(found.x.shape[1:])} and "
+            f"{found.classes} classes, but the experiment declares {terms.shape} and {len(terms.labels)}."
+        )
+    return found
+
+
+def _save_models(terms: Terms, ending: Ending, folder: Path) -> checkpoints.KeptFile:
+    """Write the server's models; personal ones are at the sites."""
+    tensors: dict[str, Tensor] = {"clients": torch.zeros(0, dtype=torch.int64)}
+    served = terms.method.shared_models(State(**ending.now.state), terms.schedule.clients)
+    if served is not None:
+        models, clusters = served
+        tensors |= {"global": models[0].clone()} if len(models) == 1 else {"global": models, "clusters": clusters}
+    streams = {"personal": Stream(0, terms.learner.layout.size, [])}
+    return checkpoints.write_models(tensors, streams, folder / checkpoints.MODELS)
+
+
+def _silent(sentence: str) -> None:
+    """Nobody watches."""

@@ -1,0 +1,73 @@
+"""A new site: its rules, its identity, and a ledger with nothing in it but a beginning."""
+
+from __future__ import annotations
+
+import json
+import math
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from sordino.deploy import keys
+from sordino.deploy.book import Book, Entry
+from sordino.deploy.records import keyed_fingerprint, read_records
+from sordino.deploy.rules import FILE, Rules
+from sordino.errors import UserError, writing
+
+COMMENTS = {
+    "data": "the file with this site's records; its path may be relative to this folder",
+    "label": "the label column of a table",
+    "test_fraction": "the share of the records kept for testing, where the file has no test records of its own",
+    "unit": "what is protected: this site as a whole (client), or each of its records (record)",
+    "max_epsilon": "what all runs on these data may cost together ...",
+    "max_delta": "... at this delta",
+    "min_cohort": "the fewest sites with which this one lets itself be added up",
+    "colluders": "how many other sites may work together with the server",
+    "methods": "the methods that may be run here; without this key, all that come with Sordino",
+    "models": "the networks that may be trained here; without this key, all that come with Sordino",
+    "clip": "between which clipping thresholds must lie",
+    "roster": "the sites that may be in a cohort; without it others' noise is not counted on",
+    "allow_trusted_server": "whether the server may be taken to follow the protocol (active_server = false)",
+    "max_message_mb": "the largest message that is read",
+}
+
+
+def create(folder: Path, name: str, data: Path, label: str | None, rules: Mapping[str, Any]) -> bytes:
+    """Make a site in a folder; its public key."""
+    if (folder / FILE).exists():
+        raise UserError(f"There is a site in {folder} already: its ledger must not be lost.")
+    given = {key: value for key, value in rules.items() if value is not None}
+    try:
+        made = Rules(name=name, data=data, label=label, **given)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise UserError(f"{problem['loc'][0]} cannot be so: {problem['msg'].lower()}.") from error
+    with writing(folder / FILE):
+        file = read_records(folder, made)  # before anything is written: it may not be readable
+        private, secret = keys.new_identity(), secrets.token_bytes(32)
+        begin = Entry("begin", {"random": secrets.token_hex(32), "data": keyed_fingerprint(file, secret)})
+        Book.create(folder, {"identity": private, "secret": secret}, begin)
+        (folder / FILE).write_text(written(made))
+    return keys.public_identity(private)
+
+
+def written(rules: Rules) -> str:
+    """Rules as a TOML file with a comment on each."""
+    lines = [f"name = {_toml(rules.name)}"]
+    for key, comment in COMMENTS.items():
+        value = getattr(rules, key)
+        lines += ["", f"# {comment}", f"{key} = {_toml(value)}" if value is not None else f"# {key} ="]
+    return "\n".join(lines) + "\n"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(_toml(one) for one in value)}]"
+    if isinstance(value, float) and math.isinf(value):
+        return "inf"
+    if isinstance(value, str | Path):
+        return json.dumps(str(value), ensure_ascii=False)
+    return str(value).lower() if isinstance(value, bool) else repr(value)

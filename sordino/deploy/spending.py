@@ -1,0 +1,86 @@
+"""What a site's data have paid, over all runs, and whether they can pay for more.
+
+Gaussian releases compose by their mu^2, whoever chose them and when: a limit on their sum is a filter. Poisson-sampled
+gradients have no such filter that is tight, so what a run may cost records at the most is reserved with its first
+question, repeated rounds included, and runs add up as (epsilon, delta). What is released of the site as a whole moves
+a contribution by twice its bound when one record is replaced, so that it costs a record twice its mu.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from sordino.deploy.book import Entry, row_of
+from sordino.privacy import integers
+from sordino.privacy.accountant import epsilon_of
+from sordino.privacy.ledger import Row, whole_gap
+from sordino.privacy.release import Unit
+from sordino.privacy.views import VIEWS, View
+
+ROUNDING = 1 + 1e-9
+"""Of the search for an epsilon."""
+
+
+@dataclass
+class Spending:
+    """What all rows of a site's ledger come to, for one observer."""
+
+    view: View
+    squares: float = 0.0
+    """mu^2 of the site as a whole."""
+    entries: dict[int, int] = field(default_factory=dict)
+    """Noisy whole numbers that left, by how many shares are guaranteed in each that an outsider sees."""
+    reserved: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """At record level: the epsilon and delta of each run."""
+    spoiled: bool = False
+    """Whether there may be another ledger of these data: then nothing is left to spend."""
+
+    @classmethod
+    def of(cls, entries: Iterable[Entry], view: View) -> Spending:
+        """What the rows of a ledger come to."""
+        found = cls(view)
+        for entry in entries:
+            if entry.kind == "release":
+                found.add(row_of(entry))
+            elif entry.kind == "reserve":
+                found.reserve(entry.content["run"], entry.content["epsilon"], entry.content["delta"])
+            elif entry.kind == "spoiled":
+                found.spoiled = True
+        return found
+
+    def add(self, row: Row) -> None:
+        """Add a release. What records pay for has been reserved."""
+        if row.pool:
+            return
+        self.squares += float(row.costs()[VIEWS.index(self.view)].max(initial=0.0))
+        if row.entries:
+            self.entries[row.shares] = self.entries.get(row.shares, 0) + row.entries
+
+    def reserve(self, run: str, epsilon: float, delta: float) -> None:
+        """Set aside what a run may cost records."""
+        self.reserved[run] = (epsilon, delta)
+
+    def epsilon(self, unit: Unit, delta: float) -> float:
+        """What has been spent of a unit, at `delta`; infinity where no epsilon holds."""
+        if self.spoiled:
+            return math.inf
+        if unit == "client":
+            return math.inf if self.reserved else self._of_the_whole(1, delta)
+        left = delta - sum(one for _, one in self.reserved.values())
+        records = sum(one for one, _ in self.reserved.values())
+        if left < 0:
+            return math.inf
+        if not self.squares:
+            return records
+        return records + (self._of_the_whole(2, left) if left > 0 else math.inf)
+
+    def fits(self, unit: Unit, epsilon: float, delta: float) -> bool:
+        """Whether it is within a budget."""
+        return (math.isinf(epsilon) and not self.spoiled) or self.epsilon(unit, delta) <= epsilon * ROUNDING
+
+    def _of_the_whole(self, times: int, delta: float) -> float:
+        gaps = [whole_gap(many, "", shares, self.view) for shares, many in self.entries.items()]
+        return integers.spent(gaps, functools.partial(epsilon_of, times * math.sqrt(self.squares)), delta)

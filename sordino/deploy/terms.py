@@ -1,0 +1,311 @@
+"""What an experiment means on real machines, before anything is asked: the server and every site work it out by
+themselves, from the same declarations and each with its own code.
+
+Nothing here depends on anybody's records. A deployed experiment *declares* what a simulation reads from the data:
+`clients`, `shape`, `labels`, for tables `columns`, and where records are protected `records_each`. How much noise a
+site's records need depends on how many it has: `Terms.at_site` works that out there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sordino import models
+from sordino.deploy import masking
+from sordino.errors import UserError
+from sordino.experiment.config import DEFAULT_EPSILON, Experiment
+from sordino.experiment.identity import identity_of
+from sordino.experiment.prepare import SEED_IS_KNOWN, client_budgets
+from sordino.learning.parameters import flatten
+from sordino.learning.records import Learner
+from sordino.method import Budget, Method
+from sordino.methods.bases import RecordLevel
+from sordino.privacy import integers
+from sordino.privacy.allowance import Allowance, Noise
+from sordino.privacy.integers import CLIENTS, RECORDS, Gap
+from sordino.privacy.noise import Seeded
+from sordino.privacy.outlook import Outlook
+from sordino.privacy.plan import check_delta, default_delta, multiplier_for
+from sordino.privacy.records import RecordPlan, plan_records
+from sordino.privacy.release import Public, Release, Releases, check_steps
+from sordino.schedule import Schedule
+
+CARRIED = (
+    *("clients", "shape", "labels", "columns", "records_each", "model", "method", "variant", "rounds"),
+    *("participation", "epsilon", "delta", "noise_multiplier", "protect_from", "minimum_cohort", "colluders"),
+    *("active_server", "spare_turns", "allow_vacuous_delta", "noise", "seed", "evaluate_every", "set"),
+)
+"""The keys that mean something on real machines; the others say where a simulation's data lie and how it is run."""
+SIMULATE = "simulate it with `sordino run`"
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What everybody agrees on before the first round: all of it is public."""
+
+    experiment: Experiment
+    """With the keys that are carried, the network among them."""
+    method: Method
+    learner: Learner
+    initial: Tensor
+    schedule: Schedule
+    budget: Budget
+    allowance: Allowance
+    """What releases may spend. At record level it is that of a client with `records_each` records; a site has its own:
+    `at_site`."""
+    minimum: int
+    """U_min: with how many answers a question is used."""
+    shares: int
+    """h: how many honest shares of noise every sum holds that anybody can open."""
+    identity: str
+    """The hash of everything that decides the run, but for the sites' records."""
+    notes: list[str]
+    disclosed: list[str]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one record."""
+        assert self.experiment.shape is not None
+        return self.experiment.shape
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What records may be, in the order of the classes."""
+        assert self.experiment.labels is not None
+        return tuple(str(label) for label in self.experiment.labels)
+
+    @property
+    def seeded(self) -> bool:
+        """Whether noise comes from the seed, which everybody knows: a trial, in which no epsilon holds."""
+        return self.experiment.noise == "integers"
+
+    @property
+    def turns(self) -> int:
+        """How often a client may take part before its budget is used up, repeated rounds included."""
+        return self.schedule.turns + self.experiment.spare_turns
+
+    def carried(self) -> dict[str, Any]:
+        """The experiment as it travels: `Experiment.make` of it has the same terms."""
+        return self.experiment.model_dump(mode="json", include=set(CARRIED), exclude_none=True)
+
+    def is_summed(self, releases: Releases) -> bool:
+        """Whether what leaves is added up before anybody sees it; else each message is protected by itself."""
+        return any(release.summed for release in releases.values()) and self.experiment.protect_from == "outsider"
+
+    def at_site(self, number: int, records: int) -> Allowance:
+        """What the releases of client `number` may spend, who has so many training records."""
+        if self.allowance.records is None:
+            return self.allowance
+        method = _record_level(self.method)
+        delta = self.budget.delta
+        check_delta(delta, records, "record", self.experiment.allow_vacuous_delta)
+        budget = self.allowance.records.budgets[[number]]
+        plan = _record_plan(self.experiment, method, [records], budget, delta, self.turns, self._parameters)
+        everywhere = {one.name: _spread(getattr(plan, one.name), self) for one in dataclasses.fields(plan)}
+        return dataclasses.replace(self.allowance, records=RecordPlan(**everywhere))
+
+    @property
+    def _parameters(self) -> int:
+        return self.learner.layout.size
+
+
+def _spread(value: np.ndarray, terms: Terms) -> np.ndarray:
+    """What a site knows of itself under every client's number: it is never asked as anybody else."""
+    return np.repeat(value, terms.schedule.clients)
+
+
+def terms_of(experiment: Experiment) -> Terms:
+    """The terms of a deployed experiment; one that cannot be deployed is refused with a sentence."""
+    _check_declared(experiment)
+    clients, shape = experiment.clients, experiment.shape
+    assert clients is not None
+    assert shape is not None
+    assert experiment.labels is not None
+    schedule = Schedule.of(experiment.rounds, clients, experiment.participation)
+    method = experiment.build_method().settled(clients)
+    name = experiment.model or models.default(shape, len(experiment.labels))
+    torch.manual_seed(Seeded(experiment.seed).key("initial model") >> 32)
+    module = models.build(name, shape, len(experiment.labels), **experiment.model_options())
+    experiment = Experiment(**{key: getattr(experiment, key) for key in CARRIED} | {"model": name})
+    learner, initial = Learner(module), flatten(module)
+    turns = schedule.turns + experiment.spare_turns
+    notes: list[str] = []
+    if isinstance(method, RecordLevel):
+        delta = experiment.delta or default_delta(experiment.records_each or 1)
+        budgets = client_budgets(experiment, method, schedule)
+        sizes = np.full(clients, experiment.records_each)
+        method, notes = method.planned(Outlook(sizes, budgets, delta, turns))
+    else:
+        delta = experiment.delta or default_delta(clients)
+    check_steps(method.steps(), method.unit, method.public_memory(initial, learner.layout))
+    _check_releases(experiment, method, initial, learner)
+    minimum = experiment.minimum_cohort or schedule.cohort
+    shares = _shares(experiment, schedule, minimum, any_summed(method, experiment))
+    units = clients if method.unit == "client" else experiment.records_each or 1
+    notes = check_delta(delta, units, method.unit, experiment.allow_vacuous_delta) + notes
+    if isinstance(method, RecordLevel):
+        plan = _record_plan(experiment, method, sizes.tolist(), budgets, delta, turns, learner.layout.size)
+        allowance, multiplier = Allowance(records=plan), float(np.median(plan.multipliers))
+    else:
+        multiplier = experiment.noise_multiplier or _multiplier(experiment, method, learner, delta, turns, shares)
+        noise = Noise(multiplier, experiment.protect_from, minimum, experiment.colluders, shares)
+        allowance = Allowance(noise)
+    seeded = experiment.noise == "integers"
+    allowance = dataclasses.replace(allowance, whole=not seeded, known=SEED_IS_KNOWN if seeded else "")
+    budget = Budget(delta, multiplier)
+    read = method.file_contents()
+    configuration = experiment.model_dump(mode="json", include=set(CARRIED)) | {"made": repr(method), "read": read}
+    return Terms(
+        experiment=experiment,
+        method=method,
+        learner=learner,
+        initial=initial,
+        schedule=schedule,
+        budget=budget,
+        allowance=allowance,
+        minimum=minimum,
+        shares=shares,
+        identity=identity_of(configuration, "at the sites", type(method), type(module)),
+        notes=notes + method.notes(schedule, budget),
+        disclosed=method.discloses(),
+    )
+
+
+def any_summed(method: Method, experiment: Experiment) -> bool:
+    """Whether any step's messages are added up before anybody sees them."""
+    summed = any(release.summed for releases in method.steps().values() for release in releases.values())
+    return summed and experiment.protect_from == "outsider"
+
+
+def _check_declared(experiment: Experiment) -> None:
+    """Refuse an experiment that leaves open what nobody may read from the sites' records, or wants the impossible."""
+    needed = {
+        "clients": "how many sites there are, as in clients = 5",
+        "shape": "the shape of a record, as in shape = [13]",
+        "labels": 'the labels that may occur, as in labels = ["healthy", "ill"]',
+    }
+    for key, what in needed.items():
+        if getattr(experiment, key) is None:
+            raise UserError(f"On real machines nobody sees all records: the experiment must declare {what}.")
+    if experiment.privacy == "none":
+        raise UserError(f'privacy = "none" cannot be deployed, everything would leave as it is: {SIMULATE}.')
+    if experiment.personal == "blend":
+        raise UserError(f'personal = "blend" cannot be deployed yet: leave it out, or {SIMULATE}.')
+    if experiment.precision != "fp32" or experiment.device != "cpu":
+        raise UserError("Sites train in fp32 on their processors: leave out `precision` and `device`.")
+    assert experiment.labels is not None
+    if len(experiment.labels) < 2 or len({str(label) for label in experiment.labels}) < len(experiment.labels):
+        raise UserError("`labels` must declare at least two labels, each once.")
+    if experiment.columns is not None and experiment.shape != (len(experiment.columns),):
+        raise UserError(
+            f"The experiment declares {len(experiment.columns)} columns, but records of shape {experiment.shape}."
+        )
+
+
+def _check_releases(experiment: Experiment, method: Method, initial: Tensor, learner: Learner) -> None:
+    """Refuse a method of which something leaves that no noise covers, or that depends on single messages."""
+    name = experiment.method
+    if not method.is_private():
+        raise UserError(f"{name} sends nothing that noise covers: there is nothing to deploy; {SIMULATE}.")
+    for releases in method.steps().values():
+        for what, release in releases.items():
+            if not release.private:
+                raise UserError(f"{name} sends each client's {what} as it is: {SIMULATE}.")
+            if release.state is not None:
+                raise UserError(f"{name} sends each client's {what}, which tells of its single messages: {SIMULATE}.")
+    if method.public_memory(initial, learner.layout):
+        raise UserError(f"{name} bounds what clients send by what they sent before, one by one: {SIMULATE}.")
+    if isinstance(method, RecordLevel):
+        if experiment.records_each is None:
+            raise UserError(
+                f"{name} protects records: the experiment must declare about how many training records a site has, as "
+                "in records_each = 300."
+            )
+        if experiment.noise_multiplier is not None:
+            raise UserError(
+                "Where records are protected, how long a given noise_multiplier lasts depends on each site's records: "
+                "deploy with an epsilon."
+            )
+        if method.varied != "noise":
+            raise UserError(f"{name} samples records by how many all clients have, which nobody knows: {SIMULATE}.")
+        if method.variant == "paper":
+            raise UserError(f"The published noise of {name} does not keep its epsilon: leave out `variant`.")
+
+
+def _shares(experiment: Experiment, schedule: Schedule, minimum: int, summed: bool) -> int:
+    """h, where messages are summed; one where each is protected by itself."""
+    if minimum > schedule.cohort:
+        raise UserError(f"minimum_cohort is {minimum}, but a round has {schedule.cohort} clients.")
+    if not summed:
+        return 1
+    cohort = (schedule.cohort, minimum, experiment.colluders, experiment.active_server)
+    masking.check_cohort(*cohort)
+    return masking.honest_shares(*cohort)
+
+
+def _multiplier(
+    experiment: Experiment, method: Method, learner: Learner, delta: float, turns: int, shares: int
+) -> float:
+    """The noise for the budget, with what whole numbers add to epsilon and delta taken off first."""
+    epsilon = experiment.epsilon or DEFAULT_EPSILON
+    if experiment.noise == "integers":  # no epsilon holds: as in a simulation
+        return multiplier_for(epsilon, delta, turns)
+    most = max(sum(_width(release, learner) for release in one.values()) for one in method.steps().values())
+    gap = Gap(most * turns, shares, CLIENTS)
+    left = delta - gap.delta(epsilon)
+    if left <= 0 or epsilon <= gap.epsilon:
+        raise UserError(f"epsilon = {epsilon:g} at delta = {delta:g} is less than what whole numbers alone cost.")
+    rounding = 1 - 1e-9  # of the search for epsilon
+    return multiplier_for((epsilon - gap.epsilon) * rounding, left, turns) / gap.multiplier(1.0)
+
+
+def _width(release: Release, learner: Learner) -> int:
+    return release.width(Public({}, layers=learner.layout.layers)) or 0
+
+
+def _record_plan(
+    experiment: Experiment,
+    method: RecordLevel,
+    records: list[int],
+    budgets: np.ndarray,
+    delta: float,
+    turns: int,
+    parameters: int,
+) -> RecordPlan:
+    """What records pay: enough noise for their budgets, what whole numbers take of it included."""
+    sizes: dict[str, Any] = {"batch": method.batch, "epochs": method.epochs, "turns": turns}
+    needs = method.record_needs()
+    if experiment.noise == "integers":
+        return plan_records(records, budgets, delta, needs=needs, **sizes)
+    # Steps do not depend on the noise: how many there will be says what whole numbers add.
+    steps = max(method.epochs * math.ceil(count / method.batch) for count in records)
+    gap = Gap((steps + needs.means + 1) * turns * parameters, 1, RECORDS)
+    least = float(budgets.min())
+    if gap.delta(float(budgets.max())) >= delta or gap.epsilon >= least:
+        raise UserError(f"epsilon = {least:g} at delta = {delta:g} is less than what whole numbers alone cost.")
+    left = (budgets - gap.epsilon) * (1 - 1e-9)
+    plan = plan_records(records, left, delta - gap.delta(float(budgets.max())), needs=needs, **sizes)
+
+    def more(multipliers: np.ndarray, entries: int) -> np.ndarray:
+        return np.array([integers.multiplier_charged_as(float(z), entries) if z else 0.0 for z in multipliers])
+
+    return dataclasses.replace(
+        plan,
+        budgets=budgets,
+        multipliers=more(plan.multipliers, parameters),
+        matrix_multipliers=more(plan.matrix_multipliers, parameters),
+        mean_multipliers=more(plan.mean_multipliers, 1),
+    )
+
+
+def _record_level(method: Method) -> RecordLevel:
+    if not isinstance(method, RecordLevel):
+        raise UserError(f"{type(method).__name__} protects records, but is no sordino.methods.bases.RecordLevel.")
+    return method

@@ -1,0 +1,108 @@
+"""A deployment on one machine: an experiment's data dealt to sites of their own."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sordino.data import ClientData
+from sordino.deploy.roster import Member, written_roster
+from sordino.deploy.site import Site
+from sordino.deploy.standing import status
+from sordino.deploy.terms import terms_of
+from sordino.errors import UserError
+from sordino.experiment.config import DEFAULT_EPSILON, Experiment
+from sordino.experiment.prepare import Prepared, deal_with_public, prepare
+from sordino.experiment.summary import Summary
+from sordino.methods.bases import RecordLevel
+from sordino.server import mean, worst
+
+ROSTER = "roster.toml"
+DATA = "data.npz"
+PUBLIC = "public"
+
+
+def lay_out(experiment: Experiment, folder: Path, sites: int) -> tuple[Experiment, list[Member], list[Path]]:
+    """Deal an experiment's data to so many new site folders; the deployed experiment, the roster and the folders."""
+    if folder.exists() and any(folder.iterdir()):
+        raise UserError(f"The folder {folder} is not empty: sites of a trial need a new one.")
+    experiment = experiment.model_copy(update={"clients": sites})
+    data, public = deal_with_public(experiment)
+    folder.mkdir(parents=True, exist_ok=True)
+    declared: dict[str, Any] = {
+        "shape": data.shape,
+        "labels": tuple(str(label) for label in range(data.classes)),
+        "columns": None,
+        "records_each": round(float(np.median(data.train.sizes))),
+        "public": None,
+    }
+    if public is not None:
+        declared["public"] = str(folder / PUBLIC)
+        (folder / PUBLIC).mkdir()
+        np.savez(folder / PUBLIC / DATA, x=public.x.numpy(), y=public.y.numpy())
+    deployed = experiment.model_copy(update=declared)
+    terms = terms_of(deployed)
+    folders = [folder / f"site-{number}" for number in range(sites)]
+    rules = _rules(deployed, isinstance(terms.method, RecordLevel), terms.minimum, terms.budget.delta)
+    members = []
+    for path, client in zip(folders, data.clients, strict=True):
+        path.mkdir()
+        _write(path / DATA, client)
+        members.append(Member(path.name, Site.create(path, path.name, Path(DATA), **rules)))
+    for path in folders:
+        (path / ROSTER).write_text(written_roster(members))
+    return deployed, members, folders
+
+
+def _rules(experiment: Experiment, of_records: bool, minimum: int, delta: float) -> dict[str, Any]:
+    """Rules that allow this experiment, once."""
+    epsilon = math.inf if experiment.noise == "integers" or experiment.noise_multiplier else experiment.epsilon
+    return {
+        "unit": "record" if of_records else "client",
+        "max_epsilon": epsilon or DEFAULT_EPSILON,
+        "max_delta": delta,
+        "min_cohort": min(minimum, 3),
+        "colluders": experiment.colluders,
+        "methods": (experiment.method,),
+        "models": None if experiment.model is None or ":" not in experiment.model else (experiment.model,),
+        "roster": Path(ROSTER),
+        "allow_trusted_server": not experiment.active_server,
+    }
+
+
+def _write(path: Path, client: ClientData) -> None:
+    tested: dict[str, Any] = (
+        {"x_test": client.x_test.numpy(), "y_test": client.y_test.numpy()} if len(client.y_test) else {}
+    )
+    np.savez(path, x=client.x.numpy(), y=client.y.numpy(), **tested)
+
+
+def simulated(deployed: Experiment, original: Experiment) -> Prepared:
+    """The simulation that a trial with noise from the seed equals to the bit: `original` is what was laid out."""
+    terms = terms_of(deployed)
+    experiment = original.model_copy(update={"clients": terms.schedule.clients, "engine": "one-by-one"})
+    prepared = prepare(experiment.model_copy(update={"compiled": "never"}))
+    return dataclasses.replace(prepared, method=terms.method, identity=terms.identity, budget=terms.budget)
+
+
+def with_accuracies(summary: Summary, folders: Sequence[Path]) -> Summary:
+    """A trial's summary with the means of the accuracies that its sites keep; who runs all of them may look."""
+    runs = [one for folder in folders for one in status(folder)["runs"][-1:]]
+    found = {name: np.array([_number(one[name]) for one in runs]) for name in ("personal", "start", "global")}
+    figures = {
+        "personal": mean(found["personal"]),
+        "personal_worst": worst(found["personal"]),
+        "start": mean(found["start"]),
+        "global": mean(found["global"]),
+    }
+    known = {name: value if math.isfinite(value) else None for name, value in figures.items()}
+    return {**summary, "accuracy": known}
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value

@@ -1,0 +1,126 @@
+"""Small federations in this process: an experiment laid out, its sites opened, the run made."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from sordino.deploy import wire
+from sordino.deploy.carrier import Failure
+from sordino.deploy.coordinator import resume, start
+from sordino.deploy.direct import Direct, Fault
+from sordino.deploy.roster import Member
+from sordino.deploy.site import PROTOCOL, Site
+from sordino.deploy.sites import Deadlines
+from sordino.deploy.trial import lay_out
+from sordino.experiment.config import Experiment
+from sordino.experiment.store import Store
+from sordino.experiment.summary import Summary
+
+QUICK = Deadlines(hello=0.0, work=5.0, open=0.2, attempts=3)
+KEYS: dict[str, Any] = {
+    **{"data": "digits", "partition": "iid", "method": "dp-fedavg", "rounds": 2, "epsilon": 20.0, "workers": 1},
+    "set": {"epochs": 1, "batch": 64},
+}
+
+
+@dataclass
+class Federation:
+    """Sites of one experiment, and a store."""
+
+    original: Experiment
+    experiment: Experiment
+    members: list[Member]
+    folders: list[Path]
+    store: Store
+    sites: list[Site] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+
+    def run(self, fault: Fault | None = None, deadlines: Deadlines = QUICK) -> Summary:
+        """A new run over all sites."""
+        carrier = Direct(self.sites, fault)
+        return start(self.experiment, self.members, carrier, self.store, tell=self.told.append, deadlines=deadlines)
+
+    def resume(self, run: str, fault: Fault | None = None, deadlines: Deadlines = QUICK) -> Summary:
+        """The rest of a run."""
+        return resume(run, Direct(self.sites, fault), self.store, tell=self.told.append, deadlines=deadlines)
+
+    def reopen(self, number: int) -> Site:
+        """A site that was closed and is open again, as after a restart."""
+        self.sites[number].close()
+        self.sites[number] = Site.open(self.folders[number])
+        return self.sites[number]
+
+    def model(self, run: str) -> Tensor:
+        """The server's model of a run."""
+        return load_file(self.store.path(run) / "models.safetensors")["global"]
+
+    def close(self) -> None:
+        """Let go of all sites."""
+        for site in self.sites:
+            site.close()
+
+
+@contextlib.contextmanager
+def federation(folder: Path, sites: int = 3, **changes: Any) -> Iterator[Federation]:
+    """An experiment laid out at so many sites, all of them open."""
+    settings = {**KEYS["set"], **changes.pop("set", {})}
+    original = Experiment.make(KEYS | changes | {"set": settings, "store": folder / "store"})
+    experiment, members, folders = lay_out(original, folder / "sites", sites)
+    made = Federation(original, experiment, members, folders, Store(folder / "store"))
+    try:
+        made.sites = [Site.open(one) for one in folders]
+        yield made
+    finally:
+        made.close()
+
+
+def kind(request: bytes) -> str:
+    """What a request asks for."""
+    return str(wire.unpacked(request)["kind"])
+
+
+def changed(request: bytes, **changes: Any) -> bytes:
+    """A request with other contents."""
+    return wire.packed({**wire.unpacked(request), **changes})
+
+
+def with_ask(request: bytes, **changes: Any) -> bytes:
+    """A question with other contents."""
+    import numpy as np
+
+    message = wire.unpacked(request)
+    asked = {**wire.unpacked(message["ask"].tobytes()), **changes}
+    return wire.packed({**message, "ask": np.frombuffer(wire.packed(asked), dtype=np.uint8)})
+
+
+def refused(reply: bytes) -> str:
+    """The short name of a refusal; empty where it is none."""
+    found = wire.unpacked(reply)
+    return "" if found["ok"] else str(found["code"])
+
+
+@dataclass
+class Recorder:
+    """A fault that loses nothing and remembers every request and reply."""
+
+    seen: list[tuple[int, str, bytes, bytes]] = field(default_factory=list)
+
+    def __call__(self, node: int, request: bytes, answer: Callable[[], bytes]) -> bytes | Failure:
+        reply = answer()
+        self.seen.append((node, kind(request), request, reply))
+        return reply
+
+    def of(self, what: str) -> list[tuple[int, bytes, bytes]]:
+        """Requests of one kind and their replies."""
+        return [(node, request, reply) for node, one, request, reply in self.seen if one == what]
+
+
+__all__ = ["KEYS", "PROTOCOL", "QUICK", "Federation", "Recorder", "changed", "federation", "kind", "refused", "torch"]

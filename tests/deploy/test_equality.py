@@ -1,0 +1,39 @@
+"""A deployment and a simulation with the same seeded noise give the same models, to the bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from federations import federation
+from safetensors.torch import load_file
+
+from sordino.deploy.standing import status
+from sordino.deploy.trial import simulated, with_accuracies
+from sordino.experiment.run import start
+
+CASES: dict[str, dict[str, Any]] = {
+    "dp-fedavg": {},
+    "feddpa": {},
+    "fedglp-adp": {},
+    "acdp-pfsd": {"public": "holdout:0.1"},
+    "dp-fedavg-record": {"set": {"clipping": "quantile"}},
+    "pac-dp": {"set": {"budgets": "4:0.5,16:0.5"}},
+    "adadp-cfl": {"set": {"clipping.effect": 1e9, "cluster_share": 0.3}},
+}
+
+
+@pytest.mark.parametrize("method", CASES)
+def test_models_equal_those_of_a_simulation(method: str, tmp_path: Path) -> None:
+    with federation(tmp_path, 10, method=method, noise="integers", **CASES[method]) as made:
+        summary = made.run()
+        expected = start(simulated(made.experiment, made.original), made.store)
+    assert summary["rounds_done"] == expected["rounds_done"] == 2
+    ours, theirs = (load_file(made.store.path(one["run"]) / "models.safetensors") for one in (summary, expected))
+    assert torch.equal(ours["global"], theirs["global"])
+    personal = [load_file(folder / status(folder)["runs"][0]["model"])["personal"] for folder in made.folders]
+    assert torch.equal(torch.cat(personal), theirs["personal"])
+    assert with_accuracies(summary, made.folders)["accuracy"] == pytest.approx(expected["accuracy"])
+    assert summary["epsilon"] == expected["epsilon"] == dict.fromkeys(("outsider", "peer", "server"))
