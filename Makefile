@@ -4,6 +4,7 @@
 # make mutants      break the privacy code in many ways and see that the tests notice
 # make audit        attack what every method claims, in each variant, at three epsilons: a table, under twenty minutes
 # make faults       kill runs, damage stores, fuzz input, fill disks and see that no promise breaks, a quarter of an hour
+# make deployments  kill deployments at 200 random moments and send sites and servers 10,000 hostile messages
 # make bench        speed against bare PyTorch loops and what was aimed at, about a quarter of an hour
 # make bench-scale  how time and memory grow with clients, rounds and parameters
 # make bench-peers  the same against Flower, pfl and Opacus, each in an environment of its own under .bench/
@@ -14,7 +15,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-slow mutants audit faults bench bench-scale bench-peers readme format clean
+.PHONY: demo test test-slow mutants audit faults deployments bench bench-scale bench-peers readme format clean
 
 demo: $(INSTALLED)
 	$(BIN)/sordino compare experiments/demo.toml --methods "local,dp-fedavg,feddpa,dp-fedavg[personal=blend]" --seeds 2 --store .sordino/demo
@@ -36,6 +37,10 @@ audit: $(INSTALLED)
 
 faults: $(INSTALLED)
 	PYTHONPATH=tests $(BIN)/python -m faults
+
+deployments: $(INSTALLED)
+	PYTHONPATH=tests:tests/deploy $(BIN)/python -m kill_points 200
+	SORDINO_FUZZ=10000 $(BIN)/pytest -n 0 --timeout 0 tests/deploy/test_fuzz.py
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/bench.py

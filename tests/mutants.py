@@ -187,6 +187,80 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("wrong shares are taken", "!= shares[other]:", "!= shares[other] and False:"),
         ],
     ),
+    "deploy/site.py": (
+        "tests/deploy/test_failures.py tests/deploy/test_fuzz.py",
+        [
+            (
+                "what leaves is not charged",
+                "book.append(self._check_budget(book, session, session.charged(work, releases, public)))",
+                "self._check_budget(book, session, session.charged(work, releases, public))",
+            ),
+            ("a second draw for one ask", "book.keep(work.ask, work.hash,", "0 and book.keep(work.ask, work.hash,"),
+            (
+                "the same ask with another content",
+                'if bytes(kept["hash"]) != work.hash:',
+                "if False:",
+            ),
+            ("old questions are answered", "if last is not None and work.ask.order < last:", "if False:"),
+            ("a second list of survivors is answered", 'if kept["survivors"] is not None:', "if False:"),
+            ("the filter is skipped", "if entries and not spending.fits(", "if False and not spending.fits("),
+            (
+                "keys that nobody signed",
+                "if not keys.is_signed(party.identity,",
+                "if False and not keys.is_signed(b'',",
+            ),
+            ("restored ledgers go on", "if seen and book.link(seen) != known:", "if False:"),
+            (
+                "the server's echo is not heard",
+                "if echo.position and book.link(echo.position)",
+                "if False and book.link(0)",
+            ),
+            ("spoiled ledgers go on", 'if any(entry.kind == "spoiled" for entry in book.entries()):', "if False:"),
+            ("other code's noise", "if terms.identity != identity:", "if False:"),
+        ],
+    ),
+    "deploy/session.py": (
+        "tests/deploy/test_failures.py tests/deploy/test_equality.py",
+        [
+            ("cohorts of any size", "if not terms.minimum <= len(parties) <= terms.schedule.cohort:", "if False:"),
+            ("strangers in the cohort", "allowed.check_members(", "id("),
+            ("bounds are not looked at", "allowed.check_question(terms, releases, public, self.gate)", "pass"),
+            ("noise from the seed", "if terms.seeded:", "if True:"),
+            ("one draw for all attempts", "(work.ask.attempt << 32)", "0"),
+        ],
+    ),
+    "deploy/rules.py": (
+        "tests/deploy/test_failures.py",
+        [
+            ("any method", "if method not in methods:", "if False:"),
+            ("any network", "if model not in networks:", "if False:"),
+            ("settings that name code", "if strange:", "if False:"),
+            ("a trusted server", "if not experiment.active_server and not", "if False and not"),
+            ("thresholds beyond the rules", "if bounds is not None and", "if False and"),
+            ("numbers that are not finite", "check_finite(public.message)", "pass"),
+        ],
+    ),
+    "deploy/spending.py": (
+        "tests/deploy/test_spending.py",
+        [
+            ("records pay for the site once", "self._of_the_whole(2, left)", "self._of_the_whole(1, left)"),
+            ("deltas are not added up", "left = delta - sum(one for _, one in self.reserved.values())", "left = delta"),
+            ("the last run alone", "self.squares += float(", "self.squares = float("),
+            ("record-level runs cost the site nothing", "math.inf if self.reserved else", ""),
+            ("gaps are free", "for shares, many in self.entries.items()]", "for shares, many in ()]"),
+        ],
+    ),
+    "deploy/terms.py": (
+        "tests/deploy/test_terms.py tests/deploy/test_failures.py",
+        [
+            ("U_min instead of h", "return masking.honest_shares(*cohort)", "return minimum"),
+            ("a single message may show", "masking.check_cohort(*cohort)", "pass"),
+            ("whole numbers are free", "whole=not seeded", "whole=False"),
+            ("a known seed is no reason", 'known=SEED_IS_KNOWN if seeded else ""', 'known=""'),
+            ("bare releases", "if not release.private:", "if False:"),
+            ("spare turns are free", "schedule.turns + experiment.spare_turns", "schedule.turns"),
+        ],
+    ),
     "deploy/wire.py": (
         "tests/deploy/test_wire.py",
         [

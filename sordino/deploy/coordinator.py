@@ -147,7 +147,16 @@ def _carried_on(
     sites = Sites(terms, roster, carrier, journal, gate, tell or _silent, deadlines)
     sites.gather()
     server = Server(
-        method, terms.schedule, terms.budget, gate, sites, books, ground, terms.experiment.evaluate_every, watch, save_seconds=0.0
+        method,
+        terms.schedule,
+        terms.budget,
+        gate,
+        sites,
+        books,
+        ground,
+        terms.experiment.evaluate_every,
+        watch,
+        save_seconds=0.0,
     )
     notes = list(terms.notes)
     try:

@@ -162,7 +162,7 @@ class Allowed:
                 if bounds is not None and release.bounded_by() + (("",) if release.made_of_gradients else ()):
                     self._check_bounds(bounds)
             gate.check(releases, public)
-        except UserError as error:
+        except (UserError, TypeError, ValueError, RuntimeError, KeyError) as error:  # a bound that is no number at all
             raise RefusedError("bounds", error) from error
 
     def _check_bounds(self, bounds: Tensor) -> None:

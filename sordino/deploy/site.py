@@ -18,12 +18,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
 import struct
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -32,27 +30,24 @@ from safetensors.torch import load as loaded
 from safetensors.torch import save as saved
 from torch import Tensor
 
-from sordino.client import Clients, Outcome, Question
+from sordino.client import Outcome
 from sordino.data.own import ClientFile
 from sordino.deploy import keys, masking, reading, summing, wire
-from sordino.deploy.book import AlteredError, Ask, Book, BookError, Entry, Head, released, row_of
+from sordino.deploy.book import AlteredError, Ask, Book, BookError, Entry, Head, row_of
 from sordino.deploy.creating import create
 from sordino.deploy.masking import Cohort, Masker, MaskingError
 from sordino.deploy.reading import Work
 from sordino.deploy.records import as_declared, keyed_fingerprint, read_records
 from sordino.deploy.rules import MEGABYTE, SENTENCES, Allowed, RefusedError, read_rules
+from sordino.deploy.session import Session
 from sordino.deploy.spending import Spending
 from sordino.deploy.terms import Terms, terms_of
 from sordino.errors import UserError
-from sordino.execution import EXECUTIONS
 from sordino.experiment.config import Experiment
 from sordino.experiment.holding import HeldError, holding
 from sordino.message import Each
-from sordino.privacy.gate import Gate
-from sordino.privacy.ledger import Ledger
-from sordino.privacy.mechanism import MECHANISMS
-from sordino.privacy.noise import Secure, Seeded, Source
-from sordino.privacy.release import Public, Releases, due
+from sordino.privacy.ledger import Row
+from sordino.privacy.release import Public, Releases
 from sordino.threads import single_threaded
 
 PROTOCOL = 1
@@ -60,27 +55,6 @@ LOG = "site.log"
 MODELS = "models"
 NOTE = struct.Struct(">Q32sQ32s")
 """What goes with a share, unseen by the server: the sender's head, and what it has last seen of the receiver's."""
-MOST = 2**31
-"""Numbers of rounds, questions and attempts are below this."""
-
-
-@dataclass(frozen=True)
-class Session:
-    """A run as this site takes part in it."""
-
-    run: str
-    terms: Terms
-    number: int
-    key: bytes
-    """Its private X25519 key of this run."""
-    clients: Clients
-    blank: dict[str, Tensor]
-    """What is remembered before the first round."""
-
-    @property
-    def gate(self) -> Gate:
-        """The exit."""
-        return self.clients.gate
 
 
 class Site:
@@ -117,7 +91,7 @@ class Site:
 
     def answer(self, request: bytes) -> bytes:
         """What the site answers to a message. It never raises, and says why it refuses in a fixed sentence only."""
-        handlers: dict[object, Callable[[Mapping[str, Any]], bytes]] = {
+        handlers: dict[str, Callable[[Mapping[str, Any]], bytes]] = {
             "hello": self._hello,
             "enrol": self._enrol,
             "work": self._work,
@@ -126,7 +100,7 @@ class Site:
         }
         try:
             message = wire.unpacked(request, self._allowed.rules.max_message_mb * MEGABYTE)
-            handler = handlers.get(message.get("kind"))
+            handler = handlers.get(str(message.get("kind")))
             if handler is None:
                 raise RefusedError("message", "it has no known kind")
             if message.get("protocol") != PROTOCOL:
@@ -179,7 +153,7 @@ class Site:
                         book.enrol(run, json.dumps(carried), identity, number, masking.new_key())
                 known = book.run(run)
                 assert known is not None
-                self._sessions[run] = self._made(run, terms, int(known["number"]), bytes(known["key"]))
+                self._sessions[run] = self._begun(run, terms, known)
             if (known["identity"], known["number"]) != (identity, number):
                 raise RefusedError("experiment", "the run was enrolled with another experiment or number")
             if known["state"] != "open":
@@ -216,23 +190,12 @@ class Site:
         if run not in self._sessions:
             number = int(known["number"])
             terms = self._check_terms(json.loads(known["experiment"]), known["identity"], number)
-            self._sessions[run] = self._made(run, terms, number, bytes(known["key"]))
+            self._sessions[run] = self._begun(run, terms, known)
         return self._sessions[run]
 
-    def _made(self, run: str, terms: Terms, number: int, key: bytes) -> Session:
+    def _begun(self, run: str, terms: Terms, known: Mapping[str, Any]) -> Session:
         data = as_declared(self._file, terms, self._allowed.rules, self._secret)
-        allowance = terms.at_site(number, int(data.train.sizes[number]))
-        gate = Gate(allowance, self._source(terms), MECHANISMS["integers"])
-        clients = Clients(terms.method, terms.learner, data, gate, EXECUTIONS["one-by-one"])
-        blank = terms.method.memory(terms.initial) | {"participations": torch.zeros(())}
-        return Session(run, terms, number, key, clients, blank)
-
-    def _source(self, terms: Terms) -> Source:
-        """The operating system's randomness; what looks at no noise, as the choice of validation records, comes from a
-        secret of the site. In a trial with noise from the seed, in which no epsilon holds, the seed's."""
-        if terms.seeded:
-            return Seeded(terms.experiment.seed, terms.identity)
-        return Secure(Seeded(int.from_bytes(self._secret, "big")))
+        return Session.of(run, terms, int(known["number"]), bytes(known["key"]), data, self._secret)
 
     # ---- trip 1
 
@@ -245,15 +208,13 @@ class Site:
             if kept is not None:
                 return kept
             self._check_open(book, message)
-            releases, public = self._checked(work, session)
-            cohort = self._cohort(work, session, releases)
-            entries = self._charged(work, session, releases, public)
-            self._check_budget(book, entries)
+            releases, public = session.checked(work, self._allowed)
+            cohort = session.cohort(work, releases, self._allowed, self.identity)
+            self._check_budget(book, session, session.charged(work, releases, public))
             state = self._state(book, work.ask, session)
-            question = Question(_draw(work), work.ask.round, work.step, work.message, [session.number])
             with single_threaded():
-                outcome = session.clients.answer(question, {name: rows.unsqueeze(0) for name, rows in state.items()})
-                accuracies = self._accuracies(work.ask.round, outcome, session)
+                outcome = session.answered(work, state)
+                accuracies = session.accuracies(work.ask.round, outcome)
             reply = self._committed(book, work, session, releases, public, cohort, outcome, state, accuracies)
         self._note(f"answered {work.step} of round {work.ask.round + 1} in {time.monotonic() - seconds:.1f} s")
         return reply
@@ -281,106 +242,33 @@ class Site:
             raise RefusedError("old", f"{work.ask.order} after {last}")
         return None
 
-    def _checked(self, work: Work, session: Session) -> tuple[Releases, Public]:
-        """What the question would let leave, and on which public values that depends, if the rules allow it."""
-        terms = session.terms
-        steps = session.clients.steps
-        if work.step not in steps or work.ask.round >= terms.schedule.rounds:
-            raise RefusedError("message", "there is no such step or round")
-        releases = due(steps[work.step], work.ask.round)
-        public = Public(work.message, [session.number], {}, terms.learner.layout.layers)
-        if terms.is_summed(releases) and any(isinstance(value, Each) for value in work.message.values()):
-            raise RefusedError("bounds", "what is summed must be asked of all sites alike")
-        self._allowed.check_question(terms, releases, public, session.gate)
-        return releases, public
-
-    def _cohort(self, work: Work, session: Session, releases: Releases) -> Cohort | None:
-        """U1, if it may be: distinct sites of the roster, this one among them, each with a key that it signed."""
-        terms = session.terms
-        if not terms.is_summed(releases):
-            if work.parties:
-                raise RefusedError("message", "a cohort is named for what is not summed")
-            return None
-        parties = [party for party, _ in work.parties]
-        if not terms.minimum <= len(parties) <= terms.schedule.cohort:
-            raise RefusedError("cohort", f"it has {len(parties)} sites")
-        self._allowed.check_members([party.identity for party in parties])
-        about = (session.run.encode(), terms.identity.encode())
-        for party, signature in work.parties:
-            if not keys.is_signed(party.identity, signature, "run key", *about, party.key):
-                raise RefusedError("roster", "a key is not signed by its site")
-        try:
-            cohort = Cohort(work.hash, tuple(parties), terms.minimum)
-            Masker(cohort, self.identity, session.key)
-        except MaskingError as error:
-            raise RefusedError("roster", error) from error
-        return cohort
-
-    def _charged(self, work: Work, session: Session, releases: Releases, public: Public) -> list[Entry]:
-        """What the question costs, by this site's own code, as rows for its ledger."""
-        terms, unit = session.terms, session.terms.method.unit
-        ledger = Ledger(terms.schedule.clients, unit)
-        about = (work.number, work.ask.round, work.step)
-        rows = ledger.charge(releases, *about, session.gate.allowance, public)
-        return [released(work.ask, unit, row) for row in rows]
-
-    def _check_budget(self, book: Book, entries: Sequence[Entry]) -> list[Entry]:
+    def _check_budget(self, book: Book, session: Session, entries: Sequence[Entry]) -> list[Entry]:
         """Refuse what would cost more than is allowed; what is to be written down where it would not."""
         rules, before = self._allowed.rules, book.entries()
+        of_records = any(row_of(entry).pool for entry in entries)
         known = {entry.content["run"] for entry in before if entry.kind == "reserve"}
-        added = [*self._reservations(book, entries, known), *entries]
-        spending = Spending.of([*before, *added], self._allowed.view)
+        reserved = [session.reservation()] if of_records and session.run not in known else []
+        spending = Spending.of([*before, *reserved, *entries], self._allowed.view)
         if spending.spoiled:
             raise RefusedError("closed", "there may be another ledger of these data")
         if entries and not spending.fits(rules.unit, rules.max_epsilon, rules.max_delta):
             now = spending.epsilon(rules.unit, rules.max_delta)
             raise RefusedError("budget", f"epsilon would be {now:g}, and {rules.max_epsilon:g} is allowed")
-        self._check_turns(before, entries)
-        return added
+        if of_records:
+            self._check_turns(before, session, [row_of(entry) for entry in entries])
+        return [*reserved, *entries]
 
-    def _reservations(self, book: Book, entries: Sequence[Entry], known: set[str]) -> list[Entry]:
-        """What a run may cost records at the most, set aside with its first release of them."""
-        runs = {entry.content["ask"][0] for entry in entries if row_of(entry).pool} - known
-        found = []
-        for run in runs:
-            session = self._session(book, run)
-            plan, delta = session.gate.allowance.of_records, session.terms.budget.delta
-            epsilon = math.inf if session.terms.seeded else float(plan.budgets[session.number])
-            found.append(Entry("reserve", {"run": run, "epsilon": epsilon, "delta": delta}))
-        return found
-
-    def _check_turns(self, before: Sequence[Entry], entries: Sequence[Entry]) -> None:
-        """Refuse to take noisy gradients more often than was reserved for."""
-        for entry in entries:
-            row, run = row_of(entry), entry.content["ask"][0]
-            if not row.pool:
-                continue
-            session = self._sessions[run]
-            release = session.clients.steps[row.step][row.release]
-            most = 1 if release.once else int(session.gate.allowance.of_records.turns[session.number])
-            paid = [one for one in before if one.kind == "release" and one.content["ask"][0] == run]
-            if sum(row_of(one).release == row.release for one in paid) >= most:
-                raise RefusedError("budget", f"{row.release} has left {most} times, as often as was reserved for")
+    def _check_turns(self, before: Sequence[Entry], session: Session, rows: Sequence[Row]) -> None:
+        """Refuse to release anything of records more often than was reserved for."""
+        paid = [row_of(one) for one in before if one.kind == "release" and one.content["ask"][0] == session.run]
+        for row in rows:
+            if row.pool and sum(one.release == row.release for one in paid) >= session.most(row):
+                raise RefusedError("budget", f"{row.release} has left as often as was reserved for")
 
     def _state(self, book: Book, ask: Ask, session: Session) -> dict[str, Tensor]:
         """What the site remembered before this question."""
         content = book.memory(ask)
         return dict(session.blank) if content is None else loaded(content)
-
-    def _accuracies(self, round: int, outcome: Outcome, session: Session) -> list[float | None] | None:
-        """Of the personal model and of the model at the round's start, on the site's own test records."""
-        terms = session.terms
-        last = round == terms.schedule.rounds - 1
-        if not outcome.kept or not (last or (round + 1) % terms.experiment.evaluate_every == 0):
-            return None
-        return [self._accuracy(models, session) for models in (outcome.kept.get("model"), outcome.start)]
-
-    def _accuracy(self, models: Tensor | None, session: Session) -> float | None:
-        if models is None:
-            return None
-        clients = session.clients
-        found = float(clients.execution.accuracies(clients, models.detach().reshape(1, -1), [session.number])[0])
-        return found if math.isfinite(found) else None
 
     def _committed(
         self,
@@ -402,7 +290,7 @@ class Site:
             kept = self._kept(book, work)
             if kept is not None:
                 return kept
-            book.append(self._check_budget(book, self._charged(work, session, releases, public)))
+            book.append(self._check_budget(book, session, session.charged(work, releases, public)))
             head = book.head()
             content: dict[str, Any] = {"head": head.packed(), "kept": bool(outcome.kept)}
             if cohort is None:
@@ -513,7 +401,7 @@ class Site:
             metadata = {"experiment": known["experiment"] if known else "", "run": run}
             path.write_bytes(saved(tensors, metadata))
             with single_threaded():
-                final = None if model is None else self._accuracy(model, session)
+                final = session.accuracy(model)
             with book.transaction():
                 book.end(run, final, str(path.relative_to(self.folder)))
         self._sessions.pop(run, None)
@@ -542,8 +430,3 @@ class Site:
 
 class _BehindError(Exception):
     """Others know more of this site's ledger than it does itself."""
-
-
-def _draw(work: Work) -> int:
-    """The number that names a question's noise: another for each attempt at it, where noise comes from a seed."""
-    return work.number + (work.ask.attempt << 32)

@@ -79,7 +79,7 @@ class Spending:
 
     def fits(self, unit: Unit, epsilon: float, delta: float) -> bool:
         """Whether it is within a budget."""
-        return (math.isinf(epsilon) and not self.spoiled) or self.epsilon(unit, delta) <= epsilon * ROUNDING
+        return not self.spoiled and (math.isinf(epsilon) or self.epsilon(unit, delta) <= epsilon * ROUNDING)
 
     def _of_the_whole(self, times: int, delta: float) -> float:
         gaps = [whole_gap(many, "", shares, self.view) for shares, many in self.entries.items()]

@@ -70,6 +70,11 @@ class Terms:
     disclosed: list[str]
 
     @property
+    def data(self) -> None:
+        """Nobody has all records."""
+        return
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """Of one record."""
         assert self.experiment.shape is not None
@@ -138,6 +143,7 @@ def terms_of(experiment: Experiment) -> Terms:
     turns = schedule.turns + experiment.spare_turns
     notes: list[str] = []
     if isinstance(method, RecordLevel):
+        _check_records(experiment, method)
         delta = experiment.delta or default_delta(experiment.records_each or 1)
         budgets = client_budgets(experiment, method, schedule)
         sizes = np.full(clients, experiment.records_each)
@@ -222,21 +228,25 @@ def _check_releases(experiment: Experiment, method: Method, initial: Tensor, lea
                 raise UserError(f"{name} sends each client's {what}, which tells of its single messages: {SIMULATE}.")
     if method.public_memory(initial, learner.layout):
         raise UserError(f"{name} bounds what clients send by what they sent before, one by one: {SIMULATE}.")
-    if isinstance(method, RecordLevel):
-        if experiment.records_each is None:
-            raise UserError(
-                f"{name} protects records: the experiment must declare about how many training records a site has, as "
-                "in records_each = 300."
-            )
-        if experiment.noise_multiplier is not None:
-            raise UserError(
-                "Where records are protected, how long a given noise_multiplier lasts depends on each site's records: "
-                "deploy with an epsilon."
-            )
-        if method.varied != "noise":
-            raise UserError(f"{name} samples records by how many all clients have, which nobody knows: {SIMULATE}.")
-        if method.variant == "paper":
-            raise UserError(f"The published noise of {name} does not keep its epsilon: leave out `variant`.")
+
+
+def _check_records(experiment: Experiment, method: RecordLevel) -> None:
+    """Refuse what records cannot be protected by where nobody knows how many all sites have."""
+    name = experiment.method
+    if experiment.records_each is None:
+        raise UserError(
+            f"{name} protects records: the experiment must declare about how many training records a site has, as in "
+            "records_each = 300."
+        )
+    if experiment.noise_multiplier is not None:
+        raise UserError(
+            "Where records are protected, how long a given noise_multiplier lasts depends on each site's records: "
+            "deploy with an epsilon."
+        )
+    if method.varied != "noise":
+        raise UserError(f"{name} samples records by how many all clients have, which nobody knows: {SIMULATE}.")
+    if method.variant == "paper":
+        raise UserError(f"The published noise of {name} does not keep its epsilon: leave out `variant`.")
 
 
 def _shares(experiment: Experiment, schedule: Schedule, minimum: int, summed: bool) -> int:

@@ -7,6 +7,7 @@ from typing import Protocol, TypedDict
 
 import numpy as np
 
+from sordino.data import FederatedData
 from sordino.experiment.blends import Blends
 from sordino.experiment.books import RunBooks, none
 from sordino.experiment.config import Experiment
@@ -29,6 +30,8 @@ class Told(Protocol):
 
     @property
     def experiment(self) -> Experiment: ...
+    @property
+    def data(self) -> FederatedData | None: ...
     @property
     def method(self) -> Method: ...
     @property
@@ -113,7 +116,7 @@ class Summary(TypedDict, total=False):
     upload_bytes: int
     clients: int
     records: int
-    """Training records of all clients."""
+    """Training records of all clients, where somebody knows them."""
     parameters: int
     seed: int
     notes: list[str]
@@ -156,13 +159,14 @@ def summarize(
         "spent": spent_by(ledger),
         "upload_bytes": books.uploaded,
         "clients": prepared.schedule.clients,
-        "records": int(prepared.data.train.sizes.sum()),
         "parameters": prepared.learner.layout.size,
         "seed": prepared.experiment.seed,
         "notes": prepared.notes + _if_public(ledger, prepared) + _who_stopped(prepared, ending),
         "seconds": round(books.seconds, 3),
     }
-    if figures is not None:
+    if prepared.data is not None:
+        summary["records"] = int(prepared.data.train.sizes.sum())
+    if figures is not None and prepared.data is not None:
         summary["metrics"] = metrics_over_clients(figures)
         summary["positive"] = prepared.data.meaning.positive_name
         summary["notes"] += one_class_notes(figures, [client.name for client in prepared.data.clients])

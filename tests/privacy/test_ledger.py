@@ -1,5 +1,6 @@
 """Epsilon is computed from what really left."""
 
+import functools
 import math
 from dataclasses import replace
 
@@ -10,7 +11,8 @@ import torch
 from sordino.message import Each
 from sordino.privacy.accountant import epsilon_of
 from sordino.privacy.allowance import Allowance, Noise
-from sordino.privacy.ledger import Ledger
+from sordino.privacy.integers import CLIENTS, Gap
+from sordino.privacy.ledger import Ledger, Row
 from sordino.privacy.records import record_epsilon
 from sordino.privacy.release import Bare, Charge, Derived, Number, Public, ReleaseError, Update
 from sordino.privacy.views import VIEWS
@@ -240,3 +242,44 @@ def test_an_excess_of_noise_is_a_number_above_zero(excess: object) -> None:
     release = Update("clip", layered=True, spread="alone", sizes="parts", excess="excess")
     with pytest.raises(ReleaseError, match="one finite number above 0"):
         release.charge(Allowance(Noise(2.5, "server", 1)), public)
+
+
+def test_what_whole_numbers_add_is_charged_to_each_observer() -> None:
+    """With guaranteed shares an outsider meets noise of variance S^2 h, a peer S^2 (h - 1), the server S^2."""
+    noise, shares, entries, rounds, delta = Noise(1.5, "outsider", 9, shares=7), 7, 5, 4, 1e-5
+    ledger = Ledger(3)
+    for number in range(rounds):
+        public = Public({"clip": 0.5}, [2], layers=[entries])  # as a site knows it: nobody but itself
+        ledger.charge(UPDATE, number, number, "local", Allowance(noise, whole=True), public)
+    for view, met in zip(VIEWS, (shares, shares - 1, 1), strict=True):
+        gap = Gap(entries * rounds, met, CLIENTS)
+        mu = math.sqrt(rounds) / 1.5 * math.sqrt(shares / met)
+        expected = gap.spent(functools.partial(epsilon_of, gap.mu(mu)), delta)
+        assert ledger.epsilon(delta)[view] == pytest.approx(expected, rel=1e-12)
+        assert ledger.epsilon(delta)[view] > epsilon_of(mu, delta)
+    assert [(row.entries, row.shares) for row in ledger.rows] == [(entries, shares)] * rounds
+
+
+def test_guaranteed_shares_are_charged_whoever_is_asked() -> None:
+    """The server's word on who answered buys nothing: 7 of 9 sites share the noise, however many are asked."""
+    costs = []
+    for who in ([0], list(range(9)), list(range(50))):
+        ledger = charged(1, who, Noise(1.0, "outsider", 9, shares=7))
+        costs.append([ledger.mu(view) for view in VIEWS])
+    assert costs[0] == pytest.approx([1.0, math.sqrt(7 / 6), math.sqrt(7)])
+    assert costs[1] == pytest.approx(costs[0])
+    assert costs[2] == pytest.approx(costs[0])
+
+
+def test_sums_over_records_are_charged_for_rounding() -> None:
+    charge = Charge.of_records("training", [(0.1, 1.2, 30)], entries=10_000)
+    assert charge.entries == 300_000
+    assert charge.sampled is not None
+    rate, multiplier, count = charge.sampled[0]
+    assert (rate, count) == (0.1, 30)
+    assert multiplier == pytest.approx(1.2 / (1 + 1.2 * 100 / 2**20), rel=1e-4)
+    ledger = Ledger(1, "record")
+    ledger.append(Row.of((0, 0, "local", "update"), [0], charge))
+    closed = record_epsilon(((0.1, float(multiplier), 30),), 1e-5)
+    assert closed < ledger.epsilon(1e-5)["server"] < closed + 1e-6
+    assert ledger.record_epsilons(1e-5)[0] == ledger.epsilon(1e-5)["server"]

@@ -1,0 +1,79 @@
+"""What a site's data have paid over all runs, worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from sordino.deploy.book import Ask, Entry, released
+from sordino.deploy.spending import Spending
+from sordino.privacy.accountant import epsilon_of
+from sordino.privacy.integers import CLIENTS, Gap
+from sordino.privacy.ledger import Row
+from sordino.privacy.release import Charge
+
+DELTA = 1e-5
+
+
+def release(number: int, noise: float, entries: int = 0, shares: int = 4) -> Entry:
+    """A release of a whole site: sensitivity one, so much noise for outsiders."""
+    met = np.array([[noise, noise * math.sqrt(3 / 4), noise / 2]])
+    charge = Charge(np.ones(1), met, entries=entries, shares=shares)
+    return released(Ask("run", number, 0, 0), "client", Row.of((number, number, "local", "update"), [0], charge))
+
+
+def reserve(run: str, epsilon: float, delta: float) -> Entry:
+    return Entry("reserve", {"run": run, "epsilon": epsilon, "delta": delta})
+
+
+def test_releases_of_all_runs_add_up() -> None:
+    rows = [release(number, 2.0) for number in range(5)]
+    assert Spending.of(rows, "outsider").epsilon("client", DELTA) == pytest.approx(epsilon_of(math.sqrt(5) / 2, DELTA))
+    assert Spending.of(rows, "server").epsilon("client", DELTA) == pytest.approx(epsilon_of(math.sqrt(5), DELTA))
+
+
+def test_a_record_pays_twice_the_mu_of_its_site() -> None:
+    rows = [release(0, 2.0), release(1, 2.0)]
+    spent = Spending.of(rows, "outsider").epsilon("record", DELTA)
+    assert spent == pytest.approx(epsilon_of(2 * math.sqrt(2) / 2, DELTA))
+
+
+def test_record_level_runs_add_up_as_epsilon_and_delta() -> None:
+    rows = [reserve("a", 1.0, 2e-6), reserve("b", 2.5, 3e-6)]
+    spending = Spending.of(rows, "outsider")
+    assert spending.epsilon("record", DELTA) == pytest.approx(3.5)
+    assert spending.epsilon("record", 4e-6) == math.inf  # the deltas alone are more
+    assert spending.epsilon("client", DELTA) == math.inf  # noise for records hides no site
+    mixed = Spending.of([*rows, release(0, 4.0)], "outsider")
+    assert mixed.epsilon("record", DELTA) == pytest.approx(3.5 + epsilon_of(2 / 4, DELTA - 5e-6))
+
+
+def test_what_whole_numbers_add_is_spent_too() -> None:
+    rows = [release(number, 2.0, entries=10**6) for number in range(5)]
+    gap = Gap(5 * 10**6, 4, CLIENTS)
+    expected = gap.spent(lambda left: epsilon_of(gap.mu(math.sqrt(5) / 2), left), DELTA)
+    spent = Spending.of(rows, "outsider").epsilon("client", DELTA)
+    assert spent == pytest.approx(expected, rel=1e-12)
+    assert spent > Spending.of([release(number, 2.0) for number in range(5)], "outsider").epsilon("client", DELTA)
+
+
+def test_a_budget_is_kept_to_the_last_release() -> None:
+    limit = epsilon_of(math.sqrt(4) / 2, DELTA)
+    for many, fits in ((4, True), (5, False)):
+        rows = [release(number, 2.0) for number in range(many)]
+        assert Spending.of(rows, "outsider").fits("client", limit, DELTA) == fits
+
+
+def test_nothing_is_left_of_a_ledger_of_which_there_may_be_two() -> None:
+    spending = Spending.of([Entry("spoiled", {"why": "it was restored"})], "outsider")
+    assert spending.epsilon("client", DELTA) == math.inf
+    assert not spending.fits("client", math.inf, DELTA)
+
+
+def test_what_no_noise_covers_fits_only_where_anything_does() -> None:
+    bare = released(Ask("run", 0, 0, 0), "client", Row.of((0, 0, "s", "u"), [0], Charge.infinite("seed")))
+    spending = Spending.of([bare], "outsider")
+    assert not spending.fits("client", 1e6, DELTA)
+    assert spending.fits("client", math.inf, DELTA)

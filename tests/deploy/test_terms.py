@@ -1,0 +1,127 @@
+"""What an experiment means on real machines, and what cannot be deployed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from sordino.deploy.coordinator import check_deployable
+from sordino.deploy.terms import terms_of
+from sordino.errors import UserError
+from sordino.experiment.config import Experiment
+from sordino.privacy.integers import charged_multiplier
+from sordino.privacy.records import record_epsilon
+
+DECLARED: dict[str, Any] = {
+    **{"clients": 10, "shape": [64], "labels": [*map(str, range(10))], "records_each": 144, "rounds": 3},
+    **{"method": "dp-fedavg", "epsilon": 4.0, "model": "logistic"},
+}
+
+
+def experiment(**changes: Any) -> Experiment:
+    return Experiment.make(DECLARED, changes)
+
+
+def test_what_travels_has_the_same_terms() -> None:
+    terms = terms_of(experiment(minimum_cohort=8, data="nowhere", seed=3))
+    again = terms_of(Experiment.make(terms.carried()))
+    assert again.identity == terms.identity
+    assert again.initial.equal(terms.initial)
+    assert again.allowance == terms.allowance
+    assert "data" not in terms.carried()
+    assert terms_of(experiment(minimum_cohort=9, seed=3)).identity != terms.identity
+
+
+@pytest.mark.parametrize(
+    ("changes", "shares"),
+    [
+        ({}, 10),
+        ({"minimum_cohort": 9}, 8),
+        ({"minimum_cohort": 8}, 6),
+        ({"minimum_cohort": 8, "colluders": 2}, 4),
+        ({"minimum_cohort": 6}, 2),
+        ({"minimum_cohort": 6, "active_server": False}, 6),
+        ({"minimum_cohort": 6, "colluders": 3, "active_server": False}, 3),
+        ({"protect_from": "server", "minimum_cohort": 2}, 1),
+        ({"participation": 0.5}, 5),
+    ],
+)
+def test_noise_is_shared_out_over_the_honest_shares_that_are_guaranteed(changes: dict[str, Any], shares: int) -> None:
+    terms = terms_of(experiment(**changes))
+    noise = terms.allowance.of_clients
+    assert terms.shares == noise.shares == shares
+    full = noise.multiplier if changes.get("protect_from") == "server" else noise.multiplier / shares**0.5
+    assert noise.of_message(1.0) == pytest.approx(full)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"clients": None}, "must declare how many sites"),
+        ({"shape": None}, "must declare the shape"),
+        ({"labels": None}, "must declare the labels"),
+        ({"labels": ["a", "a"]}, "each once"),
+        ({"columns": ["a", "b"]}, "declares 2 columns"),
+        ({"privacy": "none", "epsilon": None}, "cannot be deployed"),
+        ({"personal": "blend"}, "cannot be deployed yet"),
+        ({"precision": "bf16"}, "leave out"),
+        ({"method": "local"}, "nothing to deploy"),
+        ({"method": "fedavg"}, "nothing to deploy|as it is"),
+        ({"set": {"clipping": "median"}}, "sends each client's norm as it is: simulate it with `sordino run`"),
+        ({"method": "fedglp-adp", "variant": "paper"}, "simulate it with `sordino run`"),
+        ({"minimum_cohort": 5}, "a sum could show a single site's message: set minimum_cohort to 6"),
+        ({"minimum_cohort": 11}, "but a round has 10"),
+        ({"colluders": 9}, "have 11 sites or more"),
+        ({"method": "dp-fedavg-record", "records_each": None}, "must declare about how many training records"),
+        ({"method": "dp-fedavg-record", "epsilon": None, "noise_multiplier": 1.0}, "deploy with an epsilon"),
+        ({"method": "rpdp-fl"}, "which nobody knows"),
+        ({"method": "pac-dp", "variant": "paper"}, "does not keep its epsilon"),
+        ({"method": "acdp-pfsd"}, "public records at the server"),
+        ({"epsilon": 1e-6, "model": "mlp"}, "eat the signal|alone cost"),
+    ],
+)
+def test_what_cannot_be_deployed_is_refused_with_a_sentence(changes: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        check_deployable(Experiment.make({k: v for k, v in (DECLARED | changes).items() if v is not None}))
+
+
+def test_every_method_that_can_be_deployed_says_so_before_it_starts() -> None:
+    """By the text: dp-fedavg, feddpa, fedglp-adp (summed); dp-fedavg-record, pac-dp, adadp-cfl (plain)."""
+    for method in ("dp-fedavg", "feddpa", "fedglp-adp", "dp-fedavg-record", "pac-dp", "adadp-cfl"):
+        check_deployable(experiment(method=method, epsilon=20.0))
+
+
+@pytest.mark.parametrize("records", [40, 144, 1000])
+def test_a_site_s_records_pay_no_more_than_their_budget(records: int) -> None:
+    terms = terms_of(experiment(method="dp-fedavg-record", set={"batch": 32, "epochs": 1}, spare_turns=1))
+    plan = terms.at_site(3, records).of_records
+    rate, multiplier, steps = plan.charge(3)
+    paid = charged_multiplier(multiplier, terms.learner.layout.size)
+    assert paid < multiplier
+    spent = record_epsilon(((rate, paid, steps * 4),), terms.budget.delta)  # three rounds, and one that is repeated
+    assert 3.9 < spent < 4.0
+    assert int(plan.turns[3]) == 4
+    assert rate == pytest.approx(min(1, 32 / records))
+    assert (plan.sampling == plan.sampling[0]).all()
+    assert isinstance(plan.budgets, np.ndarray)
+
+
+def test_a_delta_that_promises_a_site_nothing_is_refused_there() -> None:
+    terms = terms_of(experiment(method="dp-fedavg-record", delta=1e-4))
+    terms.at_site(0, 1000)
+    with pytest.raises(UserError, match="vacuous"):
+        terms.at_site(0, 20_000)
+
+
+def test_deployments_and_simulations_are_resumed_each_by_its_own_command(tmp_path: Path) -> None:
+    from federations import federation
+
+    from sordino.api import resume
+
+    with federation(tmp_path) as made:
+        run = made.run()["run"]
+        assert made.resume(run)["run"] == run
+        assert resume(run, made.store.folder)["run"] == run  # it is done
