@@ -173,16 +173,16 @@ def test_whom_the_plan_has_given_no_turn_is_not_asked(monkeypatch: pytest.Monkey
 
 
 def test_a_charge_is_written_before_its_question_is_put(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from sordino.simulator.simulation import Simulation
+    from sordino.simulator.workers import Workers
 
     seen: list[int] = []
-    original = Simulation.ask
+    original = Workers.work
 
-    def watched(transport: Simulation, *arguments: Any) -> Any:
+    def watched(workers: Workers, *arguments: Any) -> Any:
         seen.append(charged(tmp_path))
-        return original(transport, *arguments)
+        return original(workers, *arguments)
 
-    monkeypatch.setattr(Simulation, "ask", watched)
+    monkeypatch.setattr(Workers, "work", watched)
     monkeypatch.setattr(
         Scripted, "script", lambda self, fed, state, number: ask(self, fed, state, fed.sample()), raising=False
     )

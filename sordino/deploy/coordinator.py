@@ -11,6 +11,7 @@ import hashlib
 import math
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -195,7 +196,10 @@ def _public(experiment: Experiment, terms: Terms) -> Dataset:
             "This method judges models on public records at the server, and those of the sites are not public: name "
             "other data of the same shape with the key `public`."
         )
-    found = load(name, experiment.data_dir, experiment.label, terms.shape, terms.labels)
+    reading = experiment.reading()
+    if reading.schema is None:
+        reading = replace(reading, labels=terms.labels, shape=terms.shape)
+    found = load(name, experiment.data_dir, reading)
     if tuple(found.x.shape[1:]) != terms.shape or found.classes > len(terms.labels):
         raise UserError(
             f"The public data {name!r} do not fit: their records have shape {tuple(found.x.shape[1:])} and "

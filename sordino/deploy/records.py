@@ -4,39 +4,54 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from sordino.data.dataset import Dealt, FederatedData, Split
-from sordino.data.own import ClientFile, declared_labels, people_of, read_file
+from sordino.data.encoding import Encoding
+from sordino.data.kinds import plain_schema
+from sordino.data.own import DEFAULT_LABEL, ClientFile, numbered, people_of, read_arrays
+from sordino.data.tables import Table, read_table
 from sordino.deploy.rules import RefusedError, Rules
 from sordino.deploy.terms import Terms
-from sordino.errors import UserError
+from sordino.errors import UserError, refuse
 
 
-def read_records(folder: Path, rules: Rules) -> ClientFile:
+@dataclass(frozen=True)
+class SiteFile:
+    """The site's file as it was read: arrays, or a table whose columns an experiment has yet to name."""
+
+    path: Path
+    content: ClientFile | Table
+
+
+def read_records(folder: Path, rules: Rules) -> SiteFile:
     """The site's file."""
     path = folder / rules.data
     if not path.is_file():
         raise UserError(f"There is no file {path} with this site's records: name it under `data` in site.toml.")
-    return read_file(path, rules.label or "label", None)
+    return SiteFile(path, read_arrays(path) if path.suffix.lower() == ".npz" else read_table(path))
 
 
-def keyed_fingerprint(file: ClientFile, secret: bytes) -> str:
+def keyed_fingerprint(file: SiteFile, secret: bytes) -> str:
     """A fingerprint of the records that tells nothing to whoever does not know the secret."""
     return hmac.new(secret, people_of([file.path]).encode(), hashlib.sha256).hexdigest()
 
 
-def as_declared(file: ClientFile, terms: Terms, rules: Rules, secret: bytes) -> FederatedData:
+def as_declared(file: SiteFile, terms: Terms, rules: Rules, secret: bytes) -> FederatedData:
     """The records as the experiment's clients have them; those of this site stand under every number, and it is asked
     under its own only."""
     try:
-        x, y = _fitted(file, terms)
+        content = file.content
+        found = content if isinstance(content, ClientFile) else _encoded(content, terms, rules)
+        x, y = _fitted(found, terms)
     except UserError as error:
         raise RefusedError("data", error) from error
-    test = file.test if file.test is not None else _own_split(len(y), rules.test_fraction, secret)
+    test = found.test if found.test is not None else _own_split(len(y), rules.test_fraction, secret)
     if test.all():
         raise RefusedError("data", f"{file.path} has no training records")
     many = terms.schedule.clients
@@ -46,16 +61,28 @@ def as_declared(file: ClientFile, terms: Terms, rules: Rules, secret: bytes) -> 
     return FederatedData(name, Dealt([name] * many, train, held), len(terms.labels), terms.shape, "", people)
 
 
+def _encoded(table: Table, terms: Terms, rules: Rules) -> ClientFile:
+    """A table's records: by the experiment's schema, or its declared columns as numbers."""
+    schema, columns = terms.experiment.table, terms.experiment.columns
+    if schema is not None:
+        table = read_table(table.path, schema.format_of(table.path.stem))
+    else:
+        label = rules.label or DEFAULT_LABEL
+        if columns is None or set(table.columns) != {*columns, label}:
+            raise UserError(f"{table.path} has not the columns {columns} and the label {label!r}, which are declared.")
+        table = replace(table, columns={name: table.columns[name] for name in (*columns, label)})
+        schema = plain_schema([table], label, terms.labels, (), ())
+    found = Encoding(table, schema).result("train")
+    refuse(str(table.path), found.problems)
+    labels = [schema.label.values[place] for place in found.labels[found.kept]]
+    return ClientFile(table.path, found.x[found.kept], labels, None)
+
+
 def _fitted(file: ClientFile, terms: Terms) -> tuple[torch.Tensor, torch.Tensor]:
-    columns, x = terms.experiment.columns, file.x
-    if columns is not None:
-        if file.columns is None or set(file.columns) != set(columns):
-            raise UserError(f"{file.path} has the columns {file.columns}, but the experiment declares {columns}.")
-        x = x[:, [file.columns.index(column) for column in columns]]
-    if x[0].size != int(np.prod(terms.shape)):
-        raise UserError(f"The records of {file.path} have shape {x.shape[1:]}, but {terms.shape} is declared.")
-    y = declared_labels([file], list(terms.labels))
-    return torch.from_numpy(np.ascontiguousarray(x.reshape(-1, *terms.shape))), torch.from_numpy(y)
+    if math.prod(file.x.shape[1:]) != math.prod(terms.shape):
+        raise UserError(f"The records of {file.path} have shape {file.x.shape[1:]}, but {terms.shape} is declared.")
+    x = np.ascontiguousarray(file.x.reshape(-1, *terms.shape))
+    return torch.from_numpy(x), torch.from_numpy(numbered([file], terms.labels))
 
 
 def _own_split(records: int, fraction: float, secret: bytes) -> np.ndarray:

@@ -18,8 +18,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
 from sordino.deploy.roster import Member, read_roster
-from sordino.deploy.terms import Terms
+from sordino.deploy.terms import CARRIED, Terms
 from sordino.errors import UserError, quoted
+from sordino.experiment.config import SCHEMA, Experiment
 from sordino.methods import names
 from sordino.models.networks import NETWORKS
 from sordino.privacy.gate import Gate
@@ -121,9 +122,11 @@ class Allowed:
             raise RefusedError("experiment", f"the network {quoted(model)} is not among `models`")
         if not isinstance(settings, Mapping):
             raise RefusedError("message", "its settings are no table")
-        strange = [key for key in settings if not isinstance(key, str) or ":" in key]
+        strange = [key for key in settings if not isinstance(key, str) or ":" in key or _is_key(key)]
         if strange:
-            raise RefusedError("experiment", f"the setting {quoted(strange[0])} names code")
+            raise RefusedError("experiment", f"the setting {quoted(strange[0])} names code or a file")
+        if not set(carried) <= set(CARRIED):
+            raise RefusedError("experiment", "it has keys that mean nothing here")
 
     def check_terms(self, terms: Terms) -> None:
         """Refuse an experiment that is outside of the rules."""
@@ -169,6 +172,11 @@ class Allowed:
         low, high = self.rules.clip
         if not bool((torch.isfinite(bounds) & (bounds >= low) & (bounds <= high)).all()):
             raise RefusedError("bounds", f"a threshold is not between {low:g} and {high:g}")
+
+
+def _is_key(name: str) -> bool:
+    """Whether a setting is really a key of the experiment, of which some name files."""
+    return name.replace("-", "_") in {*Experiment.model_fields, SCHEMA}
 
 
 def check_finite(value: Any) -> None:

@@ -31,13 +31,12 @@ from safetensors.torch import save as saved
 from torch import Tensor
 
 from sordino.client import Outcome
-from sordino.data.own import ClientFile
 from sordino.deploy import keys, masking, reading, summing, wire
 from sordino.deploy.book import AlteredError, Ask, Book, BookError, Entry, Head, row_of
 from sordino.deploy.creating import create
 from sordino.deploy.masking import Cohort, Masker, MaskingError
 from sordino.deploy.reading import Work
-from sordino.deploy.records import as_declared, keyed_fingerprint, read_records
+from sordino.deploy.records import SiteFile, as_declared, keyed_fingerprint, read_records
 from sordino.deploy.rules import MEGABYTE, SENTENCES, Allowed, RefusedError, read_rules
 from sordino.deploy.session import Session
 from sordino.deploy.spending import Spending
@@ -60,7 +59,7 @@ NOTE = struct.Struct(">Q32sQ32s")
 class Site:
     """A site that is open: its rules and records have been read, and no other process answers for it."""
 
-    def __init__(self, folder: Path, allowed: Allowed, file: ClientFile, held: contextlib.ExitStack) -> None:
+    def __init__(self, folder: Path, allowed: Allowed, file: SiteFile, held: contextlib.ExitStack) -> None:
         self.folder, self._allowed, self._file, self._held = folder, allowed, file, held
         self._sessions: dict[str, Session] = {}
         with Book(folder) as book:

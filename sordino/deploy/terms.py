@@ -38,7 +38,7 @@ from sordino.privacy.release import Public, Release, Releases, check_steps
 from sordino.schedule import Schedule
 
 CARRIED = (
-    *("clients", "shape", "labels", "columns", "records_each", "model", "method", "variant", "rounds"),
+    *("clients", "shape", "labels", "columns", "table", "records_each", "model", "method", "variant", "rounds"),
     *("participation", "epsilon", "delta", "noise_multiplier", "protect_from", "minimum_cohort", "colluders"),
     *("active_server", "spare_turns", "allow_vacuous_delta", "noise", "seed", "evaluate_every", "set"),
 )
@@ -77,14 +77,12 @@ class Terms:
     @property
     def shape(self) -> tuple[int, ...]:
         """Of one record."""
-        assert self.experiment.shape is not None
-        return self.experiment.shape
+        return shape_of(self.experiment)
 
     @property
     def labels(self) -> tuple[str, ...]:
         """What records may be, in the order of the classes."""
-        assert self.experiment.labels is not None
-        return tuple(str(label) for label in self.experiment.labels)
+        return labels_of(self.experiment)
 
     @property
     def seeded(self) -> bool:
@@ -129,15 +127,13 @@ def _spread(value: np.ndarray, terms: Terms) -> np.ndarray:
 def terms_of(experiment: Experiment) -> Terms:
     """The terms of a deployed experiment; one that cannot be deployed is refused with a sentence."""
     _check_declared(experiment)
-    clients, shape = experiment.clients, experiment.shape
+    clients, shape, classes = experiment.clients, shape_of(experiment), len(labels_of(experiment))
     assert clients is not None
-    assert shape is not None
-    assert experiment.labels is not None
     schedule = Schedule.of(experiment.rounds, clients, experiment.participation)
     method = experiment.build_method().settled(clients)
-    name = experiment.model or models.default(shape, len(experiment.labels))
+    name = experiment.model or models.default(shape, classes)
     torch.manual_seed(Seeded(experiment.seed).key("initial model") >> 32)
-    module = models.build(name, shape, len(experiment.labels), **experiment.model_options())
+    module = models.build(name, shape, classes, **experiment.model_options())
     experiment = Experiment(**{key: getattr(experiment, key) for key in CARRIED} | {"model": name})
     learner, initial = Learner(module), flatten(module)
     turns = schedule.turns + experiment.spare_turns
@@ -184,6 +180,20 @@ def terms_of(experiment: Experiment) -> Terms:
     )
 
 
+def shape_of(experiment: Experiment) -> tuple[int, ...]:
+    """The declared shape of a record."""
+    if experiment.shape is None and experiment.table is not None:
+        return (len(experiment.table.features()),)
+    return experiment.shape or ()
+
+
+def labels_of(experiment: Experiment) -> tuple[str, ...]:
+    """The declared labels, in the order of the classes."""
+    if experiment.table is not None:
+        return experiment.table.label.values
+    return tuple(str(label) for label in experiment.labels or ())
+
+
 def any_summed(method: Method, experiment: Experiment) -> bool:
     """Whether any step's messages are added up before anybody sees them."""
     summed = any(release.summed for releases in method.steps().values() for release in releases.values())
@@ -192,11 +202,12 @@ def any_summed(method: Method, experiment: Experiment) -> bool:
 
 def _check_declared(experiment: Experiment) -> None:
     """Refuse an experiment that leaves open what nobody may read from the sites' records, or wants the impossible."""
-    needed = {
-        "clients": "how many sites there are, as in clients = 5",
-        "shape": "the shape of a record, as in shape = [13]",
-        "labels": 'the labels that may occur, as in labels = ["healthy", "ill"]',
-    }
+    needed = {"clients": "how many sites there are, as in clients = 5"}
+    if experiment.table is None:
+        needed |= {
+            "shape": "the shape of a record, as in shape = [13]",
+            "labels": 'the labels that may occur, as in labels = ["healthy", "ill"]',
+        }
     for key, what in needed.items():
         if getattr(experiment, key) is None:
             raise UserError(f"On real machines nobody sees all records: the experiment must declare {what}.")
@@ -206,13 +217,15 @@ def _check_declared(experiment: Experiment) -> None:
         raise UserError(f'personal = "blend" cannot be deployed yet: leave it out, or {SIMULATE}.')
     if experiment.precision != "fp32" or experiment.device != "cpu":
         raise UserError("Sites train in fp32 on their processors: leave out `precision` and `device`.")
-    assert experiment.labels is not None
-    if len(experiment.labels) < 2 or len({str(label) for label in experiment.labels}) < len(experiment.labels):
+    labels = labels_of(experiment)
+    if len(labels) < 2 or len(set(labels)) < len(labels):
         raise UserError("`labels` must declare at least two labels, each once.")
-    if experiment.columns is not None and experiment.shape != (len(experiment.columns),):
+    if experiment.columns is not None and math.prod(shape_of(experiment)) != len(experiment.columns):
         raise UserError(
             f"The experiment declares {len(experiment.columns)} columns, but records of shape {experiment.shape}."
         )
+    if experiment.drop or experiment.categorical:
+        raise UserError("`drop` and `categorical` read values from the records: declare them with a schema.")
 
 
 def _check_releases(experiment: Experiment, method: Method, initial: Tensor, learner: Learner) -> None:

@@ -37,7 +37,7 @@ def lay_out(experiment: Experiment, folder: Path, sites: int) -> tuple[Experimen
     declared: dict[str, Any] = {
         "shape": data.shape,
         "labels": tuple(str(label) for label in range(data.classes)),
-        "columns": None,
+        **{"columns": None, "table": None, "drop": (), "categorical": (), "label": None},
         "records_each": round(float(np.median(data.train.sizes))),
         "public": None,
     }

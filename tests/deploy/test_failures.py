@@ -355,6 +355,8 @@ def test_experiments_that_no_rule_allows_are_refused(asked: tuple[Federation, by
     assert answer(method="os:path") == "experiment"
     assert answer(model="antigravity:Network") == "experiment"
     assert answer(set={"this:Class.tau": 1}) == "experiment"
+    assert answer(set={"schema": "/etc/passwd"}) == "experiment"
+    assert answer(schema="/etc/passwd") == "experiment"
     assert answer(minimum_cohort=10**6) == "experiment"
     assert answer(minimum_cohort=2) == "experiment"  # a sum could show a single message
     assert answer(active_server=False) == "experiment"

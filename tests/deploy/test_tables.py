@@ -1,0 +1,129 @@
+"""Sites whose records are tables, with declared columns and with a schema, and sites whose data do not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from federations import QUICK
+
+from sordino.deploy.coordinator import start
+from sordino.deploy.direct import Direct
+from sordino.deploy.roster import Member, read_roster, written_roster
+from sordino.deploy.site import Site
+from sordino.deploy.standing import status
+from sordino.errors import UserError
+from sordino.experiment.config import Experiment
+from sordino.experiment.store import Store
+
+DECLARED: dict[str, Any] = {
+    **{"clients": 3, "method": "dp-fedavg", "rounds": 1, "epsilon": 8.0, "labels": ["no", "yes"]},
+    **{"columns": ["age", "dose"], "shape": [2], "model": "logistic", "set": {"epochs": 1}},
+}
+SCHEMA = {
+    "columns": {
+        "dose": {"kind": "number", "range": [0.0, 10.0]},
+        "sex": {"kind": "category", "values": ["f", "m"]},
+        "ill": {"kind": "label", "values": ["no", "yes"]},
+    }
+}
+
+
+def sites(folder: Path, headers: list[str], rows: Any) -> tuple[list[Member], list[Site]]:
+    """Three sites with a table each."""
+    members = []
+    for number, header in enumerate(headers):
+        (folder / f"s{number}").mkdir()
+        path = folder / f"s{number}" / "records.csv"
+        path.write_text("\n".join([header, *rows(number, header.split(","))]))
+        identity = Site.create(
+            path.parent, f"s{number}", Path("records.csv"), label="ill", roster=Path("../roster.toml")
+        )
+        members.append(Member(f"s{number}", identity))
+    (folder / "roster.toml").write_text(written_roster(members))
+    assert read_roster(folder / "roster.toml") == members
+    return members, [Site.open(folder / f"s{number}") for number in range(len(headers))]
+
+
+def numbers(number: int, header: list[str]) -> list[str]:
+    drawn = np.random.default_rng(number)
+    cells = [
+        {"age": drawn.integers(20, 90), "dose": drawn.random(), "sex": "fm"[k % 2], "ill": ["no", "yes"][k % 2]}
+        for k in range(40)
+    ]
+    return [",".join(str(one[name]) for name in header) for one in cells]
+
+
+@pytest.mark.parametrize(
+    ("headers", "declared"),
+    [
+        (["age,dose,ill", "dose,age,ill", "ill,dose,age"], DECLARED),
+        (
+            ["dose,sex,ill"] * 3,
+            {k: v for k, v in DECLARED.items() if k not in ("columns", "shape", "labels")} | {"table": SCHEMA},
+        ),
+    ],
+    ids=["columns", "schema"],
+)
+def test_tables_are_read_as_they_are_declared(headers: list[str], declared: dict[str, Any], tmp_path: Path) -> None:
+    members, there = sites(tmp_path, headers, numbers)
+    try:
+        summary = start(Experiment.make(declared), members, Direct(there), Store(tmp_path / "store"), deadlines=QUICK)
+        assert summary["rounds_done"] == 1
+        assert 7.99 < summary["epsilon"]["outsider"] <= 8  # type: ignore[operator]
+        assert status(tmp_path / "s0")["runs"][0]["personal"] is not None
+    finally:
+        for site in there:
+            site.close()
+
+
+@pytest.mark.parametrize("header", ["age,ill", "age,dose,weight,ill", "age,Dose,ill"])
+def test_a_site_whose_table_is_another_one_does_not_take_part(header: str, tmp_path: Path) -> None:
+    def rows(number: int, names: list[str]) -> list[str]:
+        known = {"age": "50", "dose": "1", "Dose": "1", "weight": "70", "ill": "yes"}
+        return [",".join(known[name] for name in names)] * 10
+
+    members, there = sites(tmp_path, ["age,dose,ill", "age,dose,ill", header], rows)
+    told: list[str] = []
+    try:
+        with pytest.raises(UserError, match="2 of 3 sites take part, but 3 are needed; missing: s2"):
+            start(
+                Experiment.make(DECLARED), members, Direct(there), Store(tmp_path / "store"), None, told.append, QUICK
+            )
+        assert "s2: The site's data do not fit what the experiment declares." in told
+        assert "which are declared" in (tmp_path / "s2" / "site.log").read_text()
+    finally:
+        for site in there:
+            site.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"max_epsilon": 0}, "max_epsilon cannot be so"),
+        ({"unit": "person"}, "unit cannot be so"),
+        ({"colour": "red"}, "colour cannot be so"),
+        ({"data": Path("nothing.csv")}, "There is no file"),
+    ],
+)
+def test_a_site_is_made_of_what_can_be(changes: dict[str, Any], sentence: str, tmp_path: Path) -> None:
+    (tmp_path / "records.csv").write_text("age,ill\n1,no\n2,yes\n")
+    given = {"data": Path("records.csv"), **changes}
+    with pytest.raises(UserError, match=sentence):
+        Site.create(tmp_path, "site", given.pop("data"), **given)
+    assert not (tmp_path / "site.db").exists()
+
+
+def test_a_site_is_made_once_and_its_keys_are_its_own(tmp_path: Path) -> None:
+    (tmp_path / "records.csv").write_text("age,ill\n1,no\n2,yes\n")
+    first = Site.create(tmp_path, 'a "site"', Path("records.csv"), label="ill")
+    assert (tmp_path / "site.db").stat().st_mode & 0o077 == 0
+    with pytest.raises(UserError, match="its ledger must not be lost"):
+        Site.create(tmp_path, "site", Path("records.csv"), label="ill")
+    site = Site.open(tmp_path)
+    assert (site.identity, site.name) == (first, 'a "site"')
+    site.close()
+    with pytest.raises(UserError, match="There is no site"):
+        Site.open(tmp_path / "elsewhere")
