@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from sordino.data.dataset import FederatedData
 from sordino.data.summary import label_counts
@@ -20,6 +20,8 @@ from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import deal
 from sordino.experiment.store import RunRow, Store
 from sordino.experiment.summary import Summary
+from sordino.experiment.trained import Description, load_models
+from sordino.learning.metrics import METRICS
 from sordino.parts.curves import PUBLISHED, Curve, load_curve
 from sordino.privacy.ledger import Row
 
@@ -38,7 +40,9 @@ class RunTold:
     rounds: list[dict[str, Any]]
     """As the store has them, oldest first."""
     clients: dict[int, float]
-    """The accuracy of each client's personal model when it was last tested."""
+    """The accuracy of what each client predicts with, on its own test records."""
+    about: Description | None
+    """What its models mean; None where they are not here any more."""
     ledger: list[Row]
     clusters: np.ndarray | None
     """Which of the server's models is each client's, where it has several."""
@@ -64,9 +68,9 @@ class RunTold:
 
     def names(self) -> dict[int, str]:
         """What to call each client."""
-        if self.data is None:
+        if self.about is None:
             return {client: f"client {client}" for client in self.clients}
-        return {number: client.name for number, client in enumerate(self.data.clients)}
+        return dict(enumerate(self.about.clients))
 
     def labels(self) -> np.ndarray | None:
         """(clients, classes): training records, where the data are here."""
@@ -155,17 +159,30 @@ def read_document(path: Path) -> dict[str, Any]:
 def _told(row: RunRow, store: Store) -> RunTold:
     if row.summary is None:
         raise UserError(f"The run {row.run!r} is not finished: `sordino resume {row.run}` takes it up.")
-    known = [one for one in store.clients(row.run) if one["personal"] is not None]
     folder = store.path(row.run)
+    clients, about = _judged(row, store)
     return RunTold(
         row=row,
         summary=cast(Summary, row.summary),
         rounds=store.curve(row.run),
-        clients={one["client"]: one["personal"] for one in known},
+        clients=clients,
+        about=about,
         ledger=store.ledger(row.run),
         clusters=_clusters(row, folder),
         pictures=sorted(folder.glob("*.png")),
     )
+
+
+def _judged(row: RunRow, store: Store) -> tuple[dict[int, float], Description | None]:
+    """Each client's accuracy, and what models mean: as they were judged in the end, or, where the run's models are not
+    here any more, as clients were last tested."""
+    try:
+        models = load_models(row.run, store.folder)
+    except (UserError, OSError, SafetensorError):
+        known = [one for one in store.clients(row.run) if one["personal"] is not None]
+        return {one["client"]: one["personal"] for one in known}, None
+    reached = models.metrics[:, METRICS.index("accuracy")]
+    return {int(client): float(reached[client]) for client in np.flatnonzero(~np.isnan(reached))}, models.about
 
 
 def _clusters(row: RunRow, folder: Path) -> np.ndarray | None:

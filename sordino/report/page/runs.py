@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from sordino.experiment.store import Store
+from sordino.learning.metrics import METRICS
 from sordino.privacy.ledger import BLANK, Row
 from sordino.privacy.views import VIEWS
 from sordino.report.page import pictures, rendered, words
@@ -40,6 +41,7 @@ def _context(told: Told) -> dict[str, Any]:
         "alone_command": None if all(group.alone or group.name == "local" for group in told.groups) else first,
         "accuracies": [*filter(None, [pictures.sweep(told.groups)]), *pictures.accuracies(told.groups)],
         "clients": pictures.clients(told.groups),
+        "metrics": _metrics(told),
         "labels": pictures.labels(first),
         "groups": [_group(group) for group in told.groups],
         "audits": [audit_context(document) for document in told.audits],
@@ -77,6 +79,23 @@ def _tiles(told: Told) -> list[tuple[str, str]]:
         *tiles,
         ("sent by a client in all", f"{sent / 1e6:,.1f} MB" if sent > 1e6 else f"{sent / 1e3:,.1f} kB"),
     ]
+
+
+def _metrics(told: Told) -> dict[str, list[tuple[str, str]]]:
+    """For each metric that is known what each method reached: the mean over clients, and their worst tenth."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for name in METRICS:
+        figures = [(group.first.summary.get("metrics") or {}).get(name) for group in told.groups]
+        if any(figure and figure["mean"] is not None for figure in figures):
+            found[name.replace("_", " ")] = [
+                ("–", "") if not figure else (_three(figure["mean"]), _three(figure["worst_tenth"]))
+                for figure in figures
+            ]
+    return found
+
+
+def _three(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
 
 
 def _figures(row: dict[str, Any]) -> dict[str, Any]:
