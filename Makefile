@@ -1,6 +1,6 @@
 # make demo         install, then compare local training, two methods and a blend on built-in real data
 # make test         install, then lint, type-check and test
-# make test-slow    the statistical and learning checks that take longer
+# make test-slow    the statistical and learning checks that take longer; pages too, where Debian's chromium is installed
 # make mutants      break the privacy code in many ways and see that the tests notice
 # make audit        attack what every method claims, in each variant, at three epsilons: a table, under twenty minutes
 # make faults       kill runs, damage stores, fuzz input, fill disks and see that no promise breaks, a quarter of an hour
@@ -8,6 +8,8 @@
 # make bench        speed against bare PyTorch loops and what was aimed at, about a quarter of an hour
 # make bench-scale  how time and memory grow with clients, rounds and parameters
 # make bench-peers  the same against Flower, pfl and Opacus, each in an environment of its own under .bench/
+# make docs         build the documentation into build/docs, from the pages of docs/ and from the code, without network
+# make screenshots  pictures of pages in a browser, into build/screenshots: needs Debian's package chromium
 # make readme       write the README's table of methods anew, from the code's own declarations
 
 PYTHON ?= python3
@@ -15,7 +17,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test test-slow mutants audit faults deployments bench bench-scale bench-peers readme format clean
+.PHONY: demo test test-slow mutants audit faults deployments bench bench-scale bench-peers docs screenshots readme format \
+	clean
 
 demo: $(INSTALLED)
 	$(BIN)/sordino compare experiments/demo.toml --methods "local,dp-fedavg,feddpa,dp-fedavg[personal=blend]" --seeds 2 --store .sordino/demo
@@ -51,6 +54,14 @@ bench-scale: $(INSTALLED)
 bench-peers: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_peers.py
 
+docs: $(INSTALLED)
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs build/docs
+	@echo "build/docs/index.html opens in any browser."
+
+screenshots: $(INSTALLED)
+	@command -v chromium >/dev/null || { echo "Pictures of pages need Debian's package chromium: apt-get install chromium"; exit 2; }
+	PYTHONPATH=tests $(BIN)/python tests/screenshots.py build/screenshots
+
 readme: $(INSTALLED)
 	$(BIN)/python -c "from pathlib import Path; from sordino.report.catalogue import with_table; \
 	  readme = Path('README.md'); readme.write_text(with_table(readme.read_text()))"
@@ -61,8 +72,8 @@ format: $(INSTALLED)
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[report,data,dev]" -c constraints.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[report,data,docs,dev]" -c constraints.txt
 	touch $(INSTALLED)
 
 clean:
-	rm -rf $(VENV) .sordino .bench build *.egg-info
+	rm -rf $(VENV) .sordino .bench build docs/made *.egg-info

@@ -48,7 +48,7 @@ TABLE = re.compile(r"(<!-- methods -->\n).*?(<!-- end of methods -->)", re.DOTAL
 
 
 def methods_markdown() -> str:
-    """The table of methods for a README, one part for each level."""
+    """A table of all methods, one part for each level."""
     parts = []
     for level, heading in LEVELS.items():
         rows = [_markdown_row(name) for name in names() if _level(name) == level]
@@ -57,9 +57,18 @@ def methods_markdown() -> str:
     return "\n".join(parts)
 
 
+def methods_in_short() -> str:
+    """The names of all methods, those of a level in one row."""
+    rows = [
+        f"| {heading} | {', '.join(f'`{name}`' for name in names() if _level(name) == level)} |"
+        for level, heading in LEVELS.items()
+    ]
+    return "\n".join(["| | methods |", "|---|---|", *rows, ""])
+
+
 def with_table(text: str) -> str:
-    """A text with its table of methods made anew."""
-    return TABLE.sub(lambda found: f"{found[1]}{methods_markdown()}{found[2]}", text)
+    """A text with its short table of methods made anew."""
+    return TABLE.sub(lambda found: f"{found[1]}{methods_in_short()}{found[2]}", text)
 
 
 def _level(name: str) -> str:

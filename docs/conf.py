@@ -1,0 +1,36 @@
+"""How `make docs` builds the site: from the pages of this folder, and from pages made of the code (made.py)."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+from made import make  # noqa: E402
+
+from sordino.version import VERSION  # noqa: E402
+
+project, author, release = "Sordino", "the authors of Sordino", VERSION
+copyright = "Apache-2.0"
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+exclude_patterns = ["build"]
+suppress_warnings = ["myst.strikethrough"]
+
+html_theme = "furo"
+html_title = f"Sordino {VERSION}"
+html_static_path = ["static", "../sordino/report/page/style"]
+html_css_files = ["site.css", "pictures.css"]
+html_copy_source = html_show_sphinx = False
+
+myst_heading_anchors = 3
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+
+
+def setup(app: Any) -> None:
+    """Make the pages that come from the code before Sphinx looks for pages."""
+    make(HERE / "made")
