@@ -25,7 +25,8 @@ from sordino.message import Message
 from sordino.method import Method, Result
 from sordino.privacy.gate import Gate, Passed, check_declared
 from sordino.privacy.gradients import PrivateRecords, validation_records
-from sordino.privacy.release import Public, Releases, due
+from sordino.privacy.release import Public, Releases, due, takes_gradients_alone
+from sordino.privacy.stacked_gradients import Stack
 
 
 @dataclass(frozen=True)
@@ -68,8 +69,9 @@ class Outcome:
 class Execution(Protocol):
     """How steps are run and models evaluated: one client after the other, or many stacked."""
 
-    def groups(self, order: np.ndarray, stack: int) -> list[list[int]]:
-        """Clients in groups that must be worked on together, in the given order; a stack holds at most `stack`."""
+    def groups(self, order: np.ndarray, stack: int, kinds: np.ndarray) -> list[list[int]]:
+        """Clients in groups that must be worked on together, in the given order; a stack holds at most `stack`, all of
+        one kind. Both arrays hold one value for each client: its place, and the kind of the client at that place."""
 
     def run(self, clients: Clients, question: Question, me: dict[str, Tensor], public: Public) -> Done:
         """Run a question's step; `me` is what the clients remember, one row each."""
@@ -153,6 +155,36 @@ class Clients:
         exit = self.gate.gradients(question.number, client, clips[0]) if clips else None
         bare = any(not release.private for release in releases)
         return PrivateRecords(x, y, held_out, self._bookkeeper, exit, bare, self._compiled)
+
+    def stack(self, question: Question, public: Public) -> Stack:
+        """At record level, where all records are trained on: what steps see of all the clients of a question."""
+        assert not self._held_out
+        releases = self.steps[question.step].values()
+        (clips,) = (rows for rows in (release.thresholds(public) for release in releases) if rows is not None)
+        clips = clips.expand(len(question.clients), -1)
+        x, y, _ = (None if part is None else part.to(self.device) for part in self.data.train.stacked(question.clients))
+        assert x is not None
+        assert y is not None
+        exit = self.gate.stacked_gradients(question.number, question.clients, clips)
+        return Stack(x, y, self.data.train.sizes[question.clients].tolist(), self.learner, exit)
+
+    def kinds(self, step: str, who: np.ndarray, took_part: np.ndarray) -> np.ndarray:
+        """Which of the clients `who`, that took part so often before, may be stacked for a step: those of one kind.
+
+        At record level these take equally many gradients in it, and the same number of turns came before it. Where a
+        step hands single records to the gate, every client is of its own kind.
+        """
+        if self._bookkeeper is None:
+            return np.zeros(len(who), dtype=np.int64)
+        if self._held_out or not takes_gradients_alone(self.steps[step]):
+            return np.arange(len(who))
+        alike = np.stack([self.gate.allowance.of_records.steps[who], took_part], axis=1)
+        return np.unique(alike, axis=0, return_inverse=True)[1].reshape(-1)
+
+    @property
+    def protects_records(self) -> bool:
+        """Whether steps see records through noisy gradients alone."""
+        return self._bookkeeper is not None
 
     def seeds(self, question: Question) -> list[int]:
         """What the order of each client's batches and its dropout depend on."""

@@ -25,6 +25,7 @@ from sordino.errors import UserError
 from sordino.learning.records import Records
 from sordino.method import Result
 from sordino.privacy.release import Public
+from sordino.privacy.stacked_gradients import PrivateRows
 
 Mode = Literal["stacked", "one-by-one"]
 STACK = 50
@@ -50,7 +51,7 @@ def stack_count(clients: int, size: int) -> int:
 class Alone:
     """One client after the other."""
 
-    def groups(self, order: np.ndarray, stack: int) -> list[list[int]]:
+    def groups(self, order: np.ndarray, stack: int, kinds: np.ndarray) -> list[list[int]]:
         """Clients in groups that must be worked on together, in the given order: each by itself."""
         return order.reshape(-1, 1).tolist()
 
@@ -92,11 +93,18 @@ class Alone:
 class Stacked:
     """Many clients at once, whose networks are small: a step runs under `vmap`."""
 
-    def groups(self, order: np.ndarray, stack: int) -> list[list[int]]:
-        """Clients in groups that must be worked on together, in the given order: stacks of at most `stack`."""
-        return [part.tolist() for part in np.array_split(order, stack_count(len(order), stack))]
+    def groups(self, order: np.ndarray, stack: int, kinds: np.ndarray) -> list[list[int]]:
+        """Clients in groups that must be worked on together, in the given order: stacks of at most `stack`, of one kind
+        each, those of the kind that comes first in front."""
+        found = []
+        for kind in dict.fromkeys(kinds[order].tolist()):
+            part = order[kinds[order] == kind]
+            found += [one.tolist() for one in np.array_split(part, stack_count(len(part), stack))]
+        return found
 
     def run(self, clients: Clients, question: Question, me: dict[str, Tensor], public: Public) -> Done:
+        if clients.protects_records:
+            return self._private(clients, question, me, public)
         device, step = clients.device, clients.step(question.step)
         x, y, valid = clients.data.train.stacked(question.clients)
         valid = None if valid is None else valid.to(device)
@@ -111,6 +119,29 @@ class Stacked:
         dims = (0, 0, 0, 0, None if valid is None else 0, 0)
         with told_of_vmap(clients, "clients", ONE_BY_ONE):
             sent, kept, start = vmap(one, in_dims=dims)(me, own, x.to(device), y.to(device), valid, seeds)
+        return Done(sent, kept, start.get("start"))
+
+    @staticmethod
+    def _private(clients: Clients, question: Question, me: dict[str, Tensor], public: Public) -> Done:
+        """The same where records are protected; a step that hands single ones to the gate has one client only."""
+        if len(question.clients) == 1:
+            return Alone().run(clients, question, me, public)
+        step, stack, count = clients.step(question.step), clients.stack(question, public), len(question.clients)
+        # Every client has a copy of the message, which its step may change in place. How often it took part is known
+        # to be the same for all: steps may decide by it.
+        shared = messages.shared(question.message, clients.device)
+        own = messages.own(question.message, question.clients, clients.device)
+        tensors = {name: value for name, value in shared.items() if isinstance(value, Tensor)}
+        own |= {name: value.repeat(count, *(1 for _ in value.shape)) for name, value in tensors.items()}
+        turns = {"participations": me["participations"][0].clone()}
+        mine = {name: rows for name, rows in me.items() if name not in turns}
+
+        def one(me: Any, own: Any, figures: dict[str, Tensor]) -> tuple[Any, ...]:
+            result = step(shared | own, me | turns, PrivateRows(stack, figures))
+            return result.send, result.keep, {} if result.start is None else {"start": result.start}
+
+        with told_of_vmap(clients, "clients", ONE_BY_ONE):
+            sent, kept, start = vmap(one)(mine, own, stack.figures)
         return Done(sent, kept, start.get("start"))
 
     def judged(self, clients: Clients, models: Tensor, who: Sequence[int]) -> np.ndarray:

@@ -432,24 +432,39 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("undeclared values leave", "if undeclared:", "if False:"),
             (
                 "records: half the noise",
-                "(total, self.multiplier * self.whole",
-                "(total, 0.5 * self.multiplier * self.whole",
+                "return self.multiplier * self.whole",
+                "return 0.5 * self.multiplier * self.whole",
+            ),
+            (
+                "records: stacked clients' sums are not noised",
+                "if not any(deviations):",
+                "if True:",
+            ),
+            (
+                "records: one stacked client's noise for all",
+                "purposes.append(purpose)",
+                "purposes.append(purpose if not purposes else purposes[0])",
+            ),
+            (
+                "records: stacked clients have the first one's threshold",
+                "torch.stack([exit.limit for exit in exits])",
+                "torch.stack([exits[0].limit for exit in exits])",
             ),
             (
                 "records: noise for the largest threshold only",
                 "self.whole = float(torch.linalg.vector_norm(self.clip))",
                 "self.whole = float(self.clip.max())",
             ),
-            ("records: one draw for all steps", "purpose = (*self._purpose, self.taken)", "purpose = self._purpose"),
+            ("records: one draw for all steps", "purpose = (*self.purpose, self.taken)", "purpose = self.purpose"),
             (
                 "records: one draw for all clients",
-                "purpose = (*self._purpose, self.taken)",
-                "purpose = (self._purpose[0], self.taken)",
+                "purpose = (*self.purpose, self.taken)",
+                "purpose = (self.purpose[0], self.taken)",
             ),
             (
                 "records: one draw for all rounds",
-                "purpose = (*self._purpose, self.taken)",
-                "purpose = (self._purpose[1], self.taken)",
+                "purpose = (*self.purpose, self.taken)",
+                "purpose = (self.purpose[1], self.taken)",
             ),
             ("records: noise of the first round for all", '"gradient", *purpose', '"gradient", 0, *purpose[1:]'),
             ("records: the same coins for all rounds", "self.sampling, *purpose)", "self.sampling, 0, *purpose[1:])"),
@@ -539,6 +554,44 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("records: the noise of another kind of client", "kind_of.reshape(-1) == kind", "kind_of.reshape(-1) == 0"),
             ("records: means have half the noise", "math.sqrt(needs.means", "0.5 * math.sqrt(needs.means"),
             ("records: means are paid for once", "needs.means * turns)", "needs.means)"),
+        ],
+    ),
+    "privacy/stacked_gradients.py": (
+        "tests/privacy/test_stacked_gradients.py",
+        [
+            (
+                "stacks: thresholds of other clients",
+                "factors = clipping_factors(norms, limits)",
+                "factors = clipping_factors(norms, limits.flip(0))",
+            ),
+            (
+                "stacks: nothing is scaled down",
+                "factors = clipping_factors(norms, limits)",
+                "factors = torch.ones(norms.shape[:2])",
+            ),
+            (
+                "stacks: who was not chosen counts too",
+                "counts, order = counts[:, :most], order[:, :most]",
+                "counts, order = torch.ones_like(counts[:, :most]), order[:, :most]",
+            ),
+            (
+                "stacks: records that are not finite count",
+                "known = torch.isfinite(norms[client]).all(dim=1) &",
+                "known = (norms[client] > -1).all(dim=1) &",
+            ),
+            ("stacks: one gradient for all clients", 'if not torch.equal(place, self.figures["place"]):', "if False:"),
+        ],
+    ),
+    "learning/stacked_books.py": (
+        "tests/privacy/test_clipping.py",
+        [
+            ("stacks: the bias is forgotten", "(1 if layer.bias else 0)", "0"),
+            (
+                "stacks: rounding is forgotten",
+                "(1 + rounding(self.most + 8, self.pages[0][1]) + rounding(self.size, found))",
+                "1",
+            ),
+            ("stacks: huge records are believed", "torch.where(reach <= LARGEST**2, reach, torch.inf)", "reach"),
         ],
     ),
     "privacy/losses.py": (

@@ -448,7 +448,13 @@ def test_raw_values_do_not_leave_at_record_level(
     method: Method, error: type[Exception], sentence: str, tmp_path: Path
 ) -> None:
     with pytest.raises(error, match=sentence):
-        epsilons(method, tmp_path)
+        epsilons(method, tmp_path, engine="one-by-one")
+
+
+@pytest.mark.parametrize("method", [RawLosses(), Computing(), Projecting(), Looking()])
+def test_stacked_clients_show_no_records_at_all(method: Method, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="looked at single records"):
+        epsilons(method, tmp_path, engine="stacked")
 
 
 class Mixed(Records):

@@ -144,8 +144,14 @@ def prepare(
     choice = choose(experiment, method, learner, data, schedule.cohort)
     spending = _spending(experiment, method, data, schedule)
     with single_threaded():
+        one_by_one = choice.engine == "one-by-one"
         decision = compiling.decide(
-            experiment.compiled, method, module, data, spending.allowance.records, experiment.device
+            experiment.compiled,
+            method,
+            module,
+            data,
+            spending.allowance.records if one_by_one else None,
+            experiment.device,
         )
     noised = method.privacy == "dp"  # else there is no budget to tell of, and no epsilon that could leave things out
     blended = [GIVEN_AWAY] if experiment.personal == "blend" else []
@@ -214,8 +220,6 @@ def _read(method: Method, public: Dataset | None) -> dict[str, Any]:
 
 def _check_execution(experiment: Experiment, method: Method) -> None:
     """Refuse ways to execute a run that do not go together."""
-    if method.unit == "record" and experiment.engine == "stacked":
-        raise UserError("Record-level methods train clients one by one: leave `engine` out.")
     if experiment.precision != "bf16":
         return
     if method.unit == "record":

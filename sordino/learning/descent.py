@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Literal
@@ -228,6 +229,13 @@ class Descent:
 def adam(flat: Tensor, gradient: Tensor, memory: tuple[Tensor, ...], rate: float) -> None:
     """One step of Adam (betas 0.9 and 0.999) on a flat vector and its memory (first, second, count), in place."""
     first, second, count = memory
+    if torch._C._functorch.is_batchedtensor(flat):  # many clients under `vmap`, which knows no fused step
+        count.add_(1)
+        first.mul_(0.9).add_(gradient, alpha=0.1)
+        second.mul_(0.999).add_(gradient.square(), alpha=0.001)
+        grown, squared = (-torch.expm1(count * math.log(beta)) for beta in (0.9, 0.999))
+        flat.sub_((first / grown).div_((second / squared).sqrt_().add_(1e-8)).mul_(rate))
+        return
     torch._fused_adam_(
         [flat],
         [gradient],

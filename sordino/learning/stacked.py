@@ -88,6 +88,12 @@ class Chain:
                 torch.sum(slope, dim=1, out=by_bias)
         return found
 
+    def pages(self, flat: Tensor, x: Tensor, y: Tensor) -> list[tuple[Linear, Tensor, Tensor]]:
+        """The linear layers in their order, each with what went in and the slope of each record's cross-entropy at what
+        came out: (clients, records, inputs) and (clients, records, outputs)."""
+        found = self._backward(self._parameters(flat), x, y, 1.0)
+        return [(self._linear(place), below, slope) for place, below, slope in found][::-1]
+
     def sums_of_squares(self, flat: Tensor, x: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
         """One row for each client: a record's gradient is its slope times what went in, so its square is too."""
         found = flat.new_empty(flat.shape)

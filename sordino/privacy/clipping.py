@@ -26,12 +26,13 @@ def clipping_factors(norms: Tensor, clip: Tensor) -> Tensor:
     """By what each record's gradient is multiplied: (records,) for one threshold, (records, layers) for several.
 
     `norms` holds what a record brings at the most, in each layer: (records, layers). A record of which that is not
-    known to be finite counts nothing, and neither does one that is 2^100 times too long.
+    known to be finite counts nothing, and neither does one that is 2^100 times too long. Of stacked clients both have
+    one more dimension, the first: thresholds are (clients, 1) or (clients, layers).
     """
-    known = norms.double()
-    lengths = known if clip.numel() > 1 else torch.linalg.vector_norm(known, dim=1, keepdim=True)
+    known, layered = norms.double(), clip.shape[-1] > 1
+    lengths = known if layered else torch.linalg.vector_norm(known, dim=-1, keepdim=True)
     allowed = (clip.double() * (1 - 2**-23) - UNDERFLOW).clamp(min=0)  # factors are rounded to float32
-    factors = (allowed / lengths.clamp(min=1e-300)).clamp(max=1)
-    counts = torch.isfinite(known).all(dim=1, keepdim=True) & (factors >= SMALLEST)
+    factors = (allowed.unsqueeze(-2) / lengths.clamp(min=1e-300)).clamp(max=1)
+    counts = torch.isfinite(known).all(dim=-1, keepdim=True) & (factors >= SMALLEST)
     factors = torch.where(counts, factors, 0.0)
-    return factors if clip.numel() > 1 else factors.squeeze(1)
+    return factors if layered else factors.squeeze(-1)

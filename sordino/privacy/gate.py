@@ -8,7 +8,7 @@ that is paid for cannot differ.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,6 +80,11 @@ class Gate:
         exit = SampledGradients if charge[1] > 0 else BareGradients
         return exit(self.source, (question, client), charge, clip, self.mechanism)
 
+    def stacked_gradients(self, question: int, clients: Sequence[int], clips: Tensor) -> StackedGradients:
+        """The exits of several clients that take their gradients together; `clips` has one row for each."""
+        exits = [self.gradients(question, client, clip) for client, clip in zip(clients, clips, strict=True)]
+        return StackedGradients(exits, self.source, self.mechanism)
+
     def read(self, release: Release, rows: Tensor, public: Public) -> Tensor:
         """What rows that left stand for, centred on zero."""
         cover = self._cover(release, rows, public)
@@ -115,7 +120,7 @@ class SampledGradients:
         """`purpose` is the question's number and the client; `charge` what was paid for."""
         if not bool((torch.isfinite(clip) & (clip > 0)).all()):
             raise UserError("A clipping threshold must be a finite number above 0.")
-        self._source, self._purpose, self._mechanism = source, purpose, mechanism
+        self._source, self.purpose, self._mechanism = source, purpose, mechanism
         self.sampling, self.multiplier, self.steps = charge
         self.clip = clip.double().reshape(-1)
         self.whole = float(torch.linalg.vector_norm(self.clip))
@@ -130,17 +135,24 @@ class SampledGradients:
         Each of `records` enters with the sampling rate; the noise is N(0, (z C)^2) on each coordinate, where C^2 is
         the sum of the squared thresholds.
         """
+        coins, purpose = self.draw(records)
+        total = clipped_sum(coins.nonzero().squeeze(1))
+        return self._mechanism.noised_sum(total, self.deviation, self._source, purpose) if self.deviation else total
+
+    def draw(self, records: int) -> tuple[Tensor, tuple[object, ...]]:
+        """Which of so many records enter the next batch, and what names its noise; refused once all were taken."""
         if self.taken >= self.steps:
             raise UserError(
                 f"A step asked for more noisy gradients than the {self.steps} that were charged for a round."
             )
-        purpose = (*self._purpose, self.taken)
+        purpose = (*self.purpose, self.taken)
         self.taken += 1
-        coins = self._source.coins(records, self.sampling, *purpose)
-        return self._noised(clipped_sum(coins.nonzero().squeeze(1)), purpose)
+        return self._source.coins(records, self.sampling, *purpose), ("gradient", *purpose)
 
-    def _noised(self, total: Tensor, purpose: tuple[int, ...]) -> Tensor:
-        return self._mechanism.noised_sum(total, self.multiplier * self.whole, self._source, ("gradient", *purpose))
+    @property
+    def deviation(self) -> float:
+        """Of the noise on each coordinate of a sum."""
+        return self.multiplier * self.whole
 
 
 class BareGradients(SampledGradients):
@@ -157,8 +169,39 @@ class BareGradients(SampledGradients):
         super().__init__(source, purpose, charge, clip, mechanism)
         self.limit = torch.full_like(self.clip, torch.inf)
 
-    def _noised(self, total: Tensor, purpose: tuple[int, ...]) -> Tensor:
-        return total
+    @property
+    def deviation(self) -> float:
+        return 0.0
+
+
+class StackedGradients:
+    """The exits of several clients, which all take equally many gradients, each together with the others.
+
+    What each client's sum is made of and the noise on it are those of its own exit: coins, thresholds, draws.
+    """
+
+    def __init__(self, exits: Sequence[SampledGradients], source: Source, mechanism: Mechanism = FLOATS) -> None:
+        if len({exit.steps for exit in exits}) != 1:
+            raise ValueError("Clients that take gradients together must take equally many.")
+        self.exits, self._source, self._mechanism = exits, source, mechanism
+        self.steps = exits[0].steps
+        self.limits = torch.stack([exit.limit for exit in exits])
+        """What each record's gradient is scaled down to: (clients, thresholds)."""
+
+    def pass_sums(self, records: Sequence[int], clipped_sums: Callable[[Tensor], Tensor]) -> Tensor:
+        """The noisy sums over fresh batches, one row for each client.
+
+        `clipped_sums` maps which of the clients' records are chosen, (clients, records) booleans, to their sums.
+        """
+        chosen = torch.zeros(len(records), max(records), dtype=torch.bool)
+        purposes = []
+        for row, count, exit in zip(chosen, records, self.exits, strict=True):
+            row[:count], purpose = exit.draw(count)
+            purposes.append(purpose)
+        totals, deviations = clipped_sums(chosen), [exit.deviation for exit in self.exits]
+        if not any(deviations):
+            return totals
+        return self._mechanism.noised_sums(totals, deviations, self._source, purposes)
 
 
 def check_declared(releases: Releases, wanted: Mapping[str, Any], step: str) -> None:

@@ -36,6 +36,11 @@ class Mechanism(Protocol):
     def noised_sum(self, total: Tensor, deviation: float, source: Source, purpose: Purpose) -> Tensor:
         """A sum over a client's records with noise of that deviation on each entry, as float32; `total` may change."""
 
+    def noised_sums(
+        self, totals: Tensor, deviations: Sequence[float], source: Source, purposes: Sequence[Purpose]
+    ) -> Tensor:
+        """The same for several clients at once, one row each."""
+
     def read(self, rows: Tensor, cover: Cover) -> Tensor:
         """What rows that left stand for, as float32."""
 
@@ -67,6 +72,12 @@ class Floats:
     def noised_sum(self, total: Tensor, deviation: float, source: Source, purpose: Purpose) -> Tensor:
         noise = source.normals(total.numel(), purpose[:-1], purpose[-1:])[0]
         return total.add_(noise.to(total.device), alpha=deviation)
+
+    def noised_sums(
+        self, totals: Tensor, deviations: Sequence[float], source: Source, purposes: Sequence[Purpose]
+    ) -> Tensor:
+        noise = source.rows(totals.shape[1], purposes).mul_(torch.tensor(deviations).unsqueeze(1))
+        return totals.add_(noise.to(totals.device))
 
     def read(self, rows: Tensor, cover: Cover) -> Tensor:
         return rows
@@ -110,6 +121,12 @@ class Integers:
         whole = integers.rounded_sum(total.detach().cpu().numpy(), deviation)
         whole += RECORDS.noise(words, whole.size)
         return (torch.from_numpy(whole).double() * RECORDS.step(deviation)).to(total)
+
+    def noised_sums(
+        self, totals: Tensor, deviations: Sequence[float], source: Source, purposes: Sequence[Purpose]
+    ) -> Tensor:
+        every = zip(totals, deviations, purposes, strict=True)
+        return torch.stack([self.noised_sum(total, deviation, source, purpose) for total, deviation, purpose in every])
 
     def read(self, rows: Tensor, cover: Cover) -> Tensor:
         if cover.unit == "record":

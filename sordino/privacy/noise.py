@@ -64,6 +64,9 @@ class Source(Protocol):
     def normals(self, size: int, purpose: Sequence[object], clients: Sequence[Any]) -> torch.Tensor:
         """A float32 row of `size` independent standard normal numbers for each client, its own for `purpose`."""
 
+    def rows(self, size: int, purposes: Sequence[Sequence[object]]) -> torch.Tensor:
+        """The same for purposes that are told in full: the row of (a, b, c) is that of `normals` for (a, b) and c."""
+
     def words(self, purpose: Sequence[object], clients: Sequence[Any]) -> list[Words]:
         """For each client, where the random words of its whole-number noise for `purpose` come from."""
 
@@ -94,12 +97,11 @@ class Seeded:
 
     def normals(self, size: int, purpose: Sequence[object], clients: Sequence[int]) -> torch.Tensor:
         """A float32 row of `size` independent standard normal numbers for each client, its own for `purpose`."""
-        rows, keys = torch.empty(len(clients), size), self._secret(b"noise", purpose, clients)
-        together = max(1, 2 * BLOCK // max(1, size))
-        for start in range(0, len(clients), together):
-            chosen = slice(start, start + together)
-            fill_normal(rows.numpy()[chosen], keys[chosen])
-        return rows
+        return normal_rows(size, self._secret(b"noise", purpose, clients))
+
+    def rows(self, size: int, purposes: Sequence[Sequence[object]]) -> torch.Tensor:
+        """The same for purposes that are told in full: the row of (a, b, c) is that of `normals` for (a, b) and c."""
+        return normal_rows(size, [self._secret(b"noise", one[:-1], one[-1:])[0] for one in purposes])
 
     def normal(self, size: int, *purpose: Any) -> torch.Tensor:
         """The row of `normals` for one client, who is named last in `purpose`."""
@@ -142,6 +144,9 @@ class Secure:
 
     def normals(self, size: int, purpose: Sequence[object], clients: Sequence[Any]) -> torch.Tensor:
         raise ValueError("A deployment's noise is in whole numbers: make the gate with the mechanism `integers`.")
+
+    def rows(self, size: int, purposes: Sequence[Sequence[object]]) -> torch.Tensor:
+        return self.normals(size, (), purposes)
 
     def words(self, purpose: Sequence[object], clients: Sequence[Any]) -> list[Words]:
         """The operating system's words; no purpose ever gets another's."""
@@ -199,6 +204,16 @@ class _Key(ISeedSequence):
 def stream(key: bytes) -> SFC64:
     """The random words of 64 bits that belong to `key`."""
     return SFC64(_Key(key))  # type: ignore[arg-type]  # numpy takes any ISeedSequence, its type hints do not
+
+
+def normal_rows(size: int, keys: Sequence[bytes]) -> torch.Tensor:
+    """A float32 row of `size` normal numbers from each key."""
+    rows = torch.empty(len(keys), size)
+    together = max(1, 2 * BLOCK // max(1, size))
+    for start in range(0, len(keys), together):
+        chosen = slice(start, start + together)
+        fill_normal(rows.numpy()[chosen], keys[chosen])
+    return rows
 
 
 def fill_normal(out: np.ndarray, keys: Sequence[bytes]) -> None:

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 from torch import nn
 
 from sordino.data import FederatedData
+from sordino.errors import UserError
 from sordino.execution import Mode, stack_count, stack_size
 from sordino.experiment.config import Experiment
 from sordino.learning.records import Learner
 from sordino.method import Method
+from sordino.privacy.release import takes_gradients_alone
 from sordino.simulator import effort
 
 STACKABLE = (nn.Sequential, nn.Flatten, nn.Linear, nn.ReLU, nn.Tanh, nn.GELU, nn.Sigmoid, nn.LayerNorm)
@@ -38,9 +41,11 @@ class Choice:
 def choose(experiment: Experiment, method: Method, learner: Learner, data: FederatedData, cohort: int) -> Choice:
     """Decide for a run with `cohort` clients a round, where the experiment leaves it open."""
     stack = min(stack_size(learner.layout.size), cohort)
-    obstacle = why_not_stacked(method, learner, cohort)
+    obstacle = why_not_stacked(method, learner, cohort, experiment.compiled == "always")
     seconds: dict[Mode, float] = {}
     engine: Mode
+    if experiment.engine == "stacked" and method.unit == "record" and obstacle:
+        raise UserError(f"Clients of this run cannot be stacked, {obstacle}: leave `engine` out.")
     if experiment.engine != "auto":
         engine = experiment.engine
         reasons = [f"Clients are trained {described(engine, stack)}, as the experiment says."]
@@ -77,10 +82,11 @@ def described(engine: Mode, stack: int) -> str:
     return f"stacked, up to {stack} at a time" if engine == "stacked" else "one by one"
 
 
-def why_not_stacked(method: Method, learner: Learner, cohort: int) -> str | None:
-    """What keeps clients from being stacked; None where nothing does."""
-    if method.unit == "record":
-        return "at record level each has batches of its own size"
+def why_not_stacked(method: Method, learner: Learner, cohort: int, compiled: bool = False) -> str | None:
+    """What keeps clients from being stacked; None where nothing does. `compiled` is whether their steps are."""
+    obstacle = why_no_records_stacked(method, learner, compiled) if method.unit == "record" else None
+    if obstacle:
+        return obstacle
     if cohort == 1:
         return "a round has only one"
     if stack_size(learner.layout.size) == 1:
@@ -93,9 +99,26 @@ def why_not_stacked(method: Method, learner: Learner, cohort: int) -> str | None
     return f"the network has a layer of the kind {odd[0]}, which gains nothing from a stack" if odd else None
 
 
+def why_no_records_stacked(method: Method, learner: Learner, compiled: bool) -> str | None:
+    """What keeps clients from being stacked whose records are protected; None where nothing does."""
+    if learner.chain is None:
+        return "at record level networks of linear layers and simple activations are stacked, and no others"
+    alone = any(takes_gradients_alone(releases) for releases in method.steps().values())
+    if not alone or method.record_needs().held_out:
+        return "the method's steps look at single records besides taking gradients"
+    return "compiled steps are those of one client" if compiled else None
+
+
 def seconds_of_a_step(method: Method, learner: Learner, data: FederatedData, cohort: int) -> dict[Mode, float]:
     """What one step takes for each client, stacked and one by one, in seconds by rule."""
     stacks = stack_count(cohort, stack_size(learner.layout.size))
+    if method.unit == "record":
+        # Clients who take equally many steps are stacked, about so many kinds of them as there are numbers of steps.
+        kinds = len(np.unique(-(-data.train.sizes // method.batch)))
+        width = max(1, cohort // max(stacks, kinds))
+        size = effort.Size.of(learner.written, data.shape, method.batch)
+        alone = effort.eager_seconds(learner.written, data.shape, method.batch)
+        return {"stacked": effort.NOISY.seconds(size, width), "one-by-one": alone}
     batch = min(method.batch, max(1, round(float(data.train.sizes.mean()))))
     size, ways = effort.Size.of(learner.written, data.shape, batch), effort.ways(learner, method)
     padded = effort.padding(data.train.sizes, cohort, stacks, method.batch)

@@ -100,6 +100,11 @@ WAYS: dict[tuple[bool, bool], Ways] = {
 (`sordino.learning.stacked`); and is the optimizer plain SGD, which remembers nothing."""
 
 
+NOISY = Cost(6e-4, 6e-5, 8e-11, 6e-9, 4e-9)
+"""Of a noisy gradient step of stacked clients whose records are protected, without drawing its noise, which costs as
+much either way."""
+
+
 def ways(learner: Learner, method: Method) -> Ways:
     """What steps of a method cost with its network."""
     return WAYS[learner.chain is not None, method.optimizer == "sgd" and not method.momentum]

@@ -43,11 +43,15 @@ class Engine:
         self.clients, self.memory = clients, memory
         self.stack = stack_size(clients.learner.layout.size)
 
-    def units(self, who: Sequence[int]) -> list[list[int]]:
-        """Places in `who` in groups that must be worked on together, those with most records first."""
+    def units(self, who: Sequence[int], step: str | None = None) -> list[list[int]]:
+        """Places in `who` in groups that must be worked on together, those with most records first: for a step of the
+        method, or for what is done without one."""
         numbers = np.asarray(who)
         by_size = np.lexsort((numbers, -self.clients.data.train.sizes[numbers]))
-        return self.clients.execution.groups(by_size, self.stack)
+        kinds = np.zeros(len(numbers), dtype=np.int64)
+        if step is not None:
+            kinds = self.clients.kinds(step, numbers, self.memory.participations[numbers])
+        return self.clients.execution.groups(by_size, self.stack, kinds)
 
     def work(self, work: Work) -> Answer:
         """Let clients answer, and let them remember."""

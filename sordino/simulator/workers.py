@@ -95,7 +95,7 @@ class Workers:
     def work(self, work: Work) -> Answer:
         """Put a question to clients; rows come back in the order in which it names them."""
         question = work.question
-        units = self.engine.units(question.clients)
+        units = self.engine.units(question.clients, question.step)
 
         def one(number: int) -> Answer:
             return self.engine.work(work.part(units[number]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sordino.data import ClientData, FederatedData
 from sordino.learning.records import cross_entropies
-from sordino.privacy.gate import SampledGradients
+from sordino.privacy.gate import SampledGradients, StackedGradients
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.sealed import open_sealed
 from sordino.testing.case import CLIENTS, Case, OneRound
@@ -65,7 +65,7 @@ def observed_gradients() -> Iterator[list[Passage]]:
 
         step = self.taken
         passed = original(self, records, noted)
-        question, client = self._purpose
+        question, client = self.purpose
         charge = (self.sampling, self.multiplier, self.steps)
         noise = passed.clone() - inside["clipped"]
         seen.append(
@@ -73,7 +73,46 @@ def observed_gradients() -> Iterator[list[Passage]]:
         )
         return passed
 
-    with mock.patch.object(SampledGradients, "pass_sum", observing):
+    stacked = StackedGradients.pass_sums
+
+    def observing_all(
+        self: StackedGradients, records: Sequence[int], clipped_sums: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        inside: dict[str, Any] = {}
+
+        def noted(chosen: Tensor) -> Tensor:
+            totals = clipped_sums(chosen)
+            inside["chosen"], inside["clipped"] = chosen.clone(), totals.clone()
+            order = chosen.long().cumsum(dim=1)  # the first chosen record of each client, its second, its third
+            single = [clipped_sums(chosen & (order == k)).double().norm(dim=1) for k in (1, 2, 3)]
+            inside["singles"] = torch.stack(single, dim=1).tolist()
+            return totals
+
+        step = self.exits[0].taken
+        passed = stacked(self, records, noted)
+        for place, exit in enumerate(self.exits):
+            question, client = exit.purpose
+            clipped = inside["clipped"][place]
+            seen.append(
+                Passage(
+                    question,
+                    client,
+                    step,
+                    chosen=inside["chosen"][place].nonzero().flatten(),
+                    clipped=clipped,
+                    noise=passed[place] - clipped,
+                    charge=(exit.sampling, exit.multiplier, exit.steps),
+                    whole=exit.whole,
+                    singles=inside["singles"][place],
+                    records=records[place],
+                )
+            )
+        return passed
+
+    with (
+        mock.patch.object(SampledGradients, "pass_sum", observing),
+        mock.patch.object(StackedGradients, "pass_sums", observing_all),
+    ):
         yield seen
 
 

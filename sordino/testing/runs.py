@@ -13,13 +13,21 @@ from safetensors.torch import load_file
 from sordino.experiment.run import carry_on, register
 from sordino.experiment.store import Store
 from sordino.server import RoundReport
+from sordino.simulator.choice import why_no_records_stacked
 from sordino.testing.case import Case
 
 
+def engines(case: Case) -> list[str]:
+    """The ways in which a method's clients can be trained: at record level not all of them can be stacked."""
+    prepared = case.prepared(engine="one-by-one")
+    stacks = case.method.unit == "client" or why_no_records_stacked(prepared.method, prepared.learner, False) is None
+    return ["one-by-one", "stacked"] if stacks else ["one-by-one"]
+
+
 def stacked_and_one_by_one_agree(case: Case) -> None:
-    """Both ways to run steps give the same models, up to rounding."""
-    if case.method.unit == "record":
-        return  # record-level methods train clients one by one
+    """Both ways to run steps give the same models, up to rounding, where both can be taken."""
+    if "stacked" not in engines(case):
+        return
     alone = case.prepared(engine="one-by-one")
     stacked = dataclasses.replace(case.prepared(engine="stacked"), identity=alone.identity)  # the same noise
     _, models = case.finished(alone, case.folder / "one")
@@ -31,8 +39,7 @@ def stacked_and_one_by_one_agree(case: Case) -> None:
 
 def the_number_of_workers_changes_no_bit(case: Case) -> None:
     """One process and two give the same results."""
-    ways = ["one-by-one"] if case.method.unit == "record" else ["one-by-one", "stacked"]
-    for engine in ways:
+    for engine in engines(case):
         one, models = case.finished(case.prepared(engine=engine, workers=1), case.folder / f"{engine}-1")
         two, others = case.finished(case.prepared(engine=engine, workers=2), case.folder / f"{engine}-2")
         assert one == two, f"{engine}: the summary depends on the number of processes"
@@ -51,7 +58,7 @@ def a_stopped_run_ends_as_if_it_had_not_been(case: Case) -> None:
         if report.round == 2:
             raise StopHere
 
-    for engine in ["one-by-one"] if case.method.unit == "record" else ["one-by-one", "stacked"]:
+    for engine in engines(case):
         keys: dict[str, Any] = {"engine": engine, "participation": 0.5, "rounds": 5}
         whole, models = case.finished(case.prepared(**keys), case.folder / f"whole-{engine}")
         stopped = Store(case.folder / f"stopped-{engine}")

@@ -37,6 +37,7 @@ def experiment(folder: Path, **keys: Any) -> Experiment:
         "workers": 1,
         "store": folder,
         "method": "dp-fedavg-record",
+        "engine": "one-by-one",
     }
     return Experiment.make(defaults | {"set": {"epochs": 1, "batch": 80}} | keys)
 

@@ -126,7 +126,7 @@ def test_a_clients_threshold_reaches_that_client_only(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(PACDP, "local", listening)
     monkeypatch.setattr(Gate, "gradients", watched)
-    keys = KEYS | {"rounds": 1, "workers": 1, "store": tmp_path}
+    keys = KEYS | {"rounds": 1, "workers": 1, "engine": "one-by-one", "store": tmp_path}
     sordino.run(**keys, set=WHOLE | {"curve": "mnist", "budgets": "0.1,1,0.5,2"})
     wanted = [PUBLISHED["mnist"](epsilon) for epsilon in (0.1, 1, 0.5, 2)]
     assert [float(message["clip"]) for message in told.values()] == pytest.approx(wanted)

@@ -18,6 +18,7 @@ from sordino.learning.compiled import CompiledSum, compiled_sum, traced
 from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Book, Bookkeeper, Page, rounding
 from sordino.learning.records import Batch, Learner, cross_entropy
+from sordino.learning.stacked_books import StackedBook
 from sordino.privacy.clipping import clipped_sum, clipping_factors
 
 
@@ -150,6 +151,46 @@ def test_no_record_brings_more_than_its_threshold(name: str, layered: bool) -> N
     at = case(name, 1e-3, layered)
     assert at.as_added(x, labels(x)) <= 1
     assert at.exact(x, labels(x)) <= 1
+
+
+@pytest.mark.parametrize("layered", [False, True], ids=["one threshold", "one for each layer"])
+def test_no_record_of_stacked_clients_brings_more_than_its_threshold(layered: bool) -> None:
+    """Five clients with models and thresholds of their own; each record alone, with the weights of the others zero."""
+    at, x = case("linear", 1e-3, layered), patterns(SHAPE)
+    chain, clients, each = at.keeper.learner.chain, 5, len(x) // 5
+    assert chain is not None
+    x, y = x[: clients * each].view(clients, each, *SHAPE), labels(x)[: clients * each].view(clients, each)
+    flat = at.flat * torch.tensor([1.0, -1.0, 0.1, 30.0, 1e-6]).unsqueeze(1)
+    clips = at.clip * torch.tensor([1.0, 1e-3, 10.0, 1e4, 1.0], dtype=torch.float64).unsqueeze(1)
+    factors = clipping_factors(StackedBook.of(chain, flat, x, y, each).layer_norms(), clips)
+    counting = factors.reshape(clients, each, -1).sum(dim=2) > 0
+    assert counting.sum() > 0.6 * counting.numel()
+    # Zero times what is not finite is not zero: records that count nothing are made harmless.
+    book = StackedBook.of(chain, flat, torch.where(counting.view(clients, each, 1, 1, 1), x, 0.0), y, each)
+    factors = torch.where(counting if not layered else counting.unsqueeze(2), factors, 0.0)
+    longest = 0.0
+    for place in range(each):
+        alone = torch.zeros_like(factors)
+        alone[:, place] = factors[:, place]
+        parts = (
+            book.weighted_sum(alone).double().split(at.keeper.learner.layout.layers if layered else [flat.shape[1]], 1)
+        )
+        longest = max(longest, *(float((p.norm(dim=1) / clips[:, k]).max()) for k, p in enumerate(parts)))
+    assert 0.999 < longest <= 1
+
+
+def test_stacked_and_single_clients_have_the_same_bounds() -> None:
+    at = case("linear")
+    x = torch.randn(9, *SHAPE, generator=torch.Generator().manual_seed(0))
+    chain = at.keeper.learner.chain
+    assert chain is not None
+    stacked = StackedBook.of(chain, at.flat.unsqueeze(0), x.unsqueeze(0), labels(x).unsqueeze(0), 9)
+    single = at.book(x, labels(x))
+    assert torch.allclose(stacked.layer_norms()[0], single.layer_norms(), rtol=1e-5)
+    weights = torch.rand(9, 2)
+    assert torch.allclose(stacked.weighted_sum(weights.unsqueeze(0))[0], single.weighted_sum(weights), atol=1e-5)
+    more = StackedBook.of(chain, at.flat.unsqueeze(0), x.unsqueeze(0), labels(x).unsqueeze(0), 10_000)
+    assert (more.layer_norms() > stacked.layer_norms() * 1.0005).all(), "a sum of more records may round more"
 
 
 @pytest.mark.parametrize("name", NETWORKS)

@@ -99,7 +99,8 @@ def test_a_step_of_uneven_clients(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "reason"),
     [
-        ({"method": "dp-fedavg-record"}, "record level"),
+        ({"method": "dp-fedavg-record", "set": {"clipping": "quantile"}}, "look at single records"),
+        ({"method": "dp-fedavg-record", "compiled": "always"}, "compiled steps"),
         ({"clients": 8, "participation": 0.125}, "only one"),
         ({"engine": "one-by-one"}, "as the experiment says"),
     ],
@@ -118,6 +119,13 @@ def test_layers_that_gain_nothing_from_a_stack(layer: nn.Module, tmp_path: Path)
     assert type(layer).__name__ in why
 
 
+def test_at_record_level_chains_alone_are_stacked(tmp_path: Path) -> None:
+    method = prepared(store=tmp_path, method="dp-fedavg-record").method
+    for layer, stacks in ((nn.ReLU(), True), (nn.LayerNorm(64), False)):
+        learner = Learner(nn.Sequential(nn.Flatten(), nn.Linear(64, 64), layer, nn.Linear(64, 10)))
+        assert (choice.why_not_stacked(method, learner, 8) is None) == stacks
+
+
 def test_little_work_stays_in_one_process_unless_asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(choice, "seconds_of_a_step", lambda *_: {"stacked": 1e-9, "one-by-one": 1.0})
     monkeypatch.setattr(Experiment, "process_count", lambda self: self.workers or 4)
@@ -133,7 +141,7 @@ def test_little_work_stays_in_one_process_unless_asked(monkeypatch: pytest.Monke
         ({"precision": "bf16", "engine": "stacked"}, "one by one"),
         ({"precision": "bf16", "method": "dp-fedavg-record"}, "fp32"),
         ({"precision": "half"}, "precision"),
-        ({"method": "dp-fedavg-record", "engine": "stacked"}, "one by one"),
+        ({"method": "dp-fedavg-record", "engine": "stacked", "set": {"clipping": "quantile"}}, "cannot be stacked"),
     ],
 )
 def test_what_does_not_go_together_is_refused(keys: dict[str, Any], message: str, tmp_path: Path) -> None:

@@ -68,13 +68,26 @@ class Watching:
     def noised_sum(self, total: Tensor, deviation: float, source: Source, purpose: Purpose) -> Tensor:
         before = total.clone()
         sent = self.of.noised_sum(total, deviation, source, purpose)
+        self._note(before, sent, deviation, purpose)
+        return sent
+
+    def noised_sums(
+        self, totals: Tensor, deviations: Sequence[float], source: Source, purposes: Sequence[Purpose]
+    ) -> Tensor:
+        before = totals.clone()
+        sent = self.of.noised_sums(totals, deviations, source, purposes)
+        for place, (deviation, purpose) in enumerate(zip(deviations, purposes, strict=True)):
+            self._note(before[place], sent[place], deviation, purpose)
+        return sent
+
+    def _note(self, before: Tensor, sent: Tensor, deviation: float, purpose: Purpose) -> None:
+        """Write down one client's sum."""
         kind, question, client, number = purpose
         noise = torch.full((before.numel(),), float(deviation), dtype=torch.float64)
         after = sent.detach().clone().cpu().reshape(-1)
         self.passages.append(
             Passage((kind, question), int(client), int(number), before.cpu().reshape(-1), after, noise, float("inf"))  # type: ignore[call-overload]
         )
-        return sent
 
     def read(self, rows: Tensor, cover: Cover) -> Tensor:
         return self.of.read(rows, cover)
@@ -110,6 +123,9 @@ class WatchingSource:
 
     def normals(self, size: int, purpose: Sequence[object], clients: Sequence[Any]) -> Tensor:
         return self.of.normals(size, purpose, clients)
+
+    def rows(self, size: int, purposes: Sequence[Sequence[object]]) -> Tensor:
+        return self.of.rows(size, purposes)
 
     def words(self, purpose: Sequence[object], clients: Sequence[Any]) -> list[Words]:
         return self.of.words(purpose, clients)

@@ -46,6 +46,12 @@ def record_needs(steps: Mapping[str, Releases]) -> RecordNeeds:
     )
 
 
+def takes_gradients_alone(releases: Releases) -> bool:
+    """At record level: whether a step sees nothing of its client's records but noisy gradients, which it takes."""
+    taken = [release.made_of_gradients for release in releases.values()]
+    return any(taken) and all(taken[place] or release.sources() for place, release in enumerate(releases.values()))
+
+
 def check_steps(steps: Mapping[str, Releases], unit: Unit, states: Collection[str]) -> None:
     """Refuse declarations whose epsilon could not be true; `states` are the names of the clients' public states."""
     for step, releases in steps.items():
