@@ -97,9 +97,11 @@ class Stacked:
         """Clients in groups that must be worked on together, in the given order: stacks of at most `stack`, of one kind
         each, those of the kind that comes first in front."""
         found = []
-        for kind in dict.fromkeys(kinds[order].tolist()):
+        different = list(dict.fromkeys(kinds[order].tolist()))
+        for kind in different:
             part = order[kinds[order] == kind]
-            found += [one.tolist() for one in np.array_split(part, stack_count(len(part), stack))]
+            count = stack_count(len(part), stack) if len(different) == 1 else -(-len(part) // stack)
+            found += [one.tolist() for one in np.array_split(part, count)]
         return found
 
     def run(self, clients: Clients, question: Question, me: dict[str, Tensor], public: Public) -> Done:

@@ -8,11 +8,20 @@ is empty or not chosen has the weight zero, and adding zero rounds nothing.
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
 from sordino.learning.per_record import LARGEST, rounding
 from sordino.learning.stacked import Chain, Linear
+
+
+@functools.lru_cache
+def _growth(most: int, size: int, dtype: torch.dtype, device: torch.device, precision: str) -> float:
+    """What a sum of `most` such numbers and the norm of `size` double ones may round, as a factor, at a precision."""
+    numbers, norms = (torch.empty(0, dtype=kind, device=device) for kind in (dtype, torch.float64))
+    return 1 + float(rounding(most + 8, numbers)) + float(rounding(size, norms))
 
 
 class StackedBook:
@@ -35,8 +44,12 @@ class StackedBook:
             reach = torch.linalg.vector_norm(below, dim=2, dtype=torch.float64).square() + (1 if layer.bias else 0)
             reach = torch.where(reach <= LARGEST**2, reach, torch.inf)
             norms.append(torch.linalg.vector_norm(slope, dim=2, dtype=torch.float64) * reach.sqrt())
-        found = torch.stack(norms, dim=2)
-        return found * (1 + rounding(self.most + 8, self.pages[0][1]) + rounding(self.size, found))
+        return torch.stack(norms, dim=2) * self._growth()
+
+    def _growth(self) -> float:
+        """What sums and norms may round, as a factor."""
+        inputs = self.pages[0][1]
+        return _growth(self.most, self.size, inputs.dtype, inputs.device, torch.get_float32_matmul_precision())
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
         """The sum of the records' gradients times their weights, one row for each client: weights are

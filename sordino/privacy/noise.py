@@ -25,6 +25,7 @@ computed otherwise by other sets of instructions.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import operator
@@ -88,7 +89,7 @@ class Seeded:
 
     def keys(self, purpose: Sequence[object], last: Sequence[object]) -> list[int]:
         """The ground's keys of `purpose` with each of `last` behind it."""
-        digests = _digests(b"ground", 8, (self.seed, *purpose), last)
+        digests = _digests(b"ground", 8, (self.seed,), purpose, last)
         return [int.from_bytes(digest, "big") >> 1 for digest in digests]
 
     def generator(self, *purpose: object) -> torch.Generator:
@@ -122,7 +123,7 @@ class Seeded:
             raise ValueError(
                 "Noise and coins need the experiment's identity: make the source as Seeded(seed, identity)."
             )
-        return _digests(kind, KEY_BYTES, (self.seed, self.identity, *purpose), last)
+        return _digests(kind, KEY_BYTES, (self.seed, self.identity), purpose, last)
 
 
 @dataclass(frozen=True)
@@ -162,19 +163,30 @@ def system_words(count: int) -> np.ndarray:
 
 
 def fallen(words: np.ndarray, rate: float) -> torch.Tensor:
-    """A coin for each word, from its 53 highest bits."""
-    return torch.from_numpy((words >> np.uint64(11)) * 2.0**-53 < rate)
+    """A coin for each word, from its 53 highest bits: whether they, as a number below 1, are below the rate."""
+    edge = math.ceil(rate * 2.0**53) << 11  # of the words that have those bits
+    return torch.from_numpy(words < np.uint64(edge) if edge < 2**64 else np.ones(len(words), dtype=bool))
 
 
-def _digests(kind: bytes, size: int, purpose: Iterable[object], last: Iterable[object]) -> list[bytes]:
-    """Digests of `size` bytes of `purpose` with each of `last` behind it; `kind` sets uses apart."""
-    begun = hashlib.blake2b(b"".join(map(encoded, purpose)), digest_size=size, person=kind)
+def _digests(
+    kind: bytes, size: int, run: tuple[object, ...], purpose: Iterable[object], last: Iterable[object]
+) -> list[bytes]:
+    """Digests of `size` bytes of what names a run and `purpose`, with each of `last` behind it; `kind` sets uses
+    apart."""
+    begun = _begun(kind, size, run).copy()
+    begun.update(b"".join(map(encoded, purpose)))
     found = []
     for part in last:
         ended = begun.copy()
         ended.update(encoded(part))
         found.append(ended.digest())
     return found
+
+
+@functools.lru_cache(maxsize=64)
+def _begun(kind: bytes, size: int, run: tuple[object, ...]) -> Any:
+    """The part of a digest that all draws of a run share: to be copied, not to be added to."""
+    return hashlib.blake2b(b"".join(map(encoded, run)), digest_size=size, person=kind)
 
 
 def encoded(part: object) -> bytes:

@@ -118,12 +118,12 @@ class Memory:
 
     def _put(self, row: np.ndarray, checksum: int, client: int, slot: int) -> None:
         """Write a row and its checksum."""
-        offset = self._offset(client, slot)
-        for content in (row.view(np.uint8).data, memoryview(checksum.to_bytes(CHECKSUM.itemsize, "little"))):
-            written = 0
-            while written < len(content):  # a disk that is nearly full takes a part first, and only then complains
-                written += os.pwrite(self._file, content[written:], offset + written)
-            offset += written
+        offset, behind = self._offset(client, slot), checksum.to_bytes(CHECKSUM.itemsize, "little")
+        written = os.pwritev(self._file, [row.data, behind], offset)
+        whole = row.nbytes + len(behind)
+        while written < whole:  # a disk that is nearly full takes a part first, and only then complains
+            left = (row.tobytes() + behind)[written:]
+            written += os.pwrite(self._file, left, offset + written)
 
     def _fill(self, row: np.ndarray, client: int) -> None:
         """Read a client's current state into `row`."""

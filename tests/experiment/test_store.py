@@ -294,7 +294,7 @@ def test_a_store_below_a_file(tmp_path: Path) -> None:
 
 def test_a_full_disk_while_clients_write(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", no_space)
+        patch.setattr(os, "pwritev", no_space)
         sentence = refused(*RUN, "--store", tmp_path)
     assert f"Cannot write to the store {tmp_path}: No space left on device." in sentence
     (row,) = Store(tmp_path).all()
@@ -321,6 +321,7 @@ def test_a_disk_that_takes_only_part_of_a_write(monkeypatch: pytest.MonkeyPatch,
     import torch
 
     real = os.pwrite
+    monkeypatch.setattr(os, "pwritev", lambda file, parts, offset: real(file, b"".join(parts)[:64], offset))
     memory = Memory(tmp_path / "memory.bin", {"model": torch.zeros(100)}, 2)
     monkeypatch.setattr(os, "pwrite", lambda file, content, offset: real(file, content[:64], offset))
     memory.write([1], [0], {"model": torch.arange(100.0).unsqueeze(0)})
