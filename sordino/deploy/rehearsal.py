@@ -55,7 +55,7 @@ class _Stage:
             )
         public = Public(question.message, who, {}, self._terms.learner.layout.layers)
         values = {name: self._nothing(release, public, summed) for name, release in releases.items()}
-        return Answer(values, np.full((len(who), 2), np.nan), 0, 0, True, who, summed)
+        return Answer(values, np.full((len(who), 3), np.nan), 0, 0, True, who, summed)
 
     def _nothing(self, release: Release, public: Public, summed: bool) -> Tensor:
         """Zeros in the shape of what a release would bring."""

@@ -126,7 +126,7 @@ class Session:
         if models is None:
             return None
         rows = models.detach().reshape(1, -1)
-        found = float(self.clients.execution.accuracies(self.clients, rows, [self.number])[0])
+        found = float(self.clients.execution.judged(self.clients, rows, [self.number])[0, 0])
         return found if math.isfinite(found) else None
 
 

@@ -444,7 +444,7 @@ class Sites:
         self, values: dict[str, Tensor], who: Sequence[bytes], sizes: Sequence[int], kept: bool, summed: bool
     ) -> Answer:
         numbers = [self._number[one] for one in who]
-        return Answer(values, np.full((len(who), 2), np.nan), 0, sum(sizes), kept, numbers, summed)
+        return Answer(values, np.full((len(who), 3), np.nan), 0, sum(sizes), kept, numbers, summed)
 
     def _echo(self, identity: bytes) -> list[Any] | None:
         head = self._journal.head(identity)
