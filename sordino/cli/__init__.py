@@ -13,6 +13,7 @@ from sordino.cli.advise import advise
 from sordino.cli.audit import audit
 from sordino.cli.curve import curve_commands
 from sordino.cli.data import data_commands
+from sordino.cli.deploy import deploy, join, serve_commands, site_commands
 from sordino.cli.models import export, predict, show
 from sordino.cli.plan import methods, plan
 from sordino.cli.report import report
@@ -34,11 +35,14 @@ app = typer.Typer(
 COMMANDS = (
     *(run, resume, compare, plan, advise, audit, methods, runs, show),
     *(report, statement, ledger, predict, export),
+    *(deploy, join),
 )
 for command in COMMANDS:
     app.command()(command)
 app.add_typer(data_commands, name="data")
 app.add_typer(curve_commands, name="curve")
+app.add_typer(serve_commands, name="serve")
+app.add_typer(site_commands, name="site")
 
 
 def main() -> NoReturn:

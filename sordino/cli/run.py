@@ -106,7 +106,7 @@ def run(
         result = start(prepared, watch=watch(None, chosen.rounds))
     told = [] if as_json else prepared.notes  # before the run
     shown_after = {"notes": [note for note in result["notes"] if note not in told]}
-    _show_result(result | shown_after | ({"execution": reasons} if explain else {}), chosen.store, as_json)
+    show_result(result | shown_after | ({"execution": reasons} if explain else {}), chosen.store, as_json)
 
 
 def resume(
@@ -123,7 +123,7 @@ def resume(
     found = Store(folder, must_exist=True)
     with watched(as_json) as watch:
         result = resume_run(run, found, watch(None, found.get(run).rounds), workers)
-    _show_result(result, folder, as_json)
+    show_result(result, folder, as_json)
 
 
 def compare(
@@ -227,7 +227,7 @@ def runs(store: StoreFolder = None, as_json: Json = False) -> None:
     Console(markup=False).print(table if found else "No runs yet: `sordino run` makes one.")
 
 
-def _show_result(result: Mapping[str, Any], folder: Path, as_json: bool) -> None:
+def show_result(result: Mapping[str, Any], folder: Path, as_json: bool) -> None:
     """A run's summary, and what all runs on the same people have come to."""
     from sordino.experiment.lifetime import over_runs, sentence
     from sordino.experiment.store import Store

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -15,10 +16,16 @@ from sordino.report.tables import epsilon_text, percent
 Watcher = Callable[[str | None, int], Callable[[Any], None]]
 
 
+@functools.cache
+def error_console() -> Console:
+    """The one console on standard error: what others print on it appears above the live line."""
+    return Console(stderr=True, markup=False)
+
+
 @contextlib.contextmanager
 def watching(quiet: bool) -> Iterator[Watcher]:
     """Show rounds on standard error. Gives a function that makes a watcher for a named run of so many rounds."""
-    console = Console(stderr=True, markup=False)
+    console = error_console()
     if quiet:
         yield lambda name, rounds: lambda report: None
     elif console.is_terminal:

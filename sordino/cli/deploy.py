@@ -1,0 +1,283 @@
+"""Commands on real machines: a trial on one, a server, a site."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sordino.cli.options import DEFAULT_STORE, Json, Label, StoreFolder
+from sordino.cli.run import show_result, watched
+from sordino.errors import Stopped, UserError
+
+
+class _WithDefault(typer.core.TyperGroup):
+    """A group of commands of which one is meant where none is named."""
+
+    default = "run"
+
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """`serve EXPERIMENT.toml` is `serve run EXPERIMENT.toml`."""
+        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
+            args = [self.default, *args]
+        return super().parse_args(ctx, args)
+
+
+serve_commands = typer.Typer(
+    help="Be the server of a deployment: `serve init`, `serve add`, `serve roster`, then `serve EXPERIMENT.toml`.",
+    no_args_is_help=True,
+    add_completion=False,
+    cls=_WithDefault,
+)
+site_commands = typer.Typer(
+    help="A site of a deployment: make one, look at what it has spent.", no_args_is_help=True, add_completion=False
+)
+ExperimentFile = Annotated[Path | None, typer.Argument(help="The experiment (TOML), with its facts declared.")]
+ServerFolder = Annotated[Path, typer.Option("--folder", help="The server's folder: its keys and sites.")]
+Resume = Annotated[str | None, typer.Option("--resume", metavar="RUN", help="Take up a stopped run.")]
+SiteFolder = Annotated[Path, typer.Argument(help="The site's folder (`sordino site init`).")]
+SERVER_FOLDER = Path("server")
+
+
+def deploy(
+    experiment: ExperimentFile = None,
+    local: Annotated[
+        int | None, typer.Option("--local", help="A trial on this machine with so many sites.", min=2, max=1000)
+    ] = None,
+    resume: Resume = None,
+    store: StoreFolder = None,
+    as_json: Json = False,
+) -> None:
+    """Try a deployment on this machine: a server and sites, each a process, over TLS. Ends like `sordino run`."""
+    from sordino.flower import check_installed
+
+    check_installed()
+    if (experiment is None) == (resume is None) or (resume is None and local is None):
+        raise UserError(
+            "Give an experiment and how many sites to try it with, `sordino deploy EXPERIMENT.toml --local 5`; on "
+            "several machines `sordino serve` and `sordino join` do the work. `--resume RUN` takes a trial up."
+        )
+    from sordino.experiment.config import Experiment
+    from sordino.flower import trial
+    from sordino.threads import single_threaded
+
+    chosen = None if experiment is None else Experiment.read(experiment, _kept_in(store))
+    folder = store or (DEFAULT_STORE if chosen is None else chosen.store)
+    tell = _teller(as_json)
+    with single_threaded():
+        if chosen is not None:
+            assert local is not None
+            tell(f"Starting a server and {local} sites on this machine.")
+            ready = trial.new(chosen, local, folder)
+        else:
+            assert resume is not None
+            ready = trial.taken_up(resume, folder)
+        # Sites are forked before the progress starts its thread.
+        with ready as found, watched(as_json) as watch, _resumed_by("deploy"):
+            result = found.run(watch(None, found.rounds), tell)
+    show_result(result, folder, as_json)
+
+
+@serve_commands.command()
+def init(
+    host: Annotated[list[str], typer.Option("--host", help="A name or address of the server; repeatable.")],
+    folder: ServerFolder = SERVER_FOLDER,
+    as_json: Json = False,
+) -> None:
+    """Make a server's keys: an authority and a certificate for its names."""
+    from sordino.flower import check_installed
+
+    check_installed()
+    from sordino.flower import keys, serving
+
+    serving.init(folder, host)
+    authority = folder / keys.AUTHORITY
+    if as_json:
+        typer.echo(json.dumps({"folder": str(folder), "ca": str(authority), "hosts": host}))
+        return
+    typer.echo(f"The server's keys are in {folder}. Give {authority} to the owner of each site; keep the rest secret.")
+
+
+@serve_commands.command()
+def add(
+    files: Annotated[list[Path], typer.Argument(help="Sites' public lines, NAME.pub.")],
+    folder: ServerFolder = SERVER_FOLDER,
+    as_json: Json = False,
+) -> None:
+    """Let sites take part."""
+    from sordino.flower import check_installed
+
+    check_installed()
+    from sordino.deploy.roster import fingerprint
+    from sordino.flower import serving
+
+    found = serving.add(folder, files)
+    if as_json:
+        rows = [{"name": site.name, "fingerprint": fingerprint(site.identity)} for site in found]
+        typer.echo(json.dumps({"sites": rows}))
+        return
+    for site in found:
+        typer.echo(f"{site.name}  {fingerprint(site.identity)}")
+    typer.echo(f"{len(found)} sites may take part. `sordino serve roster` prints the roster for their owners.")
+
+
+@serve_commands.command()
+def roster(folder: ServerFolder = SERVER_FOLDER) -> None:
+    """Print the roster, which owners compare and pin."""
+    from sordino.flower import check_installed
+
+    check_installed()
+    from sordino.flower import serving
+
+    typer.echo(serving.roster(folder), nl=False)
+
+
+@serve_commands.command(name="run", hidden=True)
+def serve(
+    experiment: ExperimentFile = None,
+    address: Annotated[str, typer.Option(help="Where sites reach the server.")] = "0.0.0.0:8000",
+    folder: ServerFolder = SERVER_FOLDER,
+    resume: Resume = None,
+    wait: Annotated[float, typer.Option(help="For how many seconds sites are waited for.", min=1)] = 600.0,
+    store: StoreFolder = None,
+    as_json: Json = False,
+) -> None:
+    """Run an experiment with the sites that join."""
+    from sordino.flower import check_installed
+
+    check_installed()
+    from sordino.deploy import coordinator
+    from sordino.experiment.config import Experiment
+    from sordino.experiment.store import Store
+    from sordino.flower import serving
+    from sordino.threads import single_threaded
+
+    if experiment is None and resume is None:
+        raise UserError("Give an experiment, `sordino serve EXPERIMENT.toml`, or a run to take up, `--resume RUN`.")
+    chosen = None if experiment is None else Experiment.read(experiment, _kept_in(store))
+    kept = store or (DEFAULT_STORE if chosen is None else chosen.store)
+    members = serving.sites(folder)
+    where = serving.parsed_address(address)
+    deadlines = coordinator.Deadlines(hello=wait)
+    tell = _teller(as_json)
+    with single_threaded(), watched(as_json) as watch, _resumed_by("serve"):
+        if resume is None:
+            assert chosen is not None
+            coordinator.check_deployable(chosen)
+            runs = Store(kept)
+        else:
+            runs = Store(kept, must_exist=True)
+            runs.get(resume)
+        if not members:
+            raise UserError(f"No site has been added to {folder}: `sordino serve add NAME.pub` does.")
+        with serving.serving(folder, where, [site.node_key for site in members]) as carrier:
+            tell(f"Waiting for sites at {address}.")
+            if resume is not None:
+                result = coordinator.resume(
+                    resume, carrier, runs, watch(None, runs.get(resume).rounds), tell, deadlines
+                )
+            else:
+                assert chosen is not None
+                rows = [site.member for site in members]
+                result = coordinator.start(chosen, rows, carrier, runs, watch(None, chosen.rounds), tell, deadlines)
+    show_result(result, kept, as_json)
+
+
+@site_commands.command(name="init")
+def init_site(
+    name: Annotated[str, typer.Option(help="What the site is called in the roster.")],
+    data: Annotated[Path, typer.Option(help="The site's own records: a file or a folder.")],
+    label: Label = None,
+    folder: Annotated[Path | None, typer.Option(help="Where the site is made. [default: its name]")] = None,
+    unit: Annotated[str, typer.Option(help="What is protected: the whole client, or one record.")] = "client",
+    max_epsilon: Annotated[float, typer.Option(help="The most epsilon that all runs may come to.")] = 8.0,
+    max_delta: Annotated[float, typer.Option(help="The largest delta at which it is counted.")] = 1e-5,
+    min_cohort: Annotated[int, typer.Option(help="With how many others, itself included, a sum is made.")] = 3,
+    colluders: Annotated[int, typer.Option(help="How many other sites may work with the server.")] = 0,
+    as_json: Json = False,
+) -> None:
+    """Make a site: its rules, its identity, its ledger. Nothing of its data is sent."""
+    from sordino.flower import check_installed
+
+    check_installed()
+    from sordino.deploy.roster import fingerprint
+    from sordino.deploy.site import Site
+    from sordino.flower import keys, serving
+
+    serving.check_name(name)
+    where = folder or Path(name)
+    if not data.exists():
+        raise UserError(f"There are no records at {data}: --data names the site's own file.")
+    rules: dict[str, Any] = {"unit": unit, "max_epsilon": max_epsilon, "max_delta": max_delta}
+    identity = Site.create(
+        where, name, data.resolve(), label=label, **rules, min_cohort=min_cohort, colluders=colluders
+    )
+    line = serving.PublicSite(name, identity, keys.make_node_key(where)).line()
+    public = where / f"{name}.pub"
+    public.write_text(line + "\n")
+    if as_json:
+        told = {"name": name, "folder": str(where), "public": str(public), "line": line}
+        typer.echo(json.dumps(told | {"fingerprint": fingerprint(identity)}))
+        return
+    typer.echo(f"The site is in {where}: read {where / 'site.toml'}, whose rules it keeps. It must never be copied.")
+    typer.echo(f"Send {public} to the server's operator, and this to all owners, for them to compare:")
+    typer.echo(f"{name}  {fingerprint(identity)}")
+
+
+@site_commands.command()
+def status(folder: SiteFolder, as_json: Json = False) -> None:
+    """What a site has spent, what it took part in, and how well its models do. None of this leaves it."""
+    from sordino.flower import check_installed
+
+    check_installed()
+    from sordino.deploy.standing import status as status_of
+
+    found = status_of(folder)
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    from rich.console import Console
+
+    from sordino.report.sites import site_report
+
+    Console(markup=False).print(site_report(found), highlight=False)
+
+
+def join(
+    folder: SiteFolder,
+    server: Annotated[str, typer.Option(help="Where the server is: HOST:PORT.")],
+    ca: Annotated[Path, typer.Option("--ca", help="The server's ca.pem.")],
+    threads: Annotated[int, typer.Option(help="Of the training; results may depend on it.", min=1)] = 1,
+) -> None:
+    """Take part in a deployment, until Ctrl-C: answer what the server asks, as far as the site's rules permit."""
+    from sordino.flower import check_installed
+
+    check_installed()
+    from sordino.flower import joining
+
+    joining.join(folder, server, ca, threads, lambda sentence: typer.echo(sentence, err=True))
+
+
+def _kept_in(store: Path | None) -> dict[str, Any]:
+    return {} if store is None else {"store": store}
+
+
+def _teller(quiet: bool) -> Callable[[str], None]:
+    """Tells sentences about what happens, on standard error, above the progress."""
+    from sordino.report.progress import error_console
+
+    console = error_console()
+    return (lambda sentence: None) if quiet else (lambda sentence: console.print(sentence, highlight=False))
+
+
+@contextlib.contextmanager
+def _resumed_by(command: str) -> Iterator[None]:
+    """Name the right command to whoever stopped a run."""
+    try:
+        yield
+    except Stopped as stop:
+        raise Stopped(str(stop).replace("sordino serve", f"sordino {command}")) from stop

@@ -1,0 +1,242 @@
+"""The server's end: this process is the run's server at the SuperLink, and its carrier of bytes to the sites."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import httpx
+from flwr.app import Message
+from flwr.cli.build import build_fab_from_files
+from flwr.common.constant import SUPERLINK_NODE_ID
+from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest
+from flwr.proto.fab_pb2 import Fab
+from flwr.proto.node_pb2 import Node
+from flwr.proto.runtime_pb2 import (
+    AcquireTaskRequest,
+    GetNodesRequest,
+    PullAppMessagesRequest,
+    PullTaskInputRequest,
+    PushAppMessagesRequest,
+    PushTaskOutputRequest,
+    SendTaskHeartbeatRequest,
+)
+from flwr.supercore.constant import TaskType
+from flwr.supercore.control.control_http_client import ControlHttpClient
+from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supercore.task_identity import TaskIdentity
+
+from sordino.deploy.carrier import Failure
+from sordino.flower import keys
+from sordino.flower.link import HEADER, Link, LinkError
+from sordino.flower.messages import (
+    KIND,
+    Headed,
+    MissingObjectError,
+    enclosed,
+    handed_in,
+    opened,
+    patiently,
+    taken_out,
+)
+
+PROJECT = b"""[project]
+name = "sordino"
+version = "1.0.0"
+description = "No code: the server and the sites bring their own."
+license = "Apache-2.0"
+dependencies = []
+[tool.flwr.app]
+publisher = "sordino"
+[tool.flwr.app.components]
+serverapp = "sordino:none"
+clientapp = "sordino:none"
+"""
+"""The app that Flower wants to be told of: nothing of it is ever loaded."""
+HEARTBEAT_SECONDS = 10.0
+POLL_SECONDS = 0.1
+SLOWEST_POLL = 1.0
+AGAIN_SECONDS = 1.0
+"""How long after a failure a site is asked again: it may be back."""
+GONE_SECONDS = 60.0
+"""How long a site may be unreachable before a trip gives it up."""
+MARGIN_SECONDS = 10.0
+"""By how much a message outlives its trip: Flower fails for whoever asks after a message that has run out."""
+CALL_SECONDS = 60.0
+
+
+class FlowerCarrier:
+    """Carries bytes to sites and back, over a running SuperLink."""
+
+    def __init__(self, link: Link, node_keys: Sequence[str]) -> None:
+        """`node_keys` are the public keys with which sites may connect."""
+        self._link = link
+        self._heads = Headed({HEADER: link.secret})
+        self._control = ControlHttpClient(
+            f"https://{link.address}",
+            interceptors=[self._heads, RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+            verify=link.trust,
+        )
+        self._here = Node(node_id=SUPERLINK_NODE_ID)
+        self._stopping = threading.Event()
+        self._run = self._started(node_keys)
+        self._client = self._runtime(RuntimeTokenHttpInterceptor(self._claimed()))
+        task = self._patiently(self._client.PullTaskInput, PullTaskInputRequest())
+        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = task.task_id, self._run, SUPERLINK_NODE_ID
+        self._beating = threading.Thread(target=self._beat, daemon=True)
+        self._beating.start()
+
+    def nodes(self) -> list[int]:
+        """The nodes that are connected now."""
+        answer = self._patiently(self._client.GetNodes, GetNodesRequest())
+        return [node.node_id for node in answer.nodes]
+
+    def trip(self, requests: Mapping[int, bytes], seconds: float) -> Iterator[tuple[int, bytes | Failure]]:
+        """Carry bytes to nodes; what each answers, as answers come, or how it failed."""
+        trip = _Trip(requests, time.monotonic() + seconds)
+        pause = POLL_SECONDS
+        while trip.waiting and time.monotonic() < trip.until:
+            self._send(trip, seconds)
+            answers = self._answers(trip)
+            yield from answers
+            yield from trip.given_up()
+            pause = POLL_SECONDS if answers else min(1.1 * pause, SLOWEST_POLL)
+            if trip.waiting:
+                time.sleep(min(pause, max(0.0, trip.until - time.monotonic())))
+        for node in list(trip.waiting):
+            yield node, Failure("it did not answer in time")
+
+    def close(self) -> None:
+        """Tell the SuperLink that the run is over, and let go of it."""
+        if not self._stopping.is_set():
+            self._stopping.set()
+            self._beating.join()
+            with contextlib.suppress(httpx.HTTPError):
+                self._client.PushTaskOutput(PushTaskOutputRequest(sub_status="completed", details=""))
+            self._client.close()
+            self._control.close()
+
+    # ---- beginning
+
+    def _started(self, node_keys: Sequence[str]) -> int:
+        """Register the sites' keys and start a run; its number at the SuperLink."""
+        for text in node_keys:
+            self._patiently(self._control.RegisterNode, RegisterNodeRequest(public_key=keys.public_pem(text)))
+        app, _ = build_fab_from_files({"pyproject.toml": PROJECT})
+        answer = self._patiently(self._control.StartRun, StartRunRequest(fab=Fab(content=app)))
+        if not answer.HasField("run_id"):
+            raise LinkError(f"The SuperLink started no run; why is in {self._link.log}.")
+        run: int = answer.run_id
+        return run
+
+    def _claimed(self) -> str:
+        """Take on the work of the run's server; the token that permits it."""
+        client = self._runtime()
+        kinds = AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
+        answer = self._patiently(client.AcquireTask, kinds)
+        client.close()
+        if not answer.token or answer.task.run_id != self._run:
+            raise LinkError("The SuperLink did not hand its run over.")
+        token: str = answer.token
+        return token
+
+    def _runtime(self, *more: Any) -> RuntimeHttpClient:
+        version = RuntimeVersionHttpInterceptor(component_name="flwr-serverapp")
+        return RuntimeHttpClient(
+            f"https://{self._link.address}", interceptors=[self._heads, version, *more], verify=self._link.trust
+        )
+
+    def _beat(self) -> None:
+        """Tell the SuperLink that this process is alive."""
+        while not self._stopping.wait(HEARTBEAT_SECONDS):
+            with contextlib.suppress(httpx.HTTPError):
+                self._client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+
+    # ---- under way
+
+    def _send(self, trip: _Trip, seconds: float) -> None:
+        """Hand in the requests that are due."""
+        for node in trip.due():
+            message = Message(enclosed(trip.waiting[node]), node, KIND, ttl=seconds + MARGIN_SECONDS)
+
+            def request(head: Any, tree: Any) -> PushAppMessagesRequest:
+                return PushAppMessagesRequest(messages_list=[head], message_object_trees=[tree])
+
+            name = self._patiently(lambda m=message: handed_in(self._client, self._here, m, request))
+            if name:
+                trip.sent[name] = node
+            else:
+                trip.failed(node, "it is not connected")
+
+    def _answers(self, trip: _Trip) -> list[tuple[int, bytes | Failure]]:
+        """What has come back since."""
+        if not trip.sent:
+            return []
+        found: list[tuple[int, bytes | Failure]] = []
+        answer = self._patiently(self._client.PullMessages, PullAppMessagesRequest(message_ids=list(trip.sent)))
+        for head, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
+            # Errors come from the SuperLink's own node: only the message that they answer to tells whose they are.
+            node = trip.sent.pop(head.metadata.reply_to_message_id, None)
+            if node is None or node not in trip.waiting:
+                continue
+            try:
+                content = opened(self._patiently(lambda t=tree: taken_out(self._client, self._here, self._run, t)))
+            except MissingObjectError:
+                content = None
+            if content is None:
+                trip.failed(node, "it cannot be reached")
+            else:
+                del trip.waiting[node]
+                found.append((node, content))
+        return found
+
+    def _patiently(self, call: Any, *arguments: Any) -> Any:
+        """What a request to the SuperLink gives, unless the SuperLink is gone."""
+        try:
+            return patiently(lambda: call(*arguments), CALL_SECONDS if self._alive() else 0.0)
+        except httpx.HTTPError as error:
+            self._link.check()
+            raise LinkError(f"The SuperLink refused a request: {error}; its log is {self._link.log}.") from error
+
+    def _alive(self) -> bool:
+        self._link.check()
+        return True
+
+
+class _Trip:
+    """A trip under way."""
+
+    def __init__(self, requests: Mapping[int, bytes], until: float) -> None:
+        self.waiting = dict(requests)
+        """What is asked of those who have not answered."""
+        self.until = until
+        self.sent: dict[str, int] = {}
+        """To whom the messages under way are."""
+        self._again = dict.fromkeys(requests, 0.0)
+        self._since: dict[int, float] = {}
+        """Since when nodes have been failing."""
+        self._why: dict[int, str] = {}
+
+    def due(self) -> list[int]:
+        """Whom to send to now."""
+        now, under_way = time.monotonic(), set(self.sent.values())
+        return [node for node in self.waiting if node not in under_way and self._again[node] <= now]
+
+    def failed(self, node: int, why: str) -> None:
+        """Note that a node could not be reached: it is tried again after a while."""
+        now = time.monotonic()
+        self._again[node] = now + AGAIN_SECONDS
+        self._since.setdefault(node, now)
+        self._why[node] = why
+
+    def given_up(self) -> list[tuple[int, Failure]]:
+        """Nodes that have been unreachable for too long; they are waited for no more."""
+        now = time.monotonic()
+        lost = [node for node, since in self._since.items() if node in self.waiting and now - since > GONE_SECONDS]
+        for node in lost:
+            del self.waiting[node]
+        return [(node, Failure(self._why[node])) for node in lost]

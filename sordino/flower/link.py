@@ -1,0 +1,211 @@
+"""Flower's SuperLink, in a process of its own that ends with the one that started it.
+
+`python -m sordino.flower.link` is that process. It listens on one port, with TLS. In front of everything stands a
+guard: sites reach the Fleet API alone, where each proves itself with its key; whatever starts runs, registers nodes or
+takes on the work of a server needs a secret that only the starting process knows. Apps that others might submit do not
+get in, and none would be run: the SuperLink starts no process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from sordino.errors import UserError
+from sordino.flower import QUIET, keys
+
+HEADER = "x-sordino-operator"
+OPEN_TO_SITES = ("/v1/fleet/", "/health")
+START_SECONDS = 120.0
+STOP_SECONDS = 10.0
+Scope = MutableMapping[str, Any]
+Application = Callable[[Scope, Any, Any], Awaitable[None]]
+
+
+class LinkError(UserError):
+    """The SuperLink did not start, or ended before its time."""
+
+
+class Guard:
+    """Lets through what is for sites, and what bears the operator's secret."""
+
+    def __init__(self, app: Application, secret: str) -> None:
+        self.app, self.secret = app, secret.encode()
+
+    async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
+        """Pass a request on, or answer it with a refusal."""
+        if scope["type"] == "lifespan" or (scope["type"] == "http" and self._permits(scope)):
+            await self.app(scope, receive, send)
+            return
+        if scope["type"] == "http":
+            body = b'{"detail": "This server is for the sites of its roster."}'
+            headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+            await send({"type": "http.response.start", "status": 403, "headers": headers})
+            await send({"type": "http.response.body", "body": body})
+
+    def _permits(self, scope: Scope) -> bool:
+        if scope["path"].startswith(OPEN_TO_SITES):
+            return True
+        given = [value for name, value in scope["headers"] if name == HEADER.encode()]
+        return len(given) == 1 and hmac.compare_digest(given[0], self.secret)
+
+
+class Link:
+    """The SuperLink of one run."""
+
+    def __init__(self, folder: Path, host: str, port: int, work: Path) -> None:
+        """`folder` has the server's keys; `work` gets the log and what Flower writes."""
+        self.folder, self.port, self.log = folder, port, work / "link.log"
+        self.secret = secrets.token_hex(32)
+        connect = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
+        self.address = f"[{connect}]:{port}" if ":" in connect else f"{connect}:{port}"
+        self.trust = keys.trusting(folder / keys.AUTHORITY, any_name=True)  # it is this machine, whatever its name
+        self._host = host
+        self._options = {"host": host, "port": port, "folder": str(folder.resolve()), "secret": self.secret}
+        self._work = work
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        """Start the process; it is not waited for."""
+        check_free(self._host, self.port)
+        environment = os.environ | QUIET | {"FLWR_LOG_LEVEL": "INFO", "FLWR_HOME": str((self._work / "home").resolve())}
+        environment |= {"OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "sordino.flower.link"]
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                text=True,
+                start_new_session=True,
+            )
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(self._options) + "\n")
+        self._process.stdin.flush()
+
+    def wait(self) -> None:
+        """Wait until it answers."""
+        until = time.monotonic() + START_SECONDS
+        with httpx.Client(verify=self.trust, timeout=5.0) as client:
+            while time.monotonic() < until:
+                self.check()
+                with contextlib.suppress(httpx.TransportError):
+                    if client.get(f"https://{self.address}/health").status_code == httpx.codes.OK:
+                        return
+                time.sleep(0.1)
+        raise LinkError(f"The SuperLink did not answer within {START_SECONDS:.0f} s; its log is {self.log}.")
+
+    def check(self) -> None:
+        """Refuse to go on where the process has ended."""
+        if self._process is None or self._process.poll() is not None:
+            raise LinkError(f"The SuperLink has ended; why is in {self.log}.")
+
+    def stop(self) -> None:
+        """End the process and wait for it."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        with contextlib.suppress(OSError):
+            process.stdin.close()  # it ends when nobody holds its input any more
+        process.terminate()
+        try:
+            process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def forget(self) -> None:
+        """In a forked process: let go of what would keep the SuperLink alive."""
+        if self._process is not None and self._process.stdin is not None:
+            os.close(self._process.stdin.fileno())
+            self._process = None
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[Link]:
+        """Running, from here on to the end of the block."""
+        try:
+            self.start()
+            self.wait()
+            yield self
+        finally:
+            self.stop()
+
+
+def check_free(host: str, port: int) -> None:
+    """Refuse an address at which something else listens, or that is none of this machine."""
+    try:
+        family = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        with socket.socket(family[0], socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(family[4])
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise UserError(f"{host}:{port} cannot be listened at: {why}; give another with --address.") from error
+
+
+def free_port() -> int:
+    """A port of this machine at which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def main() -> None:
+    """The SuperLink's process: options come as a line of JSON, and the end of input is the end."""
+    options = json.loads(sys.stdin.readline())
+
+    def follow() -> None:
+        sys.stdin.read()
+        os._exit(0)
+
+    threading.Thread(target=follow, daemon=True).start()
+    from flwr.superlink import extensions
+    from flwr.superlink.cli import flower_superlink
+    from flwr.superlink.servicer.fleet import fleet_handlers
+    from starlette.middleware import Middleware
+
+    extensions.get_middleware = lambda: (Middleware(Guard, secret=options["secret"]),)
+    fleet_handlers.push_messages = own_replies_only(fleet_handlers.push_messages)
+    folder = Path(options["folder"])
+    sys.argv = [
+        "flower-superlink",
+        *("--isolation", "process"),
+        "--enable-supernode-auth",
+        *("--host", options["host"], "--port", str(options["port"])),
+        *("--ssl-certfile", str(folder / keys.CERTIFICATE)),
+        *("--ssl-keyfile", str(folder / keys.CERTIFICATE_KEY)),
+        *("--ssl-ca-certfile", str(folder / keys.AUTHORITY)),
+    ]
+    flower_superlink()
+
+
+def own_replies_only(push_messages: Callable[..., Any]) -> Callable[..., Any]:
+    """Flower's handler of replies, for those that a node gives in its own name."""
+
+    def pushed(request: Any, state: Any) -> Any:
+        if any(message.metadata.src_node_id != request.node.node_id for message in request.messages_list):
+            raise ValueError("A node replies in another's name.")
+        return push_messages(request=request, state=state)
+
+    return pushed
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""Bytes as Flower's messages, and how either end of the SuperLink hands them in and takes them out.
+
+Flower keeps a message in pieces ("objects") that are named by their hashes, and carries each by itself: bytes in a
+record are three of them, an array would be five.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import httpx
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app.message import remove_content_from_message
+from flwr.common.serde import message_to_proto
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, PullObjectRequest, PushObjectRequest
+from flwr.proto.node_pb2 import Node
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_tree,
+    iterate_object_tree,
+    no_object_id_recompute,
+)
+from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
+from flwr.supercore.protobuf.client import ProtobufCall, ProtobufClient, ProtobufRequestContext
+
+from sordino.errors import UserError
+
+RECORD, ENTRY = "sordino", "bytes"
+KIND = "query"
+"""The type of our messages, of those that Flower knows."""
+PASSING = {408, 425, 429, 500, 502, 503, 504}
+"""Answers of a web server after which the same request may succeed."""
+OBJECT_SECONDS = 120.0
+"""How long the pieces of a message are waited for: their sender may still be sending."""
+
+
+class MissingObjectError(UserError):
+    """A piece of a message is not there: its sender died while sending, or the message has run out."""
+
+
+class Headed:
+    """Adds headers to each request of a client."""
+
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        self.headers = headers
+
+    def intercept(self, context: ProtobufRequestContext, call_next: ProtobufCall) -> httpx.Response:
+        """Send a request with the headers."""
+        context.request.headers.update(self.headers)
+        return call_next(context)
+
+
+def enclosed(content: bytes) -> RecordDict:
+    """Bytes as a message's content."""
+    return RecordDict({RECORD: ConfigRecord({ENTRY: content})})
+
+
+def opened(message: Message) -> bytes | None:
+    """The bytes in a message; None where it carries something else."""
+    if not message.has_content():
+        return None
+    record = message.content.config_records.get(RECORD)
+    content = None if record is None else record.get(ENTRY)
+    return content if isinstance(content, bytes) else None
+
+
+def patiently(call: Callable[[], Any], seconds: float) -> Any:
+    """What a request gives; while the network or the server fails in passing, it is made again."""
+    until, pause = time.monotonic() + seconds, 0.1
+    while True:
+        try:
+            return call()
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code not in PASSING or time.monotonic() > until:
+                raise
+        except httpx.TransportError as error:
+            if is_untrusted(error) or time.monotonic() > until:
+                raise
+        time.sleep(pause)
+        pause = min(2 * pause, 5.0)
+
+
+def is_untrusted(error: httpx.TransportError) -> bool:
+    """Whether a connection failed because of certificates: that does not pass."""
+    return "CERTIFICATE_VERIFY_FAILED" in str(error)
+
+
+def handed_in(client: ProtobufClient, node: Node, message: Message, request: Callable[[Any, ObjectTree], Any]) -> str:
+    """Hand a message in at the SuperLink; its name there, or "" where it was not accepted.
+
+    `client` speaks for `node`; `request` makes the request of a message without its content and the tree of its pieces.
+    """
+    message.metadata.__dict__["_message_id"] = message.object_id
+    name: str = message.metadata.message_id
+    with no_object_id_recompute():
+        tree, pieces = get_object_tree(message), get_all_nested_objects(message)
+        answer = client.PushMessages(request(message_to_proto(remove_content_from_message(message)), tree))
+        for identity in answer.objects_to_push:
+            stored = client.PushObject(
+                PushObjectRequest(
+                    node=node,
+                    run_id=message.metadata.run_id,
+                    object_id=identity,
+                    object_content=pieces[identity].deflate(),
+                    session_id=answer.session_id,
+                )
+            ).stored
+            if not stored:
+                raise MissingObjectError("The server did not take a piece of a message.")
+    accepted = getattr(answer, "message_ids", [name])  # the Fleet API does not repeat it
+    return name if name in accepted else ""
+
+
+def taken_out(client: ProtobufClient, node: Node, run: int, tree: ObjectTree) -> Message:
+    """Take a message with all of its pieces out of the SuperLink, where it is then deleted."""
+    pieces = {}
+    for identity in dict.fromkeys(branch.object_id for branch in iterate_object_tree(tree)):
+        pieces[identity] = _piece(client, PullObjectRequest(node=node, run_id=run, object_id=identity))
+    client.ConfirmMessageReceived(
+        ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=tree.object_id)
+    )
+    message = inflate_object_from_contents(tree.object_id, pieces)
+    if not isinstance(message, Message):
+        raise MissingObjectError("What came from the server is no message.")
+    message.metadata.__dict__["_message_id"] = tree.object_id
+    return message
+
+
+def _piece(client: ProtobufClient, request: PullObjectRequest) -> bytes:
+    until, pause = time.monotonic() + OBJECT_SECONDS, 0.05
+    while True:
+        answer = client.PullObject(request)
+        if answer.object_available:
+            content: bytes = answer.object_content
+            return content
+        if not answer.object_found or time.monotonic() > until:
+            raise MissingObjectError("A piece of a message is missing at the server.")
+        time.sleep(pause)
+        pause = min(2 * pause, 1.0)

@@ -1,0 +1,40 @@
+"""What a site's owner sees of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from sordino.report.tables import epsilon_text, percent
+
+
+def site_report(status: Mapping[str, Any]) -> RenderableType:
+    """A site's spending, runs and models."""
+    head = Text(f"{status['name']}  {status['fingerprint']}", style="bold")
+    spent = Table("observer", "epsilon spent", box=None, padding=(0, 2, 0, 0))
+    spent.columns[1].justify = "right"
+    for view, epsilon in status["spent"].items():
+        spent.add_row(view, epsilon_text(epsilon))
+    limit = epsilon_text(status["max_epsilon"])
+    bound = f"at most {limit} over all runs, at delta = {status['max_delta']:.3g}; protects one {status['unit']}"
+    parts: list[RenderableType] = [head, "", spent, Text(bound)]
+    if status["spoiled"]:
+        parts.append(Text(f"This site takes part no more: {status['spoiled']}", style="red"))
+    parts += ["", _runs(status["runs"]) if status["runs"] else Text("It has not taken part in a run yet.")]
+    parts += [Text(f"Model: {run['model']}", style="dim") for run in status["runs"] if run["model"] is not None]
+    ledger = status["ledger"]
+    parts.append(Text(f"Ledger: {ledger['rows']} rows, head {ledger['head'][:16]}", style="dim"))
+    parts.append(Text("Accuracies are those of this site's own test records; they stay here.", style="dim"))
+    return Group(*parts)
+
+
+def _runs(runs: list[Mapping[str, Any]]) -> Table:
+    table = Table("run", "method", "state", "rounds", "personal", "start", "global")
+    for run in runs:
+        figures = [percent(run[name]) for name in ("personal", "start", "global")]
+        table.add_row(run["run"], run["method"], run["state"], str(run["rounds"]), *figures)
+    return table

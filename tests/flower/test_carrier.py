@@ -1,0 +1,228 @@
+"""Bytes over a real SuperLink on this machine, with TLS and node keys; sites that answer without learning anything."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+from flwr.cli.build import build_fab_from_files
+from flwr.proto.control_pb2 import ListRunsRequest, RegisterNodeRequest, StartRunRequest, StopRunRequest
+from flwr.proto.fab_pb2 import Fab
+from flwr.supercore.control.control_http_client import ControlHttpClient
+
+from sordino.deploy.carrier import Failure
+from sordino.errors import UserError
+from sordino.flower import carrier as carriers
+from sordino.flower import keys, serving
+from sordino.flower.carrier import FlowerCarrier
+from sordino.flower.link import HEADER, Link, free_port
+from sordino.flower.messages import Headed
+from sordino.flower.node import RefusedError, Server, take_part
+
+FOREIGN = b"""[project]
+name = "foreign"
+version = "1.0.0"
+license = "Apache-2.0"
+dependencies = []
+[tool.flwr.app]
+publisher = "somebody"
+[tool.flwr.app.components]
+serverapp = "foreign:app"
+clientapp = "foreign:app"
+"""
+
+
+@dataclass
+class Echo:
+    """A site in a thread of this process."""
+
+    folder: Path
+    server: Server
+    answer: Callable[[bytes], bytes] = bytes
+    said: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.leaving = threading.Event()
+        self.thread = threading.Thread(target=self._run)
+        self.thread.start()
+
+    def _run(self) -> None:
+        try:
+            take_part(self.answer, self.server, self.folder, self.said.append, self.leaving.is_set, slowest=0.1)
+        except UserError as error:
+            self.said.append(str(error))
+
+    def leave(self) -> None:
+        self.leaving.set()
+        self.thread.join()
+
+
+@dataclass
+class Post:
+    """A SuperLink with a server, and folders of sites that it knows."""
+
+    carrier: FlowerCarrier
+    link: Link
+    server: Server
+    folders: list[Path]
+
+
+@pytest.fixture(scope="module")
+def post(tmp_path_factory) -> Iterator[Post]:
+    place = tmp_path_factory.mktemp("post")
+    folder = place / "server"
+    serving.init(folder, ["localhost"])
+    folders = [place / f"site{number}" for number in range(3)]
+    for one in folders:
+        one.mkdir()
+    node_keys = [keys.make_node_key(one) for one in folders]
+    with Link(folder, "127.0.0.1", free_port(), folder).running() as link:
+        carrier = FlowerCarrier(link, node_keys)
+        try:
+            yield Post(carrier, link, Server(link.address, folder / keys.AUTHORITY), folders)
+        finally:
+            carrier.close()
+
+
+@pytest.fixture
+def sites(post) -> Iterator[list[Echo]]:
+    found = [Echo(folder, post.server, named(folder.name)) for folder in post.folders]
+    wait_for_all(post)
+    yield found
+    for one in found:
+        one.leave()
+
+
+def named(name: str) -> Callable[[bytes], bytes]:
+    return lambda content: name.encode() + content
+
+
+def wait_for_all(post: Post) -> None:
+    until = time.monotonic() + 60
+    while len(post.carrier.nodes()) < 3 and time.monotonic() < until:
+        time.sleep(0.05)
+
+
+def test_bytes_arrive_as_they_were(post, sites):
+    nodes = post.carrier.nodes()
+    contents = {node: os.urandom(size) for node, size in zip(nodes, (0, 1, 3_000_000), strict=True)}
+    found = dict(post.carrier.trip(contents, 60))
+    assert {found[node][5:] for node in nodes} == set(contents.values())
+    assert all(found[node][5:] == contents[node] for node in nodes)
+    assert {found[node][:5] for node in nodes} == {b"site0", b"site1", b"site2"}
+
+
+def test_the_same_bytes_can_be_sent_again(post, sites):
+    node = post.carrier.nodes()[0]
+    assert len({dict(post.carrier.trip({node: b"again"}, 30))[node] for _ in range(3)}) == 1
+
+
+def test_who_does_not_answer_in_time_has_failed(post, sites):
+    enough = threading.Event()
+    sites[0].leave()
+    sites[0] = Echo(post.folders[0], post.server, lambda content: b"late" if enough.wait(30) else b"")
+    wait_for_all(post)
+    found = dict(post.carrier.trip(dict.fromkeys(post.carrier.nodes(), b"x"), 3))
+    enough.set()
+    assert len(found) == 3
+    failures = [one for one in found.values() if isinstance(one, Failure)]
+    assert Failure("it did not answer in time") in failures
+
+
+def test_a_site_that_comes_back_is_asked_again(post, sites, monkeypatch):
+    before = set(post.carrier.nodes())
+    sites[1].leave()
+    (gone,) = before - set(post.carrier.nodes())
+    found: dict[int, bytes | Failure] = {}
+
+    def asking() -> None:
+        found.update(post.carrier.trip({gone: b"where"}, 40))
+
+    thread = threading.Thread(target=asking)
+    thread.start()
+    time.sleep(1.5)
+    sites[1] = Echo(post.folders[1], post.server, lambda content: b"back " + content)
+    thread.join()
+    assert found == {gone: b"back where"}
+
+
+def test_a_site_that_stays_away_is_given_up(post, sites, monkeypatch):
+    monkeypatch.setattr(carriers, "GONE_SECONDS", 1.0)
+    before = set(post.carrier.nodes())
+    sites[2].leave()
+    (gone,) = before - set(post.carrier.nodes())
+    begun = time.monotonic()
+    found = dict(post.carrier.trip({gone: b"where"}, 60))
+    assert isinstance(found[gone], Failure)
+    assert time.monotonic() - begun < 20
+
+
+def test_a_site_unknown_to_the_server_is_refused_with_a_sentence(post, tmp_path, monkeypatch):
+    monkeypatch.setattr("sordino.flower.node.REFUSED_SECONDS", 1.0)
+    keys.make_node_key(tmp_path)
+    with pytest.raises(RefusedError, match="serve add"):
+        take_part(bytes, post.server, tmp_path, lambda sentence: None)
+
+
+def test_another_authority_is_refused_with_a_sentence(post, tmp_path):
+    serving.init(tmp_path / "other", ["localhost"])
+    keys.make_node_key(tmp_path)
+    with pytest.raises(RefusedError, match=r"not vouched for.*ca\.pem"):
+        take_part(bytes, Server(post.server.address, tmp_path / "other" / keys.AUTHORITY), tmp_path, print)
+
+
+def control(post: Post, *interceptors: Headed) -> ControlHttpClient:
+    return ControlHttpClient(f"https://{post.link.address}", interceptors=interceptors, verify=post.link.trust)
+
+
+def test_strangers_reach_nothing_but_the_fleet(post):
+    app, _ = build_fab_from_files({"pyproject.toml": FOREIGN})
+    for headers in ({}, {HEADER: "0" * 64}):
+        client = control(post, Headed(headers))
+        for call, request in (
+            (client.StartRun, StartRunRequest(fab=Fab(content=app))),
+            (client.StopRun, StopRunRequest(run_id=1)),
+            (client.ListRuns, ListRunsRequest()),
+            (client.RegisterNode, RegisterNodeRequest(public_key=b"x")),
+        ):
+            with pytest.raises(httpx.HTTPStatusError, match="403"):
+                call(request)
+    with httpx.Client(verify=post.link.trust) as plain:
+        for path in ("/docs", "/openapi.json", "/v1/runtime/acquire-task", "/v1/responses", "/v1/fleet", "//v1/fleet/"):
+            assert plain.post(f"https://{post.link.address}{path}").status_code == 403
+        assert plain.get(f"https://{post.link.address}/health").status_code == 200
+
+
+def test_an_app_of_somebody_else_runs_nowhere(post, sites):
+    """Even one that bears the operator's secret: no process takes it on, and sites do not look into it."""
+    app, _ = build_fab_from_files({"pyproject.toml": FOREIGN})
+    client = control(post, Headed({HEADER: post.link.secret}))
+    run = client.StartRun(StartRunRequest(fab=Fab(content=app))).run_id
+    assert run
+    time.sleep(1.0)
+    (found,) = client.ListRuns(ListRunsRequest(run_id=run)).run_dict.values()
+    assert found.status.status == "pending"
+    assert dict(post.carrier.trip({post.carrier.nodes()[0]: b"x"}, 30))
+
+
+def test_a_port_that_is_taken_is_told_in_a_sentence(post):
+    again = Link(post.link.folder, "127.0.0.1", post.link.port, post.link.folder)
+    with pytest.raises(UserError, match="cannot be listened at"):
+        again.start()
+
+
+def test_a_superlink_that_died_is_told_in_a_sentence(tmp_path):
+    serving.init(tmp_path, ["localhost"])
+    link = Link(tmp_path, "127.0.0.1", free_port(), tmp_path)
+    link.start()
+    assert link._process is not None
+    link._process.kill()
+    with pytest.raises(UserError, match=r"The SuperLink has ended; why is in .*link\.log"):
+        link.wait()
+    link.stop()

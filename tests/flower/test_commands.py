@@ -1,0 +1,152 @@
+"""The commands of a deployment as their users meet them, mistakes first; nothing is started here."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+from sordino import cli
+from sordino.flower import keys
+
+EXPERIMENT = 'method = "{method}"\ndata = "digits"\nmodel = "logistic"\nrounds = 2\nepsilon = 8\ndelta = 1e-5\n'
+DECLARED = 'clients = 3\nshape = [1, 8, 8]\nlabels = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"]\n'
+
+
+@pytest.fixture
+def sordino(tmp_path, monkeypatch, capsys):
+    """Run a command in an empty folder: its exit code, what it printed, what it complained of."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr("sys.argv", ["sordino", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        told = capsys.readouterr()
+        return int(ended.value.code or 0), told.out, told.err
+
+    return run
+
+
+def refusal(result: tuple[int, str, str]) -> str:
+    """The one sentence of a command that was refused."""
+    code, out, complaint = result
+    assert code == 2, complaint
+    lines = complaint.strip().splitlines()
+    assert lines[-1].startswith("Error: ")
+    assert "Traceback" not in complaint
+    assert out == ""
+    return lines[-1]
+
+
+def table(folder: Path, name: str) -> Path:
+    rows = [f"{i % 7},{i % 3},{'yes' if i % 2 else 'no'}" for i in range(40)]
+    path = folder / name
+    path.write_text("a,b,outcome\n" + "\n".join(rows) + "\n")
+    return path
+
+
+def test_a_missing_extra_is_told_before_anything_is_done(sordino, monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "flwr" else found(name))
+    for command in (
+        ("deploy", "none.toml", "--local", "3"),
+        ("serve", "none.toml"),
+        ("serve", "init", "--host", "localhost"),
+        ("site", "init", "--name", "a", "--data", "none.csv"),
+        ("join", "none", "--server", "localhost:1", "--ca", "none.pem"),
+    ):
+        assert 'pip install "sordino[deploy]"' in refusal(sordino(*command))
+    assert not list(Path().iterdir())
+
+
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [
+        ("fedavg", ""),
+        ("adadp-cfl", 'variant = "paper"\n'),
+        ("fedglp-adp", 'variant = "paper"\n'),
+        ("rpdp-fl", ""),
+        ("dp-fedavg", 'privacy = "none"\n'),
+        ("dp-fedavg", 'personal = "blend"\n'),
+    ],
+)
+def test_what_cannot_be_deployed_is_refused_with_a_sentence(sordino, method, more):
+    text = EXPERIMENT.format(method=method)
+    if "none" in more:
+        text = text.replace("epsilon = 8\ndelta = 1e-5\n", "")
+    Path("e.toml").write_text(text + more)
+    assert refusal(sordino("deploy", "e.toml", "--local", "3", "--json"))
+    assert not list(Path(".sordino/trials").iterdir())
+    Path("e.toml").write_text(text + more + DECLARED)
+    assert refusal(sordino("serve", "e.toml"))
+
+
+def test_facts_that_are_not_declared_are_asked_for(sordino):
+    Path("e.toml").write_text(EXPERIMENT.format(method="dp-fedavg"))
+    assert "clients" in refusal(sordino("serve", "e.toml"))
+    Path("e.toml").write_text(EXPERIMENT.format(method="dp-fedavg") + "clients = 3\n")
+    assert "shape" in refusal(sordino("serve", "e.toml"))
+
+
+def test_an_experiment_and_sites_are_needed(sordino):
+    assert "--local 5" in refusal(sordino("deploy"))
+    assert "--local 5" in refusal(sordino("deploy", "e.toml"))
+    assert "no experiment file" in refusal(sordino("deploy", "e.toml", "--local", "3"))
+    assert "--resume RUN" in refusal(sordino("serve", "--address", "127.0.0.1:9000"))
+    Path("e.toml").write_text(EXPERIMENT.format(method="dp-fedavg") + DECLARED)
+    assert "serve add" in refusal(sordino("serve", "e.toml"))
+    assert "HOST:PORT" in refusal(sordino("serve", "e.toml", "--address", "nowhere"))
+
+
+def test_a_server_and_its_sites_are_made(sordino, tmp_path):
+    assert "server/ca.pem" in sordino("serve", "init", "--host", "fl.example.org")[1]
+    assert "not replaced" in refusal(sordino("serve", "init", "--host", "fl.example.org"))
+    for name in ("north", "south"):
+        made = ("site", "init", "--name", name, "--data", str(table(tmp_path, f"{name}.csv")), "--label", "outcome")
+        code, out, _ = sordino(*made)
+        assert code == 0
+        assert f"{name}.pub" in out
+        assert (Path(name) / keys.NODE_KEY).exists()
+        assert "already" in refusal(sordino(*made))
+    code, out, _ = sordino("serve", "add", "north/north.pub", "south/south.pub", "--json")
+    assert [row["name"] for row in json.loads(out)["sites"]] == ["north", "south"]
+    code, out, _ = sordino("serve", "roster")
+    assert out.count("[[site]]") == 2
+    Path("north/roster.toml").write_text(out)
+    rules = Path("north/site.toml")
+    rules.write_text(rules.read_text().replace("# roster =", 'roster = "roster.toml"'))
+    code, out, _ = sordino("site", "status", "north", "--json")
+    found = json.loads(out)
+    assert (found["name"], found["runs"], found["promised"]) == ("north", [], "outsider")
+    code, out, _ = sordino("site", "status", "south")
+    assert "not taken part" in out
+    assert found["fingerprint"] not in out
+
+
+def test_mistakes_of_a_site_are_told_in_a_sentence(sordino, tmp_path):
+    sordino("serve", "init", "--host", "localhost")
+    ca = ("--ca", "server/ca.pem")
+    server = ("--server", "localhost:8000")
+    assert "site init" in refusal(sordino("join", "nowhere", *server, *ca))
+    assert "site init" in refusal(sordino("join", "server", *server, *ca))
+    assert "site init" in refusal(sordino("site", "status", "nowhere"))
+    assert "no records at" in refusal(sordino("site", "init", "--name", "a", "--data", "none.csv"))
+    assert "letters" in refusal(sordino("site", "init", "--name", "../a", "--data", "none.csv"))
+    data = str(table(tmp_path, "a.csv"))
+    assert refusal(sordino("site", "init", "--name", "a", "--data", data, "--label", "outcome", "--max-epsilon", "-1"))
+    assert not Path("a").exists()
+    sordino("site", "init", "--name", "a", "--data", data, "--label", "outcome")
+    assert "ca.pem" in refusal(sordino("join", "a", *server, "--ca", "none.pem"))
+    assert "no certificate in PEM" in refusal(sordino("join", "a", *server, "--ca", "a/a.pub"))
+    assert "HOST:PORT" in refusal(sordino("join", "a", "--server", "localhost", *ca))
+    (Path("a") / "site.toml").write_text("max_epsilon = true\n")
+    assert "site.toml" in refusal(sordino("join", "a", *server, *ca))
+
+
+def test_help_names_the_commands_of_a_group(sordino):
+    for group, words in (("serve", ("init", "add", "roster", "EXPERIMENT")), ("site", ("init", "status"))):
+        _, out, _ = sordino(group, "--help")
+        assert all(word in out for word in words)

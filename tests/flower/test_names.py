@@ -1,0 +1,107 @@
+"""What we use of Flower beyond its published interface: pinned, so that another version is noticed here."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+import sordino
+
+ROOT = Path(sordino.__file__).parent
+PARAMETERS = {
+    "flwr.superlink.extensions:get_middleware": (),
+    "flwr.superlink.servicer.fleet.fleet_handlers:push_messages": ("request", "state"),
+    "flwr.superlink.cli:flower_superlink": (),
+    "flwr.cli.build:build_fab_from_files": ("files",),
+    "flwr.common.serde:message_to_proto": ("message",),
+    "flwr.common.serde:message_from_proto": ("message_proto",),
+    "flwr.app.message:remove_content_from_message": ("message",),
+    "flwr.supercore.inflatable.inflatable_object:get_all_nested_objects": ("obj",),
+    "flwr.supercore.inflatable.inflatable_object:get_object_tree": ("obj",),
+    "flwr.supercore.inflatable.inflatable_object:iterate_object_tree": ("tree",),
+    "flwr.supernode.node_auth_http_interceptor:NodeAuthHttpInterceptor": ("private_key", "public_key"),
+    "flwr.supercore.interceptors:RuntimeTokenHttpInterceptor": ("token",),
+    "flwr.supercore.interceptors:RuntimeVersionHttpInterceptor": ("component_name",),
+}
+METHODS = {
+    "flwr.supernode.fleet_http_client:FleetHttpClient": (
+        *("ActivateNode", "DeactivateNode", "SendNodeHeartbeat", "PullMessages", "PushMessages"),
+        *("PullObject", "PushObject", "ConfirmMessageReceived"),
+    ),
+    "flwr.supercore.runtime:RuntimeHttpClient": (
+        *("AcquireTask", "PullTaskInput", "PushTaskOutput", "SendTaskHeartbeat", "GetNodes"),
+        *("PullMessages", "PushMessages", "PullObject", "PushObject", "ConfirmMessageReceived"),
+    ),
+    "flwr.supercore.control.control_http_client:ControlHttpClient": ("RegisterNode", "StartRun"),
+}
+FIELDS = {
+    "flwr.proto.fleet_pb2:PushMessagesRequest": {
+        *("node", "messages_list", "message_object_trees", "clientapp_runtime_list"),
+    },
+    "flwr.proto.fleet_pb2:ActivateNodeRequest": {"public_key", "heartbeat_interval"},
+    "flwr.proto.runtime_pb2:PullAppMessagesResponse": {"messages_list", "message_object_trees"},
+    "flwr.proto.runtime_pb2:PushAppMessagesResponse": {"message_ids", "objects_to_push", "session_id"},
+    "flwr.proto.runtime_pb2:AcquireTaskResponse": {"task", "token"},
+    "flwr.proto.message_pb2:PullObjectResponse": {"object_found", "object_available", "object_content"},
+    "flwr.proto.message_pb2:PushObjectRequest": {"node", "run_id", "object_id", "object_content", "session_id"},
+}
+
+
+def named(text: str) -> object:
+    module, _, name = text.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def test_version_is_the_one_that_the_names_are_of():
+    assert version("flwr").startswith("1.41.")
+
+
+@pytest.mark.parametrize("text", PARAMETERS)
+def test_functions_take_what_we_give(text):
+    found = tuple(name for name in inspect.signature(named(text)).parameters)
+    assert found[: len(PARAMETERS[text])] == PARAMETERS[text]
+
+
+@pytest.mark.parametrize("text", METHODS)
+def test_clients_have_the_calls_we_make(text):
+    for name in METHODS[text]:
+        assert tuple(inspect.signature(getattr(named(text), name)).parameters) == ("self", "request")
+
+
+@pytest.mark.parametrize("text", FIELDS)
+def test_messages_have_the_fields_we_fill_and_read(text):
+    assert FIELDS[text] <= set(named(text).DESCRIPTOR.fields_by_name)
+
+
+def test_superlink_takes_the_options_we_give():
+    parser = named("flwr.superlink.cli.flower_superlink:_parse_args_run_superlink")()
+    known = {option for action in parser._actions for option in action.option_strings}
+    assert {"--isolation", "--enable-supernode-auth", "--host", "--port"} <= known
+    assert {"--ssl-certfile", "--ssl-keyfile", "--ssl-ca-certfile"} <= known
+
+
+def test_superlink_asks_for_middleware_where_we_put_the_guard():
+    source = inspect.getsource(importlib.import_module("flwr.superlink.main"))
+    assert "*extensions.get_middleware()," in source
+    assert source.index("*extensions.get_middleware(),") < source.index("Middleware(ControlAuthentication")
+
+
+def test_superlink_starts_no_process_of_its_own_in_the_mode_we_use():
+    lifespan = named("flwr.superlink.cli.flower_superlink:SuperLinkLifespan")
+    source = inspect.getsource(lifespan._start_superexec_if_needed)
+    assert "if config.isolation != ISOLATION_MODE_SUBPROCESS:\n            return" in source
+
+
+def test_nothing_else_imports_flower():
+    for path in ROOT.rglob("*.py"):
+        if path.is_relative_to(ROOT / "flower"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            assert not any(name.split(".")[0] == "flwr" for name in names), path

@@ -1,0 +1,68 @@
+"""A server's folder: keys once, sites by their public lines, addresses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sordino.deploy.roster import read_roster
+
+from sordino.errors import UserError
+from sordino.flower import keys, serving
+from sordino.flower.serving import PublicSite
+
+
+def public(folder: Path, name: str, identity: bytes) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.pub"
+    path.write_text(PublicSite(name, identity, keys.make_node_key(folder)).line() + "\n")
+    return path
+
+
+def test_sites_are_added_once_and_listed(tmp_path):
+    server = tmp_path / "server"
+    serving.init(server, ["localhost"])
+    first, second = public(tmp_path / "a", "a", bytes(32)), public(tmp_path / "b", "b", bytes([1] * 32))
+    serving.add(server, [first])
+    serving.add(server, [first, second])
+    assert [site.name for site in serving.sites(server)] == ["a", "b"]
+    assert [site.line() for site in serving.sites(server)] == [path.read_text().strip() for path in (first, second)]
+    (tmp_path / "roster.toml").write_text(serving.roster(server))
+    assert read_roster(tmp_path / "roster.toml") == [site.member for site in serving.sites(server)]
+
+
+def test_keys_are_not_replaced(tmp_path):
+    serving.init(tmp_path, ["localhost"])
+    with pytest.raises(UserError, match="not replaced"):
+        serving.init(tmp_path, ["localhost"])
+
+
+def test_mistakes_are_told_in_a_sentence(tmp_path):
+    server = tmp_path / "server"
+    with pytest.raises(UserError, match="serve init"):
+        serving.add(server, [])
+    serving.init(server, ["localhost"])
+    with pytest.raises(UserError, match="serve add"):
+        serving.roster(server)
+    with pytest.raises(UserError, match="no file"):
+        serving.add(server, [tmp_path / "none.pub"])
+    for content in ("", "hello", "sordino-site a 00", "sordino-site a zz 00", f"sordino-site ../a {'00' * 32} 00"):
+        (tmp_path / "bad.pub").write_text(content)
+        with pytest.raises(UserError):
+            serving.add(server, [tmp_path / "bad.pub"])
+    serving.add(server, [public(tmp_path / "a", "a", bytes(32))])
+    with pytest.raises(UserError, match="another site a"):
+        serving.add(server, [public(tmp_path / "again", "a", bytes([1] * 32))])
+    with pytest.raises(UserError, match="was added under that name"):
+        serving.add(server, [public(tmp_path / "b", "b", bytes(32))])
+    (server / serving.SITES).write_text("[[site]]\nname = 1\n")
+    with pytest.raises(UserError, match="cannot be read"):
+        serving.sites(server)
+
+
+def test_addresses():
+    assert serving.parsed_address("0.0.0.0:8000") == ("0.0.0.0", 8000)
+    assert serving.parsed_address("[::1]:80") == ("::1", 80)
+    for text in ("", "8000", "host:", ":8000", "host:port", "host:0", "host:65536", "::1:80"):
+        with pytest.raises(UserError, match="HOST:PORT"):
+            serving.parsed_address(text)
