@@ -79,7 +79,9 @@ def deploy(
         # Sites are forked before the progress starts its thread.
         with ready as found, watched(as_json) as watch, _resumed_by("deploy"):
             result = found.run(watch(None, found.rounds), tell)
-    show_result(result, folder, as_json)
+    show_result(
+        result, folder, as_json, "Accuracies are those that the trial's sites keep: on real machines they stay there."
+    )
 
 
 @serve_commands.command()
@@ -184,7 +186,7 @@ def serve(
                 assert chosen is not None
                 rows = [site.member for site in members]
                 result = coordinator.start(chosen, rows, carrier, runs, watch(None, chosen.rounds), tell, deadlines)
-    show_result(result, kept, as_json)
+    show_result(result, kept, as_json, "Accuracies stay at the sites: `sordino site status` shows an owner its own.")
 
 
 @site_commands.command(name="init")

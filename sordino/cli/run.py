@@ -227,7 +227,7 @@ def runs(store: StoreFolder = None, as_json: Json = False) -> None:
     Console(markup=False).print(table if found else "No runs yet: `sordino run` makes one.")
 
 
-def show_result(result: Mapping[str, Any], folder: Path, as_json: bool) -> None:
+def show_result(result: Mapping[str, Any], folder: Path, as_json: bool, measured: str | None = None) -> None:
     """A run's summary, and what all runs on the same people have come to."""
     from sordino.experiment.lifetime import over_runs, sentence
     from sordino.experiment.store import Store
@@ -240,10 +240,10 @@ def show_result(result: Mapping[str, Any], folder: Path, as_json: bool) -> None:
         return
     from rich.console import Console
 
-    from sordino.report.tables import run_report
+    from sordino.report.tables import SIMULATED, run_report
 
     console = Console(markup=False)
-    console.print(run_report(result, str(folder)), highlight=False)
+    console.print(run_report(result, str(folder), measured or SIMULATED), highlight=False)
     together = sentence(total, result["protect_from"])
     if together:
         console.print(together, highlight=False)

@@ -55,8 +55,11 @@ def views_table(epsilon: Mapping[str, float | None], accuracy: Mapping[str, floa
     return table
 
 
-def run_report(summary: Mapping[str, Any], store: str) -> RenderableType:
-    """The result of one run."""
+SIMULATED = "Accuracies are measured by the simulation on the clients' raw test records: no client would send them."
+
+
+def run_report(summary: Mapping[str, Any], store: str, measured: str = SIMULATED) -> RenderableType:
+    """The result of one run; `measured` says where its accuracies come from."""
     accuracy = summary["accuracy"]
     table = Table("accuracy (mean over clients)", "", box=None, padding=(0, 2, 0, 0))
     table.add_row("personal models, after training", percent(accuracy["personal"]))
@@ -82,12 +85,7 @@ def run_report(summary: Mapping[str, Any], store: str) -> RenderableType:
     ]
     parts += [Text(f"Not covered: {reason.rstrip('.')}.", style="red") for reason in summary["not_covered"]]
     parts += [Text(f"Note: {note}", style="yellow") for note in summary["notes"]]
-    parts.append(
-        Text(
-            "Accuracies are measured by the simulation on the clients' raw test records: no client would send them.",
-            style="dim",
-        )
-    )
+    parts.append(Text(measured, style="dim"))
     parts.append(Text(f"Models: {store}/runs/{summary['run']}/models.safetensors", style="dim"))
     return Group(*parts)
 

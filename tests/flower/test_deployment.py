@@ -20,8 +20,8 @@ import httpx
 import pytest
 import torch
 from safetensors.torch import load_file
-from sordino.deploy.trial import lay_out, simulated
 
+from sordino.deploy.trial import lay_out, simulated
 from sordino.experiment.checkpoint import MODELS
 from sordino.experiment.config import Experiment
 from sordino.experiment.run import start

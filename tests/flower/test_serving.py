@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sordino.deploy.roster import read_roster
 
+from sordino.deploy.roster import read_roster
 from sordino.errors import UserError
 from sordino.flower import keys, serving
 from sordino.flower.serving import PublicSite
