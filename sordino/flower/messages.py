@@ -23,10 +23,14 @@ from flwr.supercore.inflatable.inflatable_object import (
     no_object_id_recompute,
 )
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.supercore.protobuf.client import ProtobufCall, ProtobufClient, ProtobufRequestContext
+from flwr.supercore.protobuf.client import ProtobufCall, ProtobufRequestContext
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from sordino.errors import UserError
 
+Client = RuntimeHttpClient | FleetHttpClient
+"""Of the server's process, or of a site's."""
 RECORD, ENTRY = "sordino", "bytes"
 KIND = "query"
 """The type of our messages, of those that Flower knows."""
@@ -87,7 +91,7 @@ def is_untrusted(error: httpx.TransportError) -> bool:
     return "CERTIFICATE_VERIFY_FAILED" in str(error)
 
 
-def handed_in(client: ProtobufClient, node: Node, message: Message, request: Callable[[Any, ObjectTree], Any]) -> str:
+def handed_in(client: Client, node: Node, message: Message, request: Callable[[Any, ObjectTree], Any]) -> str:
     """Hand a message in at the SuperLink; its name there, or "" where it was not accepted.
 
     `client` speaks for `node`; `request` makes the request of a message without its content and the tree of its pieces.
@@ -113,7 +117,7 @@ def handed_in(client: ProtobufClient, node: Node, message: Message, request: Cal
     return name if name in accepted else ""
 
 
-def taken_out(client: ProtobufClient, node: Node, run: int, tree: ObjectTree) -> Message:
+def taken_out(client: Client, node: Node, run: int, tree: ObjectTree) -> Message:
     """Take a message with all of its pieces out of the SuperLink, where it is then deleted."""
     pieces = {}
     for identity in dict.fromkeys(branch.object_id for branch in iterate_object_tree(tree)):
@@ -128,7 +132,7 @@ def taken_out(client: ProtobufClient, node: Node, run: int, tree: ObjectTree) ->
     return message
 
 
-def _piece(client: ProtobufClient, request: PullObjectRequest) -> bytes:
+def _piece(client: Client, request: PullObjectRequest) -> bytes:
     until, pause = time.monotonic() + OBJECT_SECONDS, 0.05
     while True:
         answer = client.PullObject(request)
