@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sordino.deploy.roster import Member, fingerprint, written_roster
+from sordino.deploy.roster import Member, written_roster
 from sordino.errors import UserError, quoted, writing
 from sordino.flower import keys
 from sordino.flower.carrier import FlowerCarrier
@@ -123,9 +123,8 @@ def roster(folder: Path) -> str:
     found = [site.member for site in sites(folder)]
     if not found:
         raise UserError(f"No site has been added to {folder}: `sordino serve add NAME.pub` does.")
-    told = "".join(f"# {member.name}: {fingerprint(member.identity)}\n" for member in found)
-    head = "# Who takes part. Compare each fingerprint with its owner, over another way than this file came.\n"
-    return head + told + "\n" + written_roster(found)
+    head = "# Who takes part. Compare each fingerprint with its owner, over another way than this file came.\n\n"
+    return head + written_roster(found)
 
 
 def parsed_address(text: str) -> tuple[str, int]:
