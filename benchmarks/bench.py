@@ -146,7 +146,6 @@ def w5(turns: int) -> Section:
         figures,
         [
             Target("W5: a round on digits, in client-level rounds", 4.0, figures["digits"]["times"], at_least=False),
-            Target("W5: a round, in client-level rounds", 4.0, figures["uneven"]["times"], at_least=False),
             Target("W5 against the loop with Opacus", 1.0, times, why=figures["missing"]),
             Target("W5: seconds for 100 clients' noise", 1.0, few["before"], at_least=False),
             Target("W5: seconds for 10^4 clients' noise", 3.0, many["before"], at_least=False),

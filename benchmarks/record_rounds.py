@@ -34,7 +34,7 @@ from sordino.privacy import records
 from sordino.threads import single_threaded
 
 CLIENTS, BATCH, EPOCHS, CLASSES, FEATURES, RATE = 100, 16, 1, 10, 64, 0.05
-EPSILON, DELTA, TURNS = 4.0, 1e-5, 20
+DELTA, TURNS = 1e-5, 20
 
 
 def sizes(clients: int = CLIENTS) -> np.ndarray:
@@ -83,11 +83,12 @@ def in_rounds(turns: int, dealt: FederatedData | None, rounds: int, **keys: Any)
     return {"record": record, "client": client, "times": statistics.median(first / second for first, second in pairs)}
 
 
-def accounting(clients: int) -> dict[str, float]:
-    """Seconds that noise for every client's budget takes, and every client's epsilons once all is spent."""
+def accounting(clients: int, epsilon: float) -> dict[str, float]:
+    """Seconds that noise for every client's budget takes, and every client's epsilons once all is spent; of no other
+    `epsilon` is anything known."""
     before = time.process_time()
     counts = sizes(clients).tolist()
-    plan = records.plan_records(counts, np.full(clients, EPSILON), DELTA, batch=BATCH, epochs=EPOCHS, turns=TURNS)
+    plan = records.plan_records(counts, np.full(clients, epsilon), DELTA, batch=BATCH, epochs=EPOCHS, turns=TURNS)
     planned = time.process_time()
     for client in range(clients):
         rate, multiplier, steps = plan.charge(client)
@@ -133,7 +134,7 @@ def measured(turns: int) -> dict[str, Any]:
     os.environ["SORDINO_CACHE"] = ""  # nothing is known beforehand
     settings = {"epochs": EPOCHS, "batch": BATCH, "rate": RATE}
     with single_threaded():
-        few, many = accounting(CLIENTS), accounting(100 * CLIENTS)
+        few, many = accounting(CLIENTS, 4.0), accounting(100 * CLIENTS, 3.0)
         uneven = in_rounds(turns, data(), 5, set=settings)
         digits = {"data": "digits", "clients": CLIENTS, "partition": "iid"}
         even = in_rounds(turns, None, 10, **digits, set={"epochs": 5})
