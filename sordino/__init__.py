@@ -1,6 +1,7 @@
 """Sordino: personalized federated learning under adaptive differential privacy.
 
-`run`, `resume`, `compare` and `plan` do what the commands of the same names do; `make_report` what `report` does.
+`run`, `resume`, `compare`, `plan` and `audit` do what the commands of the same names do; `make_report` what
+`report` does.
 """
 
 from __future__ import annotations
@@ -8,9 +9,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sordino.api import compare, load_models, make_report, plan, resume, run
+    from sordino.api import audit, compare, load_models, make_report, plan, resume, run
 
-__all__ = ["compare", "load_models", "make_report", "plan", "resume", "run"]
+__all__ = ["audit", "compare", "load_models", "make_report", "plan", "resume", "run"]
 
 
 def __getattr__(name: str) -> Any:

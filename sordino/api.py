@@ -10,7 +10,7 @@ Keywords are the keys of an experiment file; `set` holds hyper-parameters: `set=
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,13 @@ from sordino.experiment.run import start
 from sordino.experiment.store import Store
 from sordino.experiment.summary import Summary
 from sordino.experiment.trained import Models, load_models
+from sordino.privacy.audit.whole import ALL_TIERS, TRIALS
+from sordino.privacy.audit.whole import audit as audit_claims
 from sordino.privacy.plan import Plan, plan
 from sordino.report.page.make import make_report
 from sordino.server import Watch
 
-__all__ = ["Comparison", "Models", "Plan", "compare", "load_models", "make_report", "plan", "resume", "run"]
+__all__ = ["Comparison", "Models", "Plan", "audit", "compare", "load_models", "make_report", "plan", "resume", "run"]
 
 
 def run(experiment: str | Path | None = None, *, watch: Watch | None = None, **keys: Any) -> Summary:
@@ -47,6 +49,17 @@ def compare(experiment: str | Path | None = None, *, methods: Sequence[str], see
     """Run several methods with several seeds at equal epsilon."""
     names = [contender(text)[0] for text in methods]
     return compare_methods(_experiment(experiment, keys, names), methods, seeds)
+
+
+def audit(
+    experiment: str | Path | None = None,
+    *,
+    trials: int = TRIALS,
+    tiers: Collection[int] = ALL_TIERS,
+    **keys: Any,
+) -> dict[str, Any]:
+    """Attack what a method claims; the document that `sordino audit --json` prints."""
+    return audit_claims(_experiment(experiment, keys), trials, tiers).asdict()
 
 
 def _experiment(file: str | Path | None, keys: dict[str, Any], methods: Sequence[str] = ()) -> Experiment:

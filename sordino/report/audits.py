@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from sordino.privacy.audit.findings import Report, ViewReport
@@ -20,22 +19,16 @@ def rounded_down(figure: float) -> str:
 def audit_report(report: Report) -> RenderableType:
     """The verdict for each observer, and why."""
     head = f"{report.method} ({report.variant}), protecting one {report.unit}, delta = {report.delta:.3g}"
-    table = Table("observer", "claimed", "attacked", "verdict", box=None, padding=(0, 2, 0, 0))
-    table.columns[1].justify = table.columns[2].justify = "right"
+    parts: list[RenderableType] = [Text(head, style="bold")]
     for name, view in report.views.items():
-        verdict = Text("REFUTED", style="bold red") if report.refutes(name) else Text("consistent")
-        table.add_row(name, f"<= {epsilon_text(view.claimed)}", f">= {rounded_down(view.bound)}", verdict)
-    parts: list[RenderableType] = [Text(head, style="bold"), "", table, ""]
-    parts += [Text(sentence) for sentence in _sentences(report)]
+        refuted = report.refutes(name)
+        parts.append(Text(_sentence(name, view, refuted), style="bold red" if refuted else ""))
     for finding in report.findings:
-        style = "red" if finding.refuted else "yellow"
-        parts.append(Text(f"Tier {finding.tier}, {finding.name}: {finding.sentence}", style=style))
+        parts.append(
+            Text(f"Tier {finding.tier}, {finding.name}: {finding.sentence}", style="red" if finding.refuted else "")
+        )
     parts.append(Text(f"{report.trials:,} trials, {report.seconds:.1f} s", style="dim"))
     return Group(*parts)
-
-
-def _sentences(report: Report) -> list[str]:
-    return [_sentence(name, view, report.refutes(name)) for name, view in report.views.items()]
 
 
 def _sentence(name: str, view: ViewReport, refuted: bool) -> str:

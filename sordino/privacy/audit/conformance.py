@@ -156,10 +156,11 @@ def _charges(runs: Sequence[Recorded]) -> Iterator[Finding]:
     """Everything on the wire has its row in the ledger, at the price that its noise asks for."""
     for run in runs:
         paid = {(row.question, row.release): row for row in run.ledger.rows if not row.exposed}
+        steps = run.method.steps()
         counted = {
             (row.question, client): int(count)
             for row in run.ledger.rows
-            if row.pool
+            if row.pool and steps[row.step][row.release].made_of_gradients
             for client, (_, _, count) in zip(row.clients().tolist(), row.histories(), strict=True)
         }
         for exchange in run.transcript.exchanges:

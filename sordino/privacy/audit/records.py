@@ -232,7 +232,11 @@ def lower_epsilon(recipe: Recipe, delta: float) -> float:
     total = None
     for rate, multiplier, count in (*gaussians, *([(1.0, 1 / plain, 1)] if plain > 0 else [])):
         one = pld.from_gaussian_mechanism(
-            multiplier, pessimistic_estimate=False, value_discretization_interval=grid, sampling_prob=rate
+            multiplier,
+            pessimistic_estimate=False,
+            value_discretization_interval=grid,
+            sampling_prob=rate,
+            use_connect_dots=False,  # which knows upper bounds only
         ).self_compose(count)
         total = one if total is None else total.compose(one)
     assert total is not None

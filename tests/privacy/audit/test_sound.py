@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ import pytest
 from helpers import ALL, command, refused
 
 from sordino.experiment.config import Experiment
+from sordino.experiment.prepare import prepare
 from sordino.methods import find
 from sordino.privacy.audit.findings import Report
 from sordino.privacy.audit.whole import audit
+from sordino.privacy.audit.whole import audited as attack
 
 SMALL: dict[str, Any] = {
     "clients": 6,
@@ -42,6 +45,42 @@ def test_every_sound_method_is_consistent_with_a_small_audit(name: str) -> None:
     for view in report.views.values():
         if np.isfinite(view.claimed) and view.claimed > 0:
             assert view.bound > 0.3 * view.claimed, "the attack is too weak to say anything"
+
+
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("dp-fedavg", {"participation": 0.5, "colluders": 1}),
+        ("dp-fedavg", {"protect_from": "server", "set": {"clipping": "quantile"}}),
+        ("fedglp-adp", {"model": "mlp", "minimum_cohort": 4}),
+        ("dp-fedavg-record", {"set": {"clipping": "quantile", "batch": 16}}),
+        ("adadp-cfl", {"epsilon": 20.0, "set": {"cluster_share": 0.3, "batch": 16, "clipping": "quantile"}}),
+        ("pac-dp", {"set": {"budgets": "1:0.5,4:0.5"}}),
+    ],
+)
+def test_other_choices_are_consistent_too(name: str, keys: dict[str, Any]) -> None:
+    report = audited(name, **keys)
+    assert not report.refuted, report.asdict()
+    assert report.views["server"].bound > 0
+
+
+@pytest.mark.parametrize("name", ["dp-fedavg", "dp-fedavg-record"])
+def test_whole_numbers_are_consistent_too(name: str) -> None:
+    """A deployment's mechanism, as if its noise were not drawn from a seed."""
+    prepared = prepare(Experiment.make(SMALL, {"method": name, "noise": "integers", "epsilon": 2.0}))
+    secret = replace(prepared, allowance=replace(prepared.allowance, known=""))
+    report = attack(secret, 4000, (0, 1))
+    assert not report.refuted, report.asdict()
+    assert 0.3 < report.views["outsider"].bound / report.views["outsider"].claimed < 1.2
+
+
+@pytest.mark.slow
+def test_a_hundred_audits_raise_no_alarm() -> None:
+    """Every sound method in turn, at three epsilons, each time with another seed."""
+    private = [name for name in SOUND if find(name)().is_private()]
+    for seed in range(100):
+        report = audited(private[seed % len(private)], trials=2000, seed=seed, epsilon=(1.0, 2.0, 8.0)[seed % 3])
+        assert not report.refuted, report.asdict()
 
 
 @pytest.mark.slow

@@ -1,0 +1,86 @@
+"""Tier 2 and tier 3: what one real run and the side channels tell of sound methods, and of broken ones."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+import sordino
+from sordino.experiment.config import Experiment
+from sordino.experiment.prepare import Prepared, prepare
+from sordino.privacy.audit import channels, one_run
+from sordino.privacy.audit.federation import record
+from sordino.privacy.noise import Seeded
+
+SMALL: dict[str, Any] = {
+    "method": "dp-fedavg",
+    "clients": 8,
+    "rounds": 4,
+    "epsilon": 8.0,
+    "delta": 1e-5,
+    "model": "logistic",
+    "records": 600,
+    "partition": "iid",
+    "set": {"epochs": 1, "batch": 80},
+}
+
+
+def prepared(**keys: Any) -> Prepared:
+    return prepare(Experiment.make(SMALL, keys))
+
+
+@pytest.mark.parametrize("name", ["dp-fedavg", "fedglp-adp", "dp-ifca", "fedper"])
+def test_canary_clients_in_one_run_are_consistent(name: str) -> None:
+    """The estimate comes near the claim, and its bound at 99.9 % stays below it."""
+    (attack,), findings = one_run.attacks(prepared(method=name))
+    assert 2.0 < attack.bound < 11.0
+    assert attack.surely < 8.0
+    assert "Steinke" in findings[0].sentence
+
+
+def test_canary_clients_in_one_run_find_half_of_the_noise() -> None:
+    original = Seeded.normals
+    with mock.patch.object(Seeded, "normals", lambda self, *given: 0.5 * original(self, *given)):
+        (attack,), findings = one_run.attacks(prepared())
+    assert attack.surely > 8.0
+    assert [finding.name for finding in findings] == ["canary clients in one run", "canary clients by the final model"]
+
+
+def test_canaries_are_there_by_secret_coins_and_orthogonal() -> None:
+    ready = prepared()
+    joined = one_run.Joined(record(ready).gate, {}, [], [10], 40, np.random.default_rng(0))
+    assert joined.coins.sum() == 20
+    directions = joined._directions("update", 650).double().numpy()
+    assert np.allclose(directions @ directions.T, np.eye(40), atol=1e-5)
+
+
+def test_canary_records_in_one_run_are_consistent_and_find_missing_noise() -> None:
+    keys = {"method": "dp-fedavg-record", "epsilon": 2.0, "clients": 4}
+    found, _ = one_run.attacks(prepared(**keys))
+    assert all(attack.surely < 2.0 for attack in found)
+    original = Seeded.normals
+    with mock.patch.object(Seeded, "normals", lambda self, *given: 0.02 * original(self, *given)):
+        broken, _ = one_run.attacks(prepared(**keys))
+    assert min(attack.bound for attack in broken) > max(0.3, *(attack.bound for attack in found))
+
+
+@pytest.mark.parametrize("name", ["dp-fedavg", "feddpa", "fedglp-adp"])
+def test_side_channels_of_sound_methods_tell_nothing(name: str) -> None:
+    recorded = record(prepared(method=name, rounds=2, epsilon=1.0))
+    found = channels.attacks(recorded, 600)
+    assert {attack.view for attack in found} == {"server"}, "nobody else sees single messages"
+    claimed = recorded.ledger.epsilon(1e-5)
+    assert all(attack.surely <= claimed[attack.view] for attack in found)
+
+
+def test_more_copies_reach_further() -> None:
+    assert channels.reach(400) < 2.6 < channels.reach(4000)
+
+
+def test_an_audit_from_python() -> None:
+    found = sordino.audit(trials=2000, tiers=(1,), **SMALL)
+    assert found["views"]["outsider"]["refuted"] is False
+    assert found["views"]["outsider"]["claimed"] == pytest.approx(8.0)
