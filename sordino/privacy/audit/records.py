@@ -23,7 +23,6 @@ import torch
 from torch import Tensor
 
 from sordino import models
-from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Bookkeeper
 from sordino.learning.records import Learner
 from sordino.privacy.accountant import epsilon_of
@@ -35,6 +34,7 @@ from sordino.privacy.gate import Gate
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.records import Recipe
 from sordino.privacy.release import Average, Matrix, Public, Release
+from sordino.privacy.stacked_gradients import Stack
 from sordino.privacy.views import VIEWS
 from sordino.transcript import Exchange
 
@@ -159,20 +159,18 @@ def _bases(recorded: Recorded, target: int, trials: int, number: int) -> dict[st
                 continue
             if release.made_of_gradients:
                 clip = _threshold(exchange, name, target)
-                found[name] = _gradient_base(gate, target, clip, trials)
+                found[name] = _gradient_base(gate, target, clip, trials, recorded.prepared.choice.engine == "stacked")
             elif isinstance(release, Average | Matrix):
                 found[name] = _once_base(gate, exchange, name, release, target, trials)
     return found
 
 
-def _gradient_base(gate: Gate, target: int, clip: Tensor, trials: int) -> Base:
-    """Noisy gradients of a client all of whose records are canaries, or are not there."""
+def _gradient_base(gate: Gate, target: int, clip: Tensor, trials: int, stacked: bool) -> Base:
+    """Noisy gradients of a client all of whose records are canaries, or are not there; taken as the run takes them."""
     plan = gate.allowance.of_records
     forced = replace(plan, sampling=np.ones_like(plan.sampling), steps=np.ones_like(plan.steps))
     gate = replace(gate, allowance=replace(gate.allowance, records=forced))
-    module = models.build("logistic", (CANARIES,), 2)
-    learner = Learner(module)
-    bookkeeper, flat = Bookkeeper(learner), torch.zeros_like(flatten(module))
+    learner = Learner(models.build("logistic", (CANARIES,), 2))
     weights = next(shape for shape in learner.layout.shapes if len(shape) == 2)
     assert weights == (2, CANARIES)
     multiplier, long = float(plan.multipliers[target]), max(LONG, LOUD * 2 * float(clip))
@@ -182,14 +180,30 @@ def _gradient_base(gate: Gate, target: int, clip: Tensor, trials: int) -> Base:
         there = torch.from_numpy(random.permutation(CANARIES) < CANARIES // 2)
         x = (long * torch.eye(CANARIES))[there]
         y = torch.zeros(len(x), dtype=torch.int64)
-        exit = gate.gradients(MANY + batch, target, clip)
-        data = PrivateRecords(x, y, torch.zeros(len(x), dtype=torch.bool), bookkeeper, exit)
-        total = data.gradient(flat).double() * data.expected_batch
+        take = _stacked_sum if stacked else _sum
+        total = take(gate, MANY + batch, target, clip, x, y, learner)
         columns = total[: 2 * CANARIES].reshape(2, CANARIES)
         score = ((columns[1] - columns[0]) / math.sqrt(2) / (multiplier * float(clip))).numpy()
         inside.append(score[there.numpy()])
         outside.append(score[~there.numpy()])
     return Base(multiplier, Scores.of(np.concatenate(inside), np.concatenate(outside)))
+
+
+def _sum(gate: Gate, question: int, target: int, clip: Tensor, x: Tensor, y: Tensor, learner: Learner) -> Tensor:
+    """The noisy sum of all gradients of a client's records, at a network of zeros."""
+    exit, nobody = gate.gradients(question, target, clip), torch.zeros(len(y), dtype=torch.bool)
+    data = PrivateRecords(x, y, nobody, Bookkeeper(learner), exit)
+    return data.gradient(torch.zeros(learner.layout.size)).double() * data.expected_batch
+
+
+def _stacked_sum(
+    gate: Gate, question: int, target: int, clip: Tensor, x: Tensor, y: Tensor, learner: Learner
+) -> Tensor:
+    """The same of a client that is stacked with another."""
+    exit = gate.stacked_gradients(question, [target, 0 if target else 1], torch.stack([clip.reshape(1)] * 2))
+    stack = Stack(torch.stack([x, x]), torch.stack([y, y]), [len(y)] * 2, learner, exit)
+    rows = stack.gradients(torch.zeros(2, learner.layout.size), stack.figures["place"])
+    return rows[0].double() * float(stack.figures["batch"][0])
 
 
 def _once_base(gate: Gate, exchange: Exchange, name: str, release: Release, target: int, trials: int) -> Base:

@@ -61,8 +61,11 @@ def test_canary_records_in_one_run_are_consistent_and_find_missing_noise() -> No
     keys = {"method": "dp-fedavg-record", "epsilon": 2.0, "clients": 4}
     found, _ = one_run.attacks(prepared(**keys))
     assert all(attack.surely < 2.0 for attack in found)
-    original = Seeded.normals
-    with mock.patch.object(Seeded, "normals", lambda self, *given: 0.02 * original(self, *given)):
+    alone, together = Seeded.normals, Seeded.rows
+    with (
+        mock.patch.object(Seeded, "normals", lambda self, *given: 0.02 * alone(self, *given)),
+        mock.patch.object(Seeded, "rows", lambda self, *given: 0.02 * together(self, *given)),
+    ):
         broken, _ = one_run.attacks(prepared(**keys))
     assert min(attack.bound for attack in broken) > max(0.3, *(attack.bound for attack in found))
 

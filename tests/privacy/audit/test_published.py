@@ -53,7 +53,7 @@ def test_feddpas_released_noise() -> None:
 
 def test_fedglp_adps_mask_bits_tell_of_single_messages() -> None:
     """The mask of one client, seen by an outsider, refutes what is claimed for the sum."""
-    keys = {"method": "fedglp-adp", "clients": 120, "epsilon": 1.0, "rounds": 2, "records": 1400}
+    keys = {"method": "fedglp-adp", "clients": 150, "epsilon": 1.0, "rounds": 2, "records": 1400}
     recorded = record(prepare(Experiment.make(SMALL, keys)))
     found = {attack.view: attack for attack in channels.attacks(recorded, 2000)}
     assert "shared" in found["outsider"].name
