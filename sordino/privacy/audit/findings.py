@@ -74,6 +74,8 @@ class Attack:
     model_free: float = 0.0
     """The bound at 95 % that presumes no curve."""
     scores: Scores | None = None
+    single: float | None = None
+    """The mu that is charged for what the scores are of, where that is one release of many."""
 
 
 @dataclass
@@ -137,8 +139,9 @@ class Report:
             }
             if view.true is not None:
                 one["true"] = finite(view.true)
-            if pictures and view.best is not None and view.best.scores is not None:
-                one["pictures"] = pictures_of(view.best.scores, view.claimed, self.delta)
+            shown = [attack for attack in view.attacks if attack.scores is not None]
+            if pictures and shown:
+                one["pictures"] = pictures_of(max(shown, key=lambda attack: attack.bound), view.claimed, self.delta)
             views[name] = one
         return {
             "method": self.method,
@@ -158,19 +161,21 @@ def finite(figure: float) -> float | None:
     return figure if math.isfinite(figure) else None
 
 
-def pictures_of(scores: Scores, claimed: float, delta: float) -> dict[str, Any]:
+def pictures_of(attack: Attack, claimed: float, delta: float) -> dict[str, Any]:
     """What a page draws: the scores with and without, the trade-off curve claimed and attacked, and how the bound grows
-    with the number of trials."""
+    with the number of trials, where one trial is of everything that is claimed."""
     from sordino.privacy.accountant import mu_of
 
+    scores, single = attack.scores, attack.single
+    assert scores is not None
     both = np.concatenate([scores.inside, scores.outside])
     edges = np.linspace(float(both.min()), float(both.max()) + 1e-9, 41)
     rates = np.linspace(0.005, 0.995, 60)
     thresholds = np.quantile(scores.outside, 1 - rates)
     attacked = [[float(r), float((scores.inside <= t).mean())] for r, t in zip(rates, thresholds, strict=True)]
-    mu = mu_of(claimed, delta) if math.isfinite(claimed) else math.inf
+    mu = single if single is not None else mu_of(claimed, delta) if math.isfinite(claimed) else math.inf
     shares = [share for share in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0) if share * len(scores.inside) >= 50]
-    return {
+    found: dict[str, Any] = {
         "scores": {
             "edges": edges.tolist(),
             "in": np.histogram(scores.inside, edges)[0].tolist(),
@@ -182,8 +187,10 @@ def pictures_of(scores: Scores, claimed: float, delta: float) -> dict[str, Any]:
             "claimed": ndtr(ndtri(1 - rates) - mu).tolist(),
             "attacked": attacked,
         },
-        "trials": {
+    }
+    if single is None:
+        found["trials"] = {
             "trials": [int(share * len(both)) for share in shares],
             "bound": [finite(scores.guesses(share).gdp(delta, SAID)) for share in shares],
-        },
-    }
+        }
+    return found

@@ -87,7 +87,8 @@ def attacks(
             for confidence in (SAID, sure)
         )
         longest = max(passed, key=lambda one: passed[one])[0]
-        one = Attack(f"canary record, {pool}", "server", said, surely, 0.0, bases[longest].scores)
+        base = bases[longest]
+        one = Attack(f"canary record, {pool}", "server", said, surely, 0.0, base.scores, 1 / base.multiplier)
         best = one if best is None or one.bound > best.bound else best
     return [] if best is None else [replace(best, view=view) for view in VIEWS]
 
