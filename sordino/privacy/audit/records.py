@@ -86,8 +86,10 @@ def attacks(
             lower_epsilon(_recipe(passed, bases, confidence), delta) if not math.isinf(lowest) else 0.0
             for confidence in (SAID, sure)
         )
-        longest = max(passed, key=lambda one: passed[one])[0]
-        base = bases[longest]
+        known = [kind for kind in passed if kind[0] in bases]
+        if not known:
+            continue
+        base = bases[max(known, key=lambda kind: passed[kind])[0]]
         one = Attack(f"canary record, {pool}", "server", said, surely, 0.0, base.scores, 1 / base.multiplier)
         best = one if best is None or one.bound > best.bound else best
     return [] if best is None else [replace(best, view=view) for view in VIEWS]
