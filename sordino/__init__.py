@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from sordino.version import VERSION
+
 if TYPE_CHECKING:
     from sordino.api import audit, compare, load_models, make_report, plan, resume, run
 
-__all__ = ["audit", "compare", "load_models", "make_report", "plan", "resume", "run"]
+__version__ = VERSION
+__all__ = ["__version__", "audit", "compare", "load_models", "make_report", "plan", "resume", "run"]
 
 
 def __getattr__(name: str) -> Any:
@@ -21,3 +24,7 @@ def __getattr__(name: str) -> Any:
 
         return getattr(api, name)
     raise AttributeError(f"module 'sordino' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

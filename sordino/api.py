@@ -10,45 +10,102 @@ Keywords are the keys of an experiment file; `set` holds hyper-parameters: `set=
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from sordino.experiment.compare import Comparison, contender
+from sordino.display import Display
+from sordino.experiment.compare import Comparison
 from sordino.experiment.compare import compare as compare_methods
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
 from sordino.experiment.run import resume as resume_run
 from sordino.experiment.run import start
 from sordino.experiment.store import Store
-from sordino.experiment.summary import Summary
+from sordino.experiment.sweep import contender
 from sordino.experiment.trained import Models, load_models
 from sordino.privacy.audit.whole import ALL_TIERS, TRIALS
 from sordino.privacy.audit.whole import audit as audit_claims
 from sordino.privacy.plan import Plan, plan
+from sordino.report.logs import logged
 from sordino.report.page.make import make_report
-from sordino.server import Watch
+from sordino.report.progress import Place, in_notebook, watching
+from sordino.report.result import RunResult
+from sordino.server import RoundReport, Watch
 
-__all__ = ["Comparison", "Models", "Plan", "audit", "compare", "load_models", "make_report", "plan", "resume", "run"]
+__all__ = [
+    "Comparison",
+    "Models",
+    "Plan",
+    "RunResult",
+    "audit",
+    "compare",
+    "load_models",
+    "make_report",
+    "plan",
+    "resume",
+    "run",
+]
 
 
-def run(experiment: str | Path | None = None, *, watch: Watch | None = None, **keys: Any) -> Summary:
+def run(
+    experiment: str | Path | None = None,
+    *,
+    watch: Watch | None = None,
+    log: str | None = None,
+    progress: bool | None = None,
+    **keys: Any,
+) -> RunResult:
     """Run an experiment (a TOML file, keywords, or both) and return its summary.
 
-    `watch` is called with a `RoundReport` after each round.
+    `watch` is called with a `RoundReport` after each round. `log` names a board that is told of them: "tensorboard",
+    "mlflow" or "wandb". `progress` shows a bar; by default in notebooks only.
     """
-    return start(prepare(_experiment(experiment, keys)), watch=watch)
+    prepared = prepare(_experiment(experiment, keys))
+    with _display(progress) as screen, logged(screen, log, prepared.experiment.store) as display:
+        place = Place(display, prepared)
+
+        def tell(report: RoundReport) -> None:
+            place(report)
+            if watch is not None:
+                watch(report)
+
+        result = start(prepared, watch=tell, begun=place.begin)
+        place.end()
+        return RunResult(result)
 
 
-def resume(run: str, store: str | Path = ".sordino", *, watch: Watch | None = None) -> Summary:
+def resume(run: str, store: str | Path = ".sordino", *, watch: Watch | None = None) -> RunResult:
     """Take up a stopped run and return its summary: the same as if it had never been stopped."""
-    return resume_run(run, Store(Path(store), must_exist=True), watch)
+    return RunResult(resume_run(run, Store(Path(store), must_exist=True), watch))
 
 
-def compare(experiment: str | Path | None = None, *, methods: Sequence[str], seeds: int = 3, **keys: Any) -> Comparison:
-    """Run several methods with several seeds at equal epsilon."""
+def compare(
+    experiment: str | Path | None = None,
+    *,
+    methods: Sequence[str],
+    seeds: int = 3,
+    sweep: Mapping[str, Sequence[Any]] | None = None,
+    jobs: int | None = 1,
+    tune: Mapping[str, Sequence[Any]] | None = None,
+    progress: bool | None = None,
+    **keys: Any,
+) -> Comparison:
+    """Run several methods with several seeds at equal epsilon.
+
+    `sweep={"epsilon": [1, 2, 4, 8]}` goes through the values of any keys; `tune={"rate": [0.01, 0.1]}` first chooses
+    among values on seeds that are not reported; `jobs` runs go on at once, or, with None, as many as sizes suggest.
+    """
     names = [contender(text)[0] for text in methods]
-    return compare_methods(_experiment(experiment, keys, names), methods, seeds)
+    chosen = _experiment(experiment, keys, names)
+    with _display(progress) as display:
+        return compare_methods(chosen, methods, seeds, display, sweep=sweep, jobs=jobs, grid=tune)
+
+
+def _display(progress: bool | None) -> AbstractContextManager[Display]:
+    """Where progress is shown: in notebooks, unless it is wanted elsewhere or nowhere."""
+    return watching(quiet=not (in_notebook() if progress is None else progress))
 
 
 def audit(

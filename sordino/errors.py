@@ -48,9 +48,10 @@ def unknown(what: str, given: str, known: Iterable[str]) -> UserError:
     `what` is the kind of thing ("method"), `given` the name that was written, `known` the right ones.
     """
     names = sorted(known)
-    near = difflib.get_close_matches(given, names, n=1, cutoff=0.5)
+    lower = {name.lower(): name for name in reversed(names)}
+    near = difflib.get_close_matches(given.lower(), list(lower), n=1, cutoff=0.5)
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(names[:MOST_NAMES])}{more}."
+    hint = f"did you mean {lower[near[0]]!r}?" if near else f"known are: {', '.join(names[:MOST_NAMES])}{more}."
     return UserError(f"There is no {what} {quoted(given)}; {hint}")
 
 

@@ -7,6 +7,7 @@ what left them. Between rounds it evaluates, notes down and saves.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,14 +25,17 @@ from sordino.message import Message
 from sordino.method import Budget, Method, Replies, Result, State
 from sordino.privacy.gate import Gate
 from sordino.privacy.ledger import Ledger, Row
+from sordino.privacy.plan import planned_epsilon
 from sordino.privacy.records import RecordPlan
 from sordino.privacy.release import Public, Releases, due
-from sordino.privacy.views import View
+from sordino.privacy.views import VIEWS, View
 from sordino.replies import Answers, Sums
 from sordino.schedule import Schedule, Turns
 from sordino.transcript import Transcript
 from sordino.transport import Answer, Transport
 
+EXACT = 400
+"""About how often the epsilon of records is worked out while a run goes on."""
 SAVE_SECONDS = 5.0
 """How much work a simulation that is killed may have to repeat."""
 
@@ -65,6 +69,13 @@ class RoundReport:
     bytes: int
     seconds: float
     epsilon: dict[View, float]
+    """By the accountant that tells the end's figures; `nan` in rounds that leave it out, because it takes time."""
+    observer: View
+    """From whom the run protects."""
+    planned: float | None
+    """What that observer's epsilon will be in the end, if all goes as planned; None where nothing was planned."""
+    clients: int
+    """How many there are; accuracies are those of the `cohort` that took part in this round."""
 
 
 @dataclass(frozen=True)
@@ -143,6 +154,8 @@ class Server:
         plan = gate.allowance.records
         self._turns = Turns(schedule, gate.source, None if plan is None else plan.turns)
         self._last_round = self._turns.last()
+        self._observer: View = "server" if gate.allowance.noise is None else gate.allowance.noise.protect_from
+        self._planned = planned_epsilon(gate.allowance, schedule.turns, budget.delta)
         restored = books.restored
         self._next_round = 0 if restored is None else restored.rounds
         self._questions = 0 if restored is None else restored.questions
@@ -316,6 +329,19 @@ class Server:
     def _evaluates(self, number: int) -> bool:
         return (number + 1) % self._evaluate_every == 0 or number == self._last_round
 
+    def _epsilon(self, number: int) -> dict[View, float]:
+        """What each observer has learned so far, where this round tells it.
+
+        Figures for records take long: only so many rounds tell them that about `EXACT` are worked out in a run, and
+        four rounds of each run at the least.
+        """
+        ledger = self._books.ledger
+        many = len(ledger.recipes()) if ledger.unit == "record" else 1
+        every = math.ceil(self.schedule.rounds * min(many / EXACT, 1 / 4)) if ledger.unit == "record" else 1
+        if (number + 1) % max(1, every) and number != self._last_round:
+            return dict.fromkeys(VIEWS, math.nan)
+        return ledger.epsilon(self.budget.delta)
+
     def _leave(self) -> None:
         """End the round out of which the method broke, if there is one: it counts if anybody was asked in it."""
         if self._open is not None and self._open.answers:
@@ -351,7 +377,10 @@ class Server:
             rejected=sum(answer.rejected for answer in answers),
             bytes=sum(answer.bytes for answer in answers),
             seconds=time.monotonic() - opened.begun,
-            epsilon=self._books.ledger.epsilon(self.budget.delta, quick=True),
+            epsilon=self._epsilon(opened.number),
+            observer=self._observer,
+            planned=self._planned,
+            clients=self.schedule.clients,
         )
         evaluated = zip(who, own, start, shared, strict=True) if self._evaluates(opened.number) else ()
         # A client that was asked twice has one row: how it was in the end.

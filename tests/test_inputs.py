@@ -11,87 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from fuzzing import MODULES, trials
+from fuzzing import trials
 from helpers import COMMAND, QUICK, command, process, refused
 
 RECORD = ("--method=dp-fedavg-record",)
 CLUSTERS = ("--method=adadp-cfl",)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["run", "--seed=-1", "--set=records=100"], "seed cannot be -1"),
-        (["run", f"--seed={2**63}"], "number beyond 64 bits"),
-        (["run", "--epsilon=1e-300"], "epsilon cannot be 1e-300"),
-        (["run", "--epsilon=1e300", *RECORD], "epsilon cannot be 1e+300"),
-        (["run", "--delta=1e-300"], "delta cannot be 1e-300"),
-        (["run", "--noise-multiplier=1e300"], "noise_multiplier cannot be 1e+300"),
-        (["run", "--set=rate=1e300"], "rate cannot be 1e+300"),
-        (["run", "--set=rate=1e-300"], "rate cannot be 1e-300"),
-        (["run", "--set=clip=1e300"], "clip cannot be 1e+300"),
-        (["run", *CLUSTERS, "--set=dimensions=-1"], "dimensions cannot be -1"),
-        (["run", *CLUSTERS, "--set=vectors=0"], "vectors cannot be 0"),
-        (["run", *CLUSTERS, "--set=angle=nan"], "angle cannot be nan"),
-        (["run", *CLUSTERS, "--set=cluster_share=1"], "cluster_share cannot be 1"),
-        (["run", f"--set=epochs={10**22}"], "epochs' has a number beyond 64 bits"),
-        (["run", f"--set=epochs={10**9}"], "epochs cannot be 1000000000"),
-        (["run", f"--rounds={10**9}"], "rounds cannot be 1000000000"),
-        (["run", f"--clients={10**10}"], "clients cannot be 10000000000"),
-        (["run", f"--clients={10**9}"], "more clients (1000000000) than records"),
-        (["run", f"--workers={10**6}"], "workers cannot be 1000000"),
-        (
-            ["run", "--set=clipping=ppo", "--set=clipping.low=2", "--set=clipping.high=2"],
-            "clipping.low is 2 and clipping.high is 2",
-        ),
-        (["run", *CLUSTERS, "--set=clipping.low=20"], "clipping.low is 20 and clipping.high is 10"),
-        (["run", "--set=clipping=ppo", "--set=clipping.share=0.5"], "clipping.share cannot be 0.5"),
-        (["run", "--method=acdp-pfsd", "--set=alpha=nan"], "alpha cannot be nan"),
-        (["run", "--method=fedglp-adp", "--set=moderate_epsilon=0"], "moderate_epsilon cannot be 0"),
-        (["run", *RECORD, "--set=budgets='1e300:1'"], "every epsilon must lie between"),
-        (["run", *RECORD, "--set=budgets='8:1e300,1:1e300'"], "is not understood"),
-        (["run", "--variant=paper", "--epsilon=0.01"], "cannot print epsilon = 0.01"),
-        (["run", "--model=mlp", f"--set=model.hidden={10**9}"], "this machine has"),
-        (["run", "--model=mlp", f"--set=model.hidden={10**12}"], "positive widths of at most 1,000,000,000"),
-        (["run", "--set=device=meta"], "computes nothing"),
-        (["run", "--data=~nobody-here/x"], "There is no folder ~nobody-here/x"),
-        (["run", f"--data={'y' * 5000}"], "There is no data set 'yyy"),
-        (["run", "--method=syntax:M"], "'syntax' cannot be imported: SyntaxError"),
-        (["run", "--method=leaving:M"], "'leaving' cannot be imported: SystemExit"),
-        (["run", "--method=lacking:M"], "'lacking' cannot be imported: ModuleNotFoundError"),
-        (["run", "--method=raising:M"], "The method 'raising:M' cannot be made: RuntimeError: one two"),
-        (["run", "--method=raising:Net"], "not a method"),
-        (["run", "--method=sordino.method:Method"], "it has no `run`"),
-        (["run", "--method=raising:Untyped"], "types that are not known"),
-        (["run", "--model=raising:Net"], "The model 'raising:Net' cannot be made: RuntimeError: one two"),
-        (["run", "--model=raising:Wants"], "missing a required argument: 'more'"),
-        (["run", "--rounds=many"], "Invalid value for '--rounds'"),
-        (["run", "--nothing"], "No such option: --nothing"),
-        (["nothing"], "No such command 'nothing'"),
-        (["plan", "--parameters=-3"], "Invalid value for '--parameters'"),
-        (["plan", f"--rounds={10**22}"], "number beyond 64 bits"),
-        (["plan", "--noise-multiplier=1e-300"], "noise_multiplier cannot be 1e-300"),
-        (["compare", f"--seeds={10**22}"], "at most 1,000"),
-        (["compare", "--picture=x.nothing"], "'.nothing' is no kind of picture"),
-        (["compare", "--picture=/dev/null/x.png"], "/dev/null/x.png cannot be written"),
-        (["curve", "fit", "."], "is a folder"),
-        (["curve", "fit", "/dev/null/x.json"], "cannot be written"),
-        (["curve", "fit", "x.json", "--clips=nan"], "every number must be above 0 and finite"),
-        (["curve", "fit", "x.json", "--seeds=-1"], "at least one seed"),
-        (["data", "get", "nothing"], "no data set 'nothing'"),
-    ],
-)
-def test_a_wrong_input_is_told_in_one_sentence(
-    arguments: list[str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name, text in MODULES.items():
-        (tmp_path / f"{name}.py").write_text(text)
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    if expected == "types that are not known":
-        arguments = [*arguments, "--set=odd=3"]
-    assert expected in refused(*arguments)
-    assert not list(tmp_path.glob(".sordino/runs/*"))
 
 
 @pytest.mark.parametrize(

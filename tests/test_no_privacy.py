@@ -14,12 +14,12 @@ from torch import nn
 
 from sordino import run
 from sordino.errors import UserError
-from sordino.experiment.compare import contender
 from sordino.experiment.config import Experiment
 from sordino.experiment.lifetime import over_runs
 from sordino.experiment.prepare import prepare
 from sordino.experiment.run import carry_on, register
 from sordino.experiment.store import Store
+from sordino.experiment.sweep import contender
 from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Bookkeeper
 from sordino.learning.records import Batch, Learner, cross_entropy

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from sordino.cli.accounts import ledger, statement
 from sordino.cli.advise import advise
 from sordino.cli.audit import audit
+from sordino.cli.catalogue import explain, methods, models
+from sordino.cli.compare import compare
 from sordino.cli.curve import curve_commands
 from sordino.cli.data import data_commands
 from sordino.cli.deploy import deploy, join, serve_commands, site_commands
 from sordino.cli.models import export, predict, show
-from sordino.cli.plan import methods, plan
+from sordino.cli.plan import plan
 from sordino.cli.report import report
-from sordino.cli.run import RunStoppedError, compare, resume, run, runs
+from sordino.cli.run import RunStoppedError, resume, run
+from sordino.cli.runs import rm, runs
 from sordino.errors import ProblemsError, UserError, quoted
 from sordino.report.terminal import degrade
+from sordino.version import VERSION
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C."""
@@ -31,18 +35,51 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # brackets in a text are no markup, and narrow terminals cut nothing
 )
-COMMANDS = (
-    *(run, resume, compare, plan, advise, audit, methods, runs, show),
-    *(report, statement, ledger, predict, export),
-    *(deploy, join),
-)
-for command in COMMANDS:
-    app.command()(command)
-app.add_typer(data_commands, name="data")
-app.add_typer(curve_commands, name="curve")
-app.add_typer(serve_commands, name="serve")
-app.add_typer(site_commands, name="site")
+COMMANDS: dict[Callable[..., Any], str] = {
+    run: "Run an experiment.",
+    resume: "Take up a stopped run.",
+    compare: "Several methods at equal epsilon.",
+    plan: "What a run would cost, before it.",
+    advise: "What shall I use?",
+    audit: "A method, attacked.",
+    methods: "Methods and their hyper-parameters.",
+    models: "Networks by name.",
+    explain: "What a word means here.",
+    runs: "The runs of a store.",
+    rm: "Remove runs.",
+    show: "A run's figures, client by client.",
+    report: "A page of runs or a comparison.",
+    statement: "A page for who answers for data.",
+    ledger: "All that left, and what it cost.",
+    predict: "Predict with a run's models.",
+    export: "A client's model as a file.",
+    deploy: "Run an experiment on real machines.",
+    join: "Take part with this machine.",
+}
+"""The commands, each with a line that fits a narrow terminal."""
+for command, line in COMMANDS.items():
+    app.command(short_help=line)(command)
+app.add_typer(data_commands, name="data", short_help="Data sets and partitions.")
+app.add_typer(curve_commands, name="curve", short_help="PAC-DP's curves.")
+app.add_typer(serve_commands, name="serve", short_help="The server's side of a deployment.")
+app.add_typer(site_commands, name="site", short_help="A site of a deployment.")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"sordino {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def about(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Personalized federated learning under adaptive differential privacy, with epsilons that are true."""
 
 
 def main() -> NoReturn:
@@ -55,8 +92,7 @@ def main() -> NoReturn:
     except UserError as error:
         _refuse(str(error))
     except RunStoppedError as stop:
-        typer.echo(str(stop), err=True)
-        sys.exit(INTERRUPTED)
+        _end(str(stop))
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except OSError as error:
@@ -68,8 +104,14 @@ def main() -> NoReturn:
             sys.exit(error.exit_code)
         _refuse(_usage(error))
     if code == INTERRUPTED:
-        typer.echo("Stopped. `sordino runs` shows the run; `sordino resume RUN` takes it up.", err=True)
+        _end("Stopped: no run was under way.")
     sys.exit(code)
+
+
+def _end(sentence: str) -> NoReturn:
+    """Tell how things stand after Ctrl-C."""
+    print(sentence, file=sys.stderr)
+    sys.exit(INTERRUPTED)
 
 
 def _refuse(sentence: str, more: Sequence[str] = ()) -> NoReturn:

@@ -51,10 +51,11 @@ def advise(
     from dataclasses import asdict
 
     from sordino.experiment.advise import advise as advise_on
-    from sordino.experiment.advise import situation_of, stand_in
+    from sordino.experiment.advise import situation_of, spends, stand_in
+    from sordino.methods import names
 
     given = {**locals(), "set": None, "records": None}
-    chosen = experiment_from(experiment, given)
+    chosen = experiment_from(experiment, given, names())
     known = bool(data or experiment)
     situation = situation_of(chosen, records, parameters, look=known)
     found = advise_on(situation)
@@ -64,10 +65,9 @@ def advise(
         from sordino.experiment.compare import compare
 
         chosen = chosen if known else stand_in(chosen, situation)
-        with watched(as_json) as watch:
-            tried = compare(
-                chosen, found.candidates, 1, lambda name, seed: watch(f"{name}, seed {seed}", chosen.rounds)
-            )
+        with watched(as_json) as display:
+            display.say(spends(chosen, found, known))
+            tried = compare(chosen, found.candidates, 1, display)
     if as_json:
         rows = None if tried is None else [{k: v for k, v in row.items() if k != "curves"} for row in tried.rows]
         typer.echo(json.dumps(asdict(found) | ({} if tried is None else {"tried": rows, "verdict": tried.verdict})))

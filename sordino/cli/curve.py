@@ -15,7 +15,10 @@ from sordino.cli.run import watched
 from sordino.errors import UserError
 
 curve_commands = typer.Typer(
-    help="Curves from budgets to clipping thresholds, for PAC-DP.", no_args_is_help=True, add_completion=False
+    help="Curves from budgets to clipping thresholds, for PAC-DP.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
 )
 
 
@@ -55,7 +58,7 @@ def fit(
     keys["set"] = dict(setting(text) for text in set or [])
     budgets, thresholds = numbers(epsilons), numbers(clips)
     simulations = len(budgets) * len(thresholds) * seeds
-    with watched(as_json) as watch:
+    with watched(as_json) as display:
         curve, points, grid = fit_curve(
             keys,
             budgets,
@@ -63,8 +66,8 @@ def fit(
             seeds,
             kind,
             monotone,
-            tell=lambda line: typer.echo(line, err=True),
-            watch=watch(f"{simulations} simulations", simulations * rounds),
+            tell=display.say,
+            watch=display.run(f"{simulations} simulations", simulations * rounds),
         )
     save(curve, out)
     draw(curve, points, picture)

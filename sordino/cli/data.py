@@ -25,6 +25,7 @@ from sordino.cli.options import (
 data_commands = typer.Typer(
     help="Data sets: what is known and where it was looked for; fetch one; look at a partition.",
     invoke_without_command=True,
+    rich_markup_mode=None,
 )
 
 

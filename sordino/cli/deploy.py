@@ -28,13 +28,17 @@ class _WithDefault(typer.core.TyperGroup):
 
 
 serve_commands = typer.Typer(
+    rich_markup_mode=None,
     help="Be the server of a deployment: `serve init`, `serve add`, `serve roster`, then `serve EXPERIMENT.toml`.",
     no_args_is_help=True,
     add_completion=False,
     cls=_WithDefault,
 )
 site_commands = typer.Typer(
-    help="A site of a deployment: make one, look at what it has spent.", no_args_is_help=True, add_completion=False
+    rich_markup_mode=None,
+    help="A site of a deployment: make one, look at what it has spent.",
+    no_args_is_help=True,
+    add_completion=False,
 )
 ExperimentFile = Annotated[Path | None, typer.Argument(help="The experiment (TOML), with its facts declared.")]
 ServerFolder = Annotated[Path, typer.Option("--folder", help="The server's folder: its keys and sites.")]
@@ -77,8 +81,8 @@ def deploy(
             assert resume is not None
             ready = trial.taken_up(resume, folder)
         # Sites are forked before the progress starts its thread.
-        with ready as found, watched(as_json) as watch, _resumed_by("deploy"):
-            result = found.run(watch(None, found.rounds), tell)
+        with ready as found, watched(as_json) as display, _resumed_by("deploy"):
+            result = found.run(display.run(None, found.rounds), tell)
     show_result(
         result, folder, as_json, "Accuracies are those that the trial's sites keep: on real machines they stay there."
     )
@@ -166,7 +170,7 @@ def serve(
     where = serving.parsed_address(address)
     deadlines = coordinator.Deadlines(hello=wait)
     tell = _teller(as_json)
-    with single_threaded(), watched(as_json) as watch, _resumed_by("serve"):
+    with single_threaded(), watched(as_json) as display, _resumed_by("serve"):
         if resume is None:
             assert chosen is not None
             coordinator.check_deployable(chosen)
@@ -180,12 +184,14 @@ def serve(
             tell(f"Waiting for sites at {address}.")
             if resume is not None:
                 result = coordinator.resume(
-                    resume, carrier, runs, watch(None, runs.get(resume).rounds), tell, deadlines
+                    resume, carrier, runs, display.run(None, runs.get(resume).rounds), tell, deadlines
                 )
             else:
                 assert chosen is not None
                 rows = [site.member for site in members]
-                result = coordinator.start(chosen, rows, carrier, runs, watch(None, chosen.rounds), tell, deadlines)
+                result = coordinator.start(
+                    chosen, rows, carrier, runs, display.run(None, chosen.rounds), tell, deadlines
+                )
     show_result(result, kept, as_json, "Accuracies stay at the sites: `sordino site status` shows an owner its own.")
 
 

@@ -8,44 +8,110 @@ from typing import Annotated, Any
 
 import typer
 
-File = Annotated[Path | None, typer.Argument(help="An experiment file (TOML); its keys are these options.")]
+File = Annotated[
+    Path | None,
+    typer.Argument(help="An experiment file (TOML); its keys are these options. [default: the built-in example]"),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document for machines.")]
 StoreFolder = Annotated[Path | None, typer.Option("--store", help="The folder for runs. [default: .sordino]")]
 DEFAULT_STORE = Path(".sordino")
-Data = Annotated[str | None, typer.Option(help="A known data set (`sordino data`) or a folder of own files.")]
-DataDir = Annotated[Path | None, typer.Option(help="Where data sets lie. [default: $SORDINO_DATA]")]
-Label = Annotated[str | None, typer.Option(help="The label column of own tabular data.")]
+Data = Annotated[
+    str | None,
+    typer.Option(help="A known data set (`sordino data`) or a folder of own files. [default: digits, built in]"),
+]
+DataDir = Annotated[
+    Path | None, typer.Option(help="Where data sets lie. [default: $SORDINO_DATA, else the cache folder]")
+]
+Label = Annotated[str | None, typer.Option(help="The label column of own tabular data. [default: label, or the last]")]
 Partition = Annotated[
     str | None,
-    typer.Option(help="iid, dirichlet:0.5, shards:2, labels:20%, natural. [default: natural if there]"),
+    typer.Option(
+        help="How records are dealt: iid, dirichlet:0.5, shards:2, labels:20%, natural, or a function of your own as "
+        "package.module:function. [default: natural where records have owners, else dirichlet:0.5]"
+    ),
 ]
 Clients = Annotated[int | None, typer.Option(help="How many clients. [default: all natural ones, else 100]")]
-Model = Annotated[str | None, typer.Option(help="A network, or your own as package.module:Class.")]
-MethodName = Annotated[str | None, typer.Option(help="A method (`sordino methods`). [default: feddpa]")]
-Variant = Annotated[str | None, typer.Option(help="sound (epsilon holds) or paper (as published).")]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        help="A network (`sordino models`), or your own as package.module:Class. [default: a small one for the data]"
+    ),
+]
+MethodName = Annotated[
+    str | None,
+    typer.Option(
+        help="A method (`sordino methods`), or your own as package.module:Class. [default: dp-fedavg with "
+        "clipping=quantile and personal=blend]"
+    ),
+]
+Variant = Annotated[
+    str | None,
+    typer.Option(help="sound (epsilon holds) or paper (as published). [default: sound]"),
+]
 Privacy = Annotated[str | None, typer.Option(help="dp, or none: nothing is clipped or noised. [default: dp]")]
 Personal = Annotated[
-    str | None, typer.Option(help="own (the method's), or blend (with the server's and local ones). [default: own]")
+    str | None,
+    typer.Option(
+        help="What a client predicts with: own (the method's model), or blend (mixed with the server's and local "
+        "ones). [default: blend where no method is named, else own]"
+    ),
 ]
 Rounds = Annotated[int | None, typer.Option(help="How many rounds. [default: 30]")]
 Participation = Annotated[float | None, typer.Option(help="The share of clients in a round. [default: 1]")]
 Epsilon = Annotated[float | None, typer.Option(help="The budget of the protected observer. [default: 8]")]
 Delta = Annotated[float | None, typer.Option(help="Of the budget. [default: min(1e-5, N^-1.1/10) for N units]")]
-NoiseMultiplier = Annotated[float | None, typer.Option(help="Noise over sensitivity, in place of epsilon.")]
-ProtectFrom = Annotated[str | None, typer.Option(help="outsider (sees sums and models) or server.")]
+NoiseMultiplier = Annotated[
+    float | None,
+    typer.Option(help="Noise over sensitivity, in place of epsilon. [default: what the budget asks for]"),
+]
+ProtectFrom = Annotated[str | None, typer.Option(help="outsider (sees sums and models) or server. [default: outsider]")]
 BudgetOverRuns = Annotated[
-    float | None, typer.Option(help="Refuse a run with which all runs on these people would come to more epsilon.")
+    float | None,
+    typer.Option(
+        help="Refuse a run with which all runs on these people would come to more epsilon. [default: no limit]"
+    ),
 ]
-Labels = Annotated[str | None, typer.Option(help="The labels that own data may have: declared, they are public.")]
+Labels = Annotated[
+    str | None,
+    typer.Option(
+        help="The labels that own data may have, separated by commas: declared, they are public. [default: those "
+        "that occur, which epsilon does not cover]"
+    ),
+]
 SchemaFile = Annotated[
-    Path | None, typer.Option("--schema", help="What the columns of own tabular data are (`sordino data schema`).")
+    Path | None,
+    typer.Option(
+        "--schema", help="What the columns of own tabular data are (`sordino data schema`). [default: all are numbers]"
+    ),
 ]
-Drop = Annotated[str | None, typer.Option(help="Columns of own tabular data to leave out: a,b,c.")]
-Categorical = Annotated[str | None, typer.Option(help="Columns whose values have no order: a,b,c.")]
-AllowVacuous = Annotated[bool, typer.Option(help="Admit a delta that promises nothing, with a warning.")]
-Seed = Annotated[int | None, typer.Option(help="Of partition, initial model, batches, simulated noise.")]
-WorkerCount = Annotated[int | None, typer.Option("--workers", help="Processes. [default: one per core]")]
-Set = Annotated[list[str] | None, typer.Option("--set", help="key=value, e.g. method.tau=0.3; repeatable.")]
+Drop = Annotated[str | None, typer.Option(help="Columns of own tabular data to leave out: a,b,c. [default: none]")]
+Categorical = Annotated[
+    str | None, typer.Option(help="Columns whose values have no order: a,b,c. [default: those of the schema]")
+]
+AllowVacuous = Annotated[
+    bool,
+    typer.Option(
+        "--allow-vacuous-delta", help="Admit a delta that promises nothing, with a warning. [default: it is refused]"
+    ),
+]
+Seed = Annotated[
+    int | None, typer.Option(help="Of partition, initial model, batches and simulated noise. [default: 0]")
+]
+WorkerCount = Annotated[
+    int | None, typer.Option("--workers", help="Processes; results do not depend on it. [default: one per core]")
+]
+Log = Annotated[
+    str | None,
+    typer.Option(help="Also log every round: tensorboard, mlflow or wandb (extras to install). [default: none]"),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Any other key, or a hyper-parameter (`sordino methods NAME`), e.g. method.tau=0.3; repeatable.",
+    ),
+]
 
 
 def experiment_from(file: Path | None, given: dict[str, Any], methods: Sequence[str] = ()) -> Any:

@@ -1,4 +1,4 @@
-"""Commands that make runs, take them up, compare them and list them."""
+"""Commands that make runs and take them up."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from sordino.cli.options import (
     Json,
     Label,
     Labels,
+    Log,
     MethodName,
     Model,
     NoiseMultiplier,
@@ -43,7 +44,6 @@ from sordino.cli.options import (
     experiment_from,
 )
 from sordino.errors import Stopped
-from sordino.report.terminal import shown
 
 
 class RunStoppedError(Exception):
@@ -52,13 +52,27 @@ class RunStoppedError(Exception):
 
 @contextlib.contextmanager
 def watched(as_json: bool) -> Iterator[Any]:
+    """A display for what goes on; Ctrl-C meanwhile is told in a sentence."""
     from sordino.report.progress import watching
 
     try:
-        with watching(quiet=as_json) as watch:
-            yield watch
+        with watching(quiet=as_json) as display:
+            yield display
     except Stopped as stop:
         raise RunStoppedError(str(stop)) from stop
+
+
+@contextlib.contextmanager
+def getting_ready(as_json: bool) -> Iterator[None]:
+    """Say at once to people at a terminal that something happens: libraries, data and accounting may take seconds."""
+    from rich.console import Console
+
+    console = Console(stderr=True, markup=False)
+    if as_json or not console.is_terminal:
+        yield
+        return
+    with console.status("Getting ready: libraries, data, network, noise."):
+        yield
 
 
 def run(
@@ -89,21 +103,34 @@ def run(
     workers: WorkerCount = None,
     store: StoreFolder = None,
     set: Set = None,
+    log: Log = None,
     explain: Annotated[bool, typer.Option("--explain", help="Say how the run is executed, and why.")] = False,
     as_json: Json = False,
 ) -> None:
     """Run an experiment. Without arguments: the built-in example on real data."""
-    chosen = experiment_from(experiment, locals())
-    from sordino.experiment.prepare import prepare
-    from sordino.experiment.run import start
+    given = locals()
+    from sordino.report.logs import check_log, logged
+    from sordino.report.progress import Place
 
-    prepared = prepare(chosen)
+    check_log(log)
+    with getting_ready(as_json):
+        chosen = experiment_from(experiment, given)
+        from sordino.experiment.prepare import prepare
+        from sordino.experiment.run import start
+
+        prepared = prepare(chosen)
     reasons = prepared.choice.reasons if explain else []
-    if not as_json:
-        for sentence in (*reasons, *(f"Note: {note}" for note in prepared.notes)):
-            typer.echo(sentence)
-    with watched(as_json) as watch:
-        result = start(prepared, watch=watch(None, chosen.rounds))
+    before = [] if as_json else [*reasons, *(f"Note: {note}" for note in prepared.notes)]
+    with watched(as_json) as screen, logged(screen, log, chosen.store) as display:
+        place = Place(display, prepared)
+
+        def begun(run: str) -> None:
+            for sentence in before:
+                typer.echo(sentence)
+            place.begin(run)
+
+        result = start(prepared, watch=place, begun=begun)
+        place.end()
     told = [] if as_json else prepared.notes  # before the run
     shown_after = {"notes": [note for note in result["notes"] if note not in told]}
     show_result(result | shown_after | ({"execution": reasons} if explain else {}), chosen.store, as_json)
@@ -121,72 +148,11 @@ def resume(
 
     folder = store or DEFAULT_STORE
     found = Store(folder, must_exist=True)
-    with watched(as_json) as watch:
-        result = resume_run(run, found, watch(None, found.get(run).rounds), workers)
+    with watched(as_json) as display:
+        telling = display.run(run, found.get(run).rounds)
+        result = resume_run(run, found, telling, workers)
+        telling.end()
     show_result(result, folder, as_json)
-
-
-def compare(
-    experiment: File = None,
-    methods: Annotated[
-        str, typer.Option(help="Separated by commas; feddpa[tau=2,lambda1=0] for ablations.")
-    ] = "local,dp-fedavg,feddpa",
-    seeds: Annotated[int, typer.Option(help="How many seeds.")] = 3,
-    picture: Annotated[Path | None, typer.Option(help="Where the curves go. [default: STORE/compare.png]")] = None,
-    data: Data = None,
-    data_dir: DataDir = None,
-    label: Label = None,
-    labels: Labels = None,
-    schema: SchemaFile = None,
-    drop: Drop = None,
-    categorical: Categorical = None,
-    partition: Partition = None,
-    clients: Clients = None,
-    model: Model = None,
-    variant: Variant = None,
-    privacy: Privacy = None,
-    personal: Personal = None,
-    rounds: Rounds = None,
-    participation: Participation = None,
-    epsilon: Epsilon = None,
-    delta: Delta = None,
-    noise_multiplier: NoiseMultiplier = None,
-    protect_from: ProtectFrom = None,
-    allow_vacuous_delta: AllowVacuous = False,
-    budget_over_runs: BudgetOverRuns = None,
-    seed: Seed = None,
-    workers: WorkerCount = None,
-    store: StoreFolder = None,
-    set: Set = None,
-    as_json: Json = False,
-) -> None:
-    """Run several methods with several seeds at equal true epsilon, and put them side by side."""
-    from sordino.experiment.compare import compare as compare_methods
-    from sordino.experiment.compare import contender, split_methods
-    from sordino.report.figures import check_picture, curves
-    from sordino.report.tables import comparison_table
-
-    names = split_methods(methods)
-    given = {**locals(), "method": None}
-    chosen = experiment_from(experiment, given, [contender(name)[0] for name in names])
-    picture = picture or chosen.store / "compare.png"
-    check_picture(picture)
-    with watched(as_json) as watch:
-        found = compare_methods(chosen, names, seeds, lambda name, seed: watch(f"{name}, seed {seed}", chosen.rounds))
-    curves(found.rows, picture)
-    if as_json:
-        rows = [{key: value for key, value in row.items() if key != "curves"} for row in found.rows]
-        told = {"verdict": found.verdict, "over_runs": found.over_runs, "picture": str(picture)}
-        typer.echo(json.dumps({"rows": rows, **told}))
-        return
-    from rich.console import Console
-
-    console = Console(markup=False)
-    console.print(comparison_table(found.rows))
-    show_meaning(found.rows, console)
-    for sentence in (*found.verdict, *found.together(chosen.protect_from)):
-        console.print(sentence, highlight=False)
-    console.print(f"Curves: {picture}", style="dim", highlight=False)
 
 
 def show_meaning(rows: list[dict[str, Any]], console: Any) -> None:
@@ -201,30 +167,6 @@ def show_meaning(rows: list[dict[str, Any]], console: Any) -> None:
         console.print(f"Not covered: {reason.rstrip('.')}.", style="red", highlight=False)
     for note in dict.fromkeys(note for row in rows for note in row["notes"]):
         console.print(f"Note: {note}", style="yellow", highlight=False)
-
-
-def runs(store: StoreFolder = None, as_json: Json = False) -> None:
-    """The runs of a store, newest first."""
-    from sordino.experiment.store import runs_in
-
-    found = runs_in(store or DEFAULT_STORE)
-    if as_json:
-        keys = ("run", "method", "state", "rounds_done", "rounds")
-        typer.echo(json.dumps([{key: getattr(row, key) for key in keys} for row in found]))
-        return
-    from rich.console import Console
-    from rich.table import Table
-
-    from sordino.report.tables import epsilon_text, percent
-
-    table = Table("run", "method", "state", "rounds", "personal", shown("ε outsider"))
-    for row in found:
-        done = row.summary
-        figures = (
-            (percent(done["accuracy"]["personal"]), epsilon_text(done["epsilon"]["outsider"])) if done else ("", "")
-        )
-        table.add_row(row.run, row.method, row.state, f"{row.rounds_done}/{row.rounds}", *figures)
-    Console(markup=False).print(table if found else "No runs yet: `sordino run` makes one.")
 
 
 def show_result(result: Mapping[str, Any], folder: Path, as_json: bool, measured: str | None = None) -> None:

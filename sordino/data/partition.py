@@ -8,9 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from sordino.dotted import failed, find
 from sordino.errors import UserError, unknown
 
 NOBODY = -1
@@ -29,11 +31,16 @@ class Partition:
 
     kind: str
     number: float
+    function: Callable[..., Any] | None = None
+    """A user's own, where the kind is its dotted name."""
 
 
 def parse(text: str) -> Partition:
-    """The partition written as "iid", "natural", "dirichlet:ALPHA", "shards:S" or "labels:P%"."""
+    """The partition written as "iid", "natural", "dirichlet:ALPHA", "shards:S" or "labels:P%", or a user's function as
+    "package.module:function"."""
     kind, separator, written = text.partition(":")
+    if kind not in (*WITHOUT_NUMBER, *WITH_NUMBER) and written.isidentifier():
+        return Partition(text, math.nan, find(text))
     if kind in WITHOUT_NUMBER:
         if separator:
             raise UserError(f"The partition {kind!r} takes no number, but {text!r} was given; write {kind!r}.")
@@ -66,7 +73,32 @@ def deal(partition: Partition, labels: np.ndarray, classes: int, clients: int, r
         raise UserError(
             f"There are more clients ({clients}) than records to deal ({len(labels)}); ask for fewer clients."
         )
+    if partition.function is not None:
+        return deal_own(partition, labels, clients, rng)
     return DEALS[partition.kind](labels, classes, clients, partition.number, rng)
+
+
+def deal_own(partition: Partition, labels: np.ndarray, clients: int, rng: np.random.Generator) -> np.ndarray:
+    """By a user's `function(labels, clients, rng)`: one client number from 0 for each record, -1 for nobody."""
+    name = partition.kind
+    assert partition.function is not None
+    try:
+        dealt = np.asarray(partition.function(labels.copy(), clients, rng))
+    except UserError:
+        raise
+    except Exception as error:
+        raise failed(f"The partition {name!r} fails", error) from error
+    if dealt.shape != labels.shape or not np.issubdtype(dealt.dtype, np.integer):
+        raise UserError(
+            f"The partition {name!r} gives {dealt.dtype} of shape {dealt.shape}: it must give one whole number, the "
+            f"client, for each of the {len(labels)} records."
+        )
+    if len(dealt) and not (dealt.min() >= NOBODY and dealt.max() < clients):
+        raise UserError(
+            f"The partition {name!r} gives client numbers from {dealt.min()} to {dealt.max()}: they must lie between 0 "
+            f"and {clients - 1}, or be -1 for a record that nobody gets."
+        )
+    return dealt.astype(np.int64)
 
 
 def deal_iid(labels: np.ndarray, classes: int, clients: int, number: float, rng: np.random.Generator) -> np.ndarray:

@@ -20,7 +20,8 @@ from typing import Literal
 import numpy as np
 
 from sordino.errors import UserError
-from sordino.experiment.config import DEFAULT_CLIENTS, DEFAULT_EPSILON, Experiment
+from sordino.experiment.config import Experiment
+from sordino.experiment.defaults import DEFAULT_CLIENTS, DEFAULT_EPSILON
 from sordino.privacy.accountant import mu_of
 from sordino.privacy.allowance import ProtectFrom
 from sordino.privacy.plan import default_delta
@@ -133,6 +134,18 @@ def stand_in(experiment: Experiment, situation: Situation) -> Experiment:
     enough = min(situation.clients * situation.records, DIGITS)
     clients = min(situation.clients, enough // 2)
     return experiment.model_copy(update={"data": "digits", "clients": clients, "records": enough})
+
+
+def spends(experiment: Experiment, advice: Advice, real: bool) -> str:
+    """What trying the candidates costs the people whose records they are tried on, in a sentence."""
+    if not real:
+        return "Trying on the built-in digits in the place of records that are not there: it costs nobody anything."
+    budget = experiment.epsilon or DEFAULT_EPSILON
+    costly = [one for one in advice.candidates if not one.startswith("local")]
+    return (
+        f"Trying makes {len(costly)} runs with epsilon {budget:g} on these people, each of which counts: what they "
+        "come to together is told below. A stand-in costs nothing: give --records instead of --data."
+    )
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ of a piece ends with the digest of its bytes, and one whose bytes are others is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,11 +53,16 @@ class Blends:
             yield load_file(file)["models"]
 
 
-def make(transport: Simulation, message: Message, folder: Path) -> Blends:
-    """Let every client blend its models; pieces that `folder` holds already are taken from there."""
+def make(
+    transport: Simulation, message: Message, folder: Path, told: Callable[[int, int], None] | None = None
+) -> Blends:
+    """Let every client blend its models; pieces that `folder` holds already are taken from there. `told` is how many
+    clients are done, and of how many."""
     order: list[int] = []
     files, found = [], []
     for number, clients in enumerate(transport.pieces()):
+        if told is not None:
+            told(len(order), transport.clients)
         path = _kept(folder, number)
         if path is None:
             answer = transport.blend(clients, message)

@@ -1,82 +1,150 @@
-"""Several methods on the same data, at the same true epsilon, over several seeds."""
+"""Several methods on the same data, at the same true epsilon, over several seeds and, if wanted, values of any key."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+import contextlib
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from sordino.display import Display, Silent
 from sordino.errors import UserError
-from sordino.experiment.config import Experiment, check_seeds, setting
+from sordino.experiment.config import Experiment, check_seeds
 from sordino.experiment.lifetime import OverRuns, over_runs, sentence
-from sordino.experiment.prepare import prepare
-from sordino.experiment.run import resume, start
+from sordino.experiment.side_by_side import results_of
 from sordino.experiment.store import Store
 from sordino.experiment.summary import Summary
-from sordino.privacy.accountant import rounded_up
+from sordino.experiment.sweep import Cell, Sweep, cells, points
+from sordino.experiment.tuning import Tuned, tune
+from sordino.experiment.verdict import Difference, verdicts
 from sordino.privacy.release import Unit
 from sordino.privacy.views import VIEWS, View
-from sordino.server import Watch
+
+if TYPE_CHECKING:
+    import pandas
 
 FIGURES = ("personal", "personal_worst", "start", "global")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Comparison:
     """What came of a comparison."""
 
     rows: list[dict[str, Any]]
-    """One for each method, in the order asked for."""
+    """One for each method, in the order asked for, at each point of the sweep."""
     verdict: list[str]
     """What the rows say, in sentences."""
     over_runs: list[OverRuns]
     """What all runs of the store on the same people have come to, for each unit that was protected."""
+    sweep: list[str] = field(default_factory=list)
+    """The keys that it goes through; a row's `at` has their values."""
+    differences: list[Difference] = field(default_factory=list)
+    """The tests behind the verdict."""
+    tuned: list[Tuned] = field(default_factory=list)
+    """What was chosen for each method, and what choosing would have cost."""
 
     def together(self, view: View) -> list[str]:
-        """The same in sentences, for one observer."""
+        """What all runs on the same people have come to, in sentences, for one observer."""
         found = [sentence(total, view) for total in self.over_runs]
         return [one for one in found if one is not None]
+
+    def document(self) -> dict[str, Any]:
+        """All of it for machines, but the curves, which the store has."""
+        rows = [{key: value for key, value in row.items() if key != "curves"} for row in self.rows]
+        return {**{part.name: getattr(self, part.name) for part in dataclasses.fields(self)}, "rows": rows}
+
+    def to_frame(self, by_seed: bool = False) -> pandas.DataFrame:
+        """The rows as a table of pandas, which must be installed; `by_seed` gives one row for each run."""
+        from sordino.report.exports import records
+
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise UserError("Tables for pandas need pandas: pip install pandas.") from error
+        return pd.DataFrame(records(self.rows, self.sweep, by_seed))
+
+    def __repr__(self) -> str:
+        names = list(dict.fromkeys(row["method"] for row in self.rows))
+        seeds = self.rows[0]["seeds"] if self.rows else 0
+        over = f" over {', '.join(self.sweep)}" if self.sweep else ""
+        return f"<Comparison of {', '.join(names)}{over}, {seeds} seed{'s' if seeds != 1 else ''}>"
+
+    def _repr_markdown_(self) -> str:
+        from sordino.report.exports import markdown
+
+        return "\n\n".join([markdown(self.rows, self.sweep), *self.verdict])
 
 
 def compare(
     experiment: Experiment,
     methods: Sequence[str],
     seeds: int = 3,
-    watch: Callable[[str, int], Watch | None] | None = None,
+    display: Display | None = None,
+    *,
+    sweep: Sweep | None = None,
+    jobs: int | None = 1,
+    grid: Sweep | None = None,
+    tuning_seeds: int = 1,
 ) -> Comparison:
-    """Run each method with each of `seeds` seeds and put the results side by side.
+    """Run each method with each of `seeds` seeds, at each point of a `sweep`, and put the results side by side.
 
-    A method may come with hyper-parameters of its own, as in `feddpa[tau=2,lambda1=0]`, for ablations.
-    Runs that the store already holds are taken from there; stopped ones are resumed. `watch` gives, for a
-    method and a seed, what is told of each round.
+    A method may come with hyper-parameters of its own, as in `feddpa[tau=2,lambda1=0]`, for ablations. Runs that the
+    store already holds are taken from there; stopped ones are resumed. `jobs` runs go on at once; None lets sizes
+    decide, and results do not depend on it. With a `grid`, every method is first tuned on seeds that are not reported.
     """
     if not methods:
         raise UserError("Name at least one method to compare, for example --methods local,dp-fedavg,feddpa.")
     check_seeds(seeds)
-    experiments = {text: experiment.for_method(*contender(text)) for text in dict.fromkeys(methods)}
-    if experiment.public is None and any(_needs_public(chosen) for chosen in experiments.values()):
-        # Records set aside for one method are set aside for all, so that clients hold the same ones.
-        shared = {"public": "default"}
-        experiments = {text: chosen.model_copy(update=shared) for text, chosen in experiments.items()}
-    store = Store(experiment.store)
-    results: dict[str, list[Summary]] = {name: [] for name in experiments}
-    for seed in range(experiment.seed, experiment.seed + seeds):
-        for name, chosen in experiments.items():
-            seeded = chosen.model_copy(update={"seed": seed})
-            results[name].append(_result(seeded, store, watch(name, seed) if watch else None))
-    comparison = side_by_side(results, store, experiment.protect_from)
-    store.close()
-    return comparison
+    display, sweep, methods = display or Silent(), sweep or {}, list(dict.fromkeys(methods))
+    reported = range(experiment.seed, experiment.seed + seeds)
+    tuned: list[Tuned] = []
+    if grid:
+        others = range(reported.stop, reported.stop + tuning_seeds)
+        tuned = tune(experiment, methods, grid, others, lambda wanted: _made(wanted, display, jobs, experiment))
+        methods = list(dict.fromkeys(one["chosen"] for one in tuned))
+    wanted = cells(experiment, methods, sweep, reported)
+    results = _made(wanted, display, jobs, experiment)
+    with contextlib.closing(Store(experiment.store, must_exist=True)) as store:
+        rows = [
+            _row(name, at, [results[cell.key] for cell in wanted if (cell.method, cell.at) == (name, at)], store)
+            for at in points(sweep)
+            for name in methods
+        ]
+        return replace(_compared(rows, store, experiment.protect_from, sweep), tuned=tuned)
 
 
 def side_by_side(results: Mapping[str, list[Summary]], store: Store, protect_from: str) -> Comparison:
     """Finished runs of a store, those of each method under its name, which differ by their seeds alone."""
-    rows = [_row(name, found, store) for name, found in results.items()]
+    return _compared([_row(name, {}, found, store) for name, found in results.items()], store, protect_from, {})
+
+
+def _compared(rows: list[dict[str, Any]], store: Store, protect_from: str, sweep: Sweep) -> Comparison:
+    """What comes of rows."""
     spent = [over_runs(store, _people(rows, store), unit, delta) for unit, delta in _protected(rows)]
-    return Comparison(rows, _verdicts(rows, protect_from), spent)
+    sentences, differences = _verdicts(rows, sweep, protect_from)
+    return Comparison(rows, sentences, spent, list(sweep), differences)
+
+
+def _made(wanted: Sequence[Cell], display: Display, jobs: int | None, experiment: Experiment) -> dict[str, Summary]:
+    """The summaries of all cells, by their keys."""
+    different: dict[str, Cell] = {}
+    for cell in wanted:  # what is the same at several points of a sweep is told as none of them
+        different[cell.key] = replace(cell, at={}) if cell.key in different else cell
+    return dict(zip(different, results_of(list(different.values()), display, jobs, experiment), strict=True))
+
+
+def _verdicts(rows: list[dict[str, Any]], sweep: Sweep, protect_from: str) -> tuple[list[str], list[Difference]]:
+    """What the rows say at each point of a sweep."""
+    sentences, differences = [], []
+    for at in points(sweep):
+        told, found = verdicts([row for row in rows if row["at"] == at], protect_from)
+        where = ", ".join(f"{key} {value}" for key, value in at.items())
+        sentences += [f"{where}: {one}" if where else one for one in told]
+        differences += found
+    return sentences, differences
 
 
 def _people(rows: list[dict[str, Any]], store: Store) -> str:
@@ -89,37 +157,12 @@ def _protected(rows: list[dict[str, Any]]) -> list[tuple[Unit, float]]:
     return list({row["unit"]: row["delta"] for row in private}.items())
 
 
-def _needs_public(experiment: Experiment) -> bool:
-    return experiment.build_method().settled(experiment.clients or 1).needs_public()
-
-
-def split_methods(text: str) -> list[str]:
-    """Methods separated by commas; commas inside brackets belong to a method."""
-    return [part.strip() for part in re.split(r",(?![^\[]*\])", text) if part.strip()]
-
-
-def contender(text: str) -> tuple[str, dict[str, Any]]:
-    """`name` or `name[key=value,...]` as a method and its hyper-parameters."""
-    name, bracket, rest = text.partition("[")
-    if bracket and not rest.endswith("]"):
-        raise UserError(f"{text!r} is not understood; write hyper-parameters as in feddpa[tau=2,lambda1=0].")
-    pairs = [part for part in rest.removesuffix("]").split(",") if part.strip()]
-    return name.strip(), dict(setting(pair.strip()) for pair in pairs)
-
-
-def _result(experiment: Experiment, store: Store, watch: Watch | None) -> Summary:
-    prepared = prepare(experiment)
-    for row in store.all():
-        if row.identity == prepared.identity and row.state != "running":
-            return cast(Summary, row.summary) if row.summary else resume(row.run, store, watch, experiment.workers)
-    return start(prepared, store, watch)
-
-
-def _row(name: str, results: list[Summary], store: Store) -> dict[str, Any]:
+def _row(name: str, at: dict[str, Any], results: list[Summary], store: Store) -> dict[str, Any]:
     accuracy = {figure: _spread([result["accuracy"][figure] for result in results]) for figure in FIGURES}
     first = results[0]
     return {
         "method": name,
+        "at": at,
         "variant": first["variant"],
         "unit": first["unit"],
         "seeds": len(results),
@@ -130,6 +173,7 @@ def _row(name: str, results: list[Summary], store: Store) -> dict[str, Any]:
         "notes": first["notes"],
         "seconds": float(np.mean([result["seconds"] for result in results])),
         "runs": [result["run"] for result in results],
+        "by_seed": [{"seed": result["seed"], "run": result["run"], **result["accuracy"]} for result in results],
         "curves": [store.curve(result["run"]) for result in results],
     }
 
@@ -146,57 +190,3 @@ def _highest(values: Sequence[float | None]) -> float | None:
     """The largest epsilon over seeds; None (infinite) if any is."""
     known = [value for value in values if value is not None]
     return max(known) if len(known) == len(values) else None
-
-
-def _verdicts(rows: list[dict[str, Any]], protect_from: str) -> list[str]:
-    """Which method is best among those that protect the same unit."""
-    private = [row for row in rows if row["epsilon"][protect_from]]
-    free = [row for row in rows if row["epsilon"][protect_from] == 0]
-    units = list(dict.fromkeys(row["unit"] for row in private))
-    if len(units) < 2:
-        return _verdict(private, free, protect_from)
-    sentences = ["Client-level and record-level methods are not ranked together: their epsilons protect other things."]
-    for unit in units:
-        chosen = _verdict([row for row in private if row["unit"] == unit], free, protect_from)
-        sentences += [f"Protecting one {unit}: {one}" for one in chosen]
-    return sentences
-
-
-def _verdict(private: list[dict[str, Any]], free: list[dict[str, Any]], protect_from: str) -> list[str]:
-    """Which method is best, by how much, whether that is more than chance, and at which epsilon."""
-    sentences = []
-    if private:
-        deltas = sorted({row["delta"] for row in private})
-        if len(deltas) > 1:
-            sentences.append(
-                f"The private methods are NOT at equal delta ({deltas[0]:.3g} to {deltas[-1]:.3g}): give one with "
-                "`delta` to compare them."
-            )
-        figures = [row["epsilon"][protect_from] for row in private]
-        if max(figures) > 1.01 * min(figures):
-            sentences.append(
-                "The private methods are NOT at equal epsilon: "
-                + ", ".join(f"{row['method']} {rounded_up(row['epsilon'][protect_from])}" for row in private)
-                + "."
-            )
-    contenders = sorted(private + free, key=lambda row: -row["accuracy"]["personal"]["mean"])
-    if len(contenders) > 1:
-        best, second = contenders[0], contenders[1]
-        one, two = best["accuracy"]["personal"], second["accuracy"]["personal"]
-        gap = one["mean"] - two["mean"]
-        noise = max(one["spread"], two["spread"])
-        clear = "more than the spread over seeds" if gap > noise else "within the spread over seeds: no clear winner"
-        if best["seeds"] == 1:
-            clear = "from one seed, so chance is not ruled out"
-        sentences.append(
-            f"{best['method']} has the best personal accuracy, {one['mean']:.1%}, {gap:.1%} above "
-            f"{second['method']}: {clear}."
-        )
-    for alone in free:
-        worse = [r for r in private if r["accuracy"]["personal"]["mean"] < alone["accuracy"]["personal"]["mean"]]
-        for row in worse:
-            sentences.append(
-                f"{row['method']} does not pay here: {alone['method']} training gives "
-                f"{alone['accuracy']['personal']['mean']:.1%} without spending any privacy."
-            )
-    return sentences

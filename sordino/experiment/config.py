@@ -14,6 +14,7 @@ from sordino.data.own import Reading
 from sordino.data.schema import Schema
 from sordino.data.selection import PublicChoice
 from sordino.errors import UserError, quoted, unknown
+from sordino.experiment.defaults import DEFAULT_CLIENTS, DEFAULT_EPSILON  # noqa: F401 (keys, as others know them)
 from sordino.experiment.hyperparameters import check_known, concerns, make_method
 from sordino.method import Epsilon, Method
 
@@ -21,12 +22,12 @@ Settings = dict[str, Any]
 MOST = 1_000_000_000
 """The largest number of clients, records or rounds between evaluations that is taken for meant."""
 MOST_SEEDS = 1000
-DEFAULT_EPSILON = 8.0
-DEFAULT_CLIENTS = 100
 SCHEMA = "schema"
 """The key that names a schema's file; what stands there becomes the key `table`."""
 BUDGETS = ("epsilon", "noise_multiplier")
 """The keys that say how much noise there is."""
+RECOMMENDED: dict[str, Any] = {"method": "dp-fedavg", "personal": "blend", "set": {"clipping": "quantile"}}
+"""What an experiment is that names no method: what our comparisons recommend (`sordino advise`, experiments/)."""
 
 
 DEPLOYED = ("columns", "records_each", "active_server", "spare_turns")
@@ -60,7 +61,8 @@ class Experiment(BaseModel):
     records: int | None = Field(default=None, ge=1, le=MOST)
     """Use at most so many of the training records, chosen by the seed: for quick studies on large data sets."""
     partition: str | None = None
-    """How records are dealt: iid, dirichlet:ALPHA, shards:S, labels:P%, natural."""
+    """How records are dealt: iid, dirichlet:ALPHA, shards:S, labels:P%, natural, or `package.module:function`, a
+    function of labels, number of clients and a random generator that gives each record's client."""
     clients: int | None = Field(default=None, ge=1, le=MOST)
     """How many clients; by default all natural ones, else 100."""
     test_fraction: float = Field(default=0.2, gt=0, lt=1)
@@ -73,8 +75,9 @@ class Experiment(BaseModel):
     published test set, else `holdout:0.1`. Where records have owners, only other data can be public."""
     model: str | None = None
     """A network by name or dotted name; by default one that suits the data."""
-    method: str = "feddpa"
-    """A method by name, or `package.module:Class`."""
+    method: str = RECOMMENDED["method"]
+    """A method by name, or `package.module:Class`. An experiment that names none has `personal = "blend"` and
+    `clipping = "quantile"` too, unless it says otherwise."""
     variant: Literal["sound", "paper"] = "sound"
     """`sound`: the epsilon holds. `paper`: as published, with its true epsilon."""
     privacy: Literal["dp", "none"] = "dp"
@@ -151,7 +154,8 @@ class Experiment(BaseModel):
         """
         values: dict[str, Any] = {}
         settings: Settings = {}
-        for source in sources:
+        unnamed = not methods and not any(_names_method(source) for source in sources)
+        for source in (RECOMMENDED, *sources) if unnamed else sources:
             check_representable(source)
             given = {key.replace("-", "_"): value for key, value in source.items() if value is not None}
             _read_schema(given)
@@ -190,7 +194,7 @@ class Experiment(BaseModel):
     def check_settings(self, methods: Sequence[str]) -> None:
         """Refuse a hyper-parameter that none of the methods has."""
         for key in self.set:
-            check_known(key, methods)
+            check_known(key, methods, KEYS)
 
     def for_method(self, name: str, settings: Mapping[str, Any]) -> Experiment:
         """The experiment with another method; settings that only other methods know are left out."""
@@ -215,7 +219,7 @@ class Experiment(BaseModel):
 
     def build_method(self) -> Method:
         """The method with its hyper-parameters."""
-        return make_method(self.method, self.variant, self.privacy, self.set)
+        return make_method(self.method, self.variant, self.privacy, self.set, KEYS)
 
     def model_options(self) -> dict[str, Any]:
         """The options of the network."""
@@ -251,6 +255,17 @@ def _read_schema(given: dict[str, Any]) -> None:
         if not isinstance(named, str | Path):
             raise UserError(f"schema must be the name of a file, not {quoted(named)}.")
         given["table"] = Schema.read(Path(named))
+
+
+KEYS = tuple(name for name in (*Experiment.model_fields, SCHEMA) if name not in ("set", "table"))
+"""The names of all keys of an experiment, hyper-parameters apart."""
+
+
+def _names_method(source: Mapping[str, Any]) -> bool:
+    """Whether a source of keys says which method it is about."""
+    table = source.get("set")
+    within = table.get("method") if isinstance(table, Mapping) else None
+    return source.get("method") is not None or isinstance(within, str)
 
 
 def dotted(table: Mapping[str, Any], prefix: str = "") -> Settings:
@@ -299,8 +314,6 @@ def _sentence(error: ValidationError, values: Mapping[str, Any]) -> UserError:
     problem = error.errors()[0]
     key = str(problem["loc"][0])
     if problem["type"] == "extra_forbidden":
-        return unknown(
-            "key", key, [name for name in (*Experiment.model_fields, SCHEMA) if name not in ("set", "table")]
-        )
+        return unknown("key", key, KEYS)
     hint = " 1 is strong, 8 is common." if key == "epsilon" else ""
     return UserError(f"{key} cannot be {quoted(values.get(key))}: {problem['msg'].lower()}.{hint}")

@@ -7,9 +7,11 @@ several small dataclasses (`clipping=quantile`, `clipping.quantile=0.7`).
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -20,8 +22,12 @@ from sordino.method import Method, Privacy, Variant
 from sordino.methods import find, names
 from sordino.named import Named, named, settings
 
+GROUP = "sordino.methods"
+"""The entry points under which methods are installed."""
 OWN = ("", "method")
 """Scopes that mean the experiment's own method."""
+NAMED = 3
+"""How many other methods a sentence names."""
 RULE = "rule"
 """The setting that names a field's kind in a table of its own: `[set.clipping]` with `rule = "quantile"`."""
 
@@ -63,12 +69,13 @@ def field_names(kind: type[Method]) -> set[str]:
     return {field.name for field in dataclasses.fields(kind)} - {"variant", "privacy"}
 
 
-def check_known(key: str, methods: typing.Sequence[str]) -> None:
-    """Refuse a key that none of the methods knows."""
+def check_known(key: str, methods: typing.Sequence[str], keys: typing.Sequence[str] = ()) -> None:
+    """Refuse a key that none of the methods knows; `keys` are the experiment's own, one of which may be meant."""
     found = address(key)
     fields = set().union(*(field_names(find(name)) for name in methods))
     if found is not None and not found.owner and found.field not in fields:
-        raise unknown("hyper-parameter of these methods called", found.field, fields)
+        near = _near(found.field, keys)
+        raise unknown("hyper-parameter of these methods called", found.field, {*fields, *near})
 
 
 def concerns(key: str, method: str) -> bool:
@@ -77,8 +84,13 @@ def concerns(key: str, method: str) -> bool:
     return found is None or bool(found.owner) or found.field in field_names(find(method))
 
 
-def make_method(method: str, variant: Variant, privacy: Privacy, table: Mapping[str, Any]) -> Method:
-    """The method with the hyper-parameters of `table`; those of other methods are checked, and left out."""
+def make_method(
+    method: str, variant: Variant, privacy: Privacy, table: Mapping[str, Any], keys: typing.Sequence[str] = ()
+) -> Method:
+    """The method with the hyper-parameters of `table`; those of other methods are checked, and left out.
+
+    `keys` are the experiment's own, which stand in the same table: a name that is misspelt may be one of them.
+    """
     by_owner: dict[str, dict[str, Any]] = {method: {}}
     for key, value in table.items():
         found = address(key)
@@ -87,7 +99,7 @@ def make_method(method: str, variant: Variant, privacy: Privacy, table: Mapping[
         owner = found.owner or method
         fields = field_names(find(owner))
         if found.field not in fields:
-            raise _unknown(found, owner, fields)
+            raise _unknown(found, owner, fields, keys)
         place = by_owner.setdefault(owner, {})
         if found.setting is None:
             place[found.field] = value
@@ -102,12 +114,26 @@ def make_method(method: str, variant: Variant, privacy: Privacy, table: Mapping[
         raise failed(f"The method {method!r} cannot be made", error) from error
 
 
-def _unknown(found: Address, owner: str, fields: typing.Collection[str]) -> UserError:
+def _unknown(found: Address, owner: str, fields: typing.Collection[str], keys: typing.Sequence[str]) -> UserError:
     """The error for a hyper-parameter that a method does not have; its name may be a misspelt part of a longer key."""
-    if found.setting is None or found.owner:
+    if found.setting is not None and not found.owner:  # perhaps no field was meant, but a method or the model
+        places = ("method", "model", *names(), *fields)
+        return unknown("setting", f"{found.field}.{found.setting}", [f"{place}.{found.setting}" for place in places])
+    if found.owner:
         return unknown(f"hyper-parameter of {owner}", found.field, fields)
-    places = ("method", "model", *names(), *fields)
-    return unknown("setting", f"{found.field}.{found.setting}", [f"{place}.{found.setting}" for place in places])
+    others = [point.name for point in entry_points(group=GROUP) if found.field in field_names(point.load())]
+    if others:
+        shown = ", ".join(others[:NAMED]) + (" and others" if len(others) > NAMED else "")
+        return UserError(
+            f"{owner} has no hyper-parameter {found.field!r}; {shown} {'has' if len(others) == 1 else 'have'} one: "
+            f"choose the method with --method, or leave {found.field} out."
+        )
+    return unknown(f"hyper-parameter of {owner}", found.field, {*fields, *_near(found.field, keys)})
+
+
+def _near(given: str, keys: typing.Sequence[str]) -> list[str]:
+    """Those keys of an experiment that somebody may have meant who wrote `given`."""
+    return difflib.get_close_matches(given.lower(), keys, cutoff=0.75)
 
 
 def _converted(kind: type[Method], chosen: Mapping[str, Any]) -> dict[str, Any]:

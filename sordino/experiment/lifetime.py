@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, TypedDict
 from sordino.errors import UserError
 from sordino.experiment.journal import rows_after
 from sordino.experiment.store import RunRow, Store
-from sordino.privacy.accountant import epsilon_of, rounded_up
+from sordino.privacy.accountant import epsilon_of
 from sordino.privacy.ledger import BLANK, Ledger
 from sordino.privacy.records import Recipe, RecordPlan, record_epsilon
 from sordino.privacy.release import Unit
 from sordino.privacy.views import VIEWS, View, honest_shares
+from sordino.rounding import rounded_up
 
 if TYPE_CHECKING:
     from sordino.experiment.prepare import Prepared
@@ -70,7 +71,7 @@ def over_runs(
     A run that protected records protects no client as a whole; what a run released of whole clients counts for each of
     their records.
     """
-    spent = [_spent(row, store) for row in store.all() if row.people == people and row.run != but]
+    spent = [spent_in(row, store) for row in store.all() if row.people == people and row.run != but]
     costly = [as_paid_by(unit, one) for one in (*spent, *more) if spends(one)]
     return {"unit": unit, "runs": len(costly), "epsilon": composed(costly, unit, delta), "delta": delta}
 
@@ -130,8 +131,17 @@ def check_lifetime(store: Store, prepared: Prepared, run: str | None = None) -> 
         others = f" and {before} before it on these people" if before else ""
         raise UserError(
             f"This run{others} in {store.folder} would come to {_shown(epsilon)} for the {view}, above the "
-            f"{limit:g} of budget_over_runs: plan a smaller epsilon."
+            f"{limit:g} of budget_over_runs: {_instead(more, epsilon)}."
         )
+
+
+def _instead(more: Spent, epsilon: float | None) -> str:
+    """What to do about a run that would spend too much, together with those before it."""
+    if epsilon is not None:
+        return "plan a smaller epsilon"
+    if None in more["mu"] or INFINITE in more["recipes"]:
+        return "something leaves its clients without noise, so that no budget covers it; take a method that adds noise"
+    return "an earlier run let something leave without noise, and no later one can make up for that"
 
 
 def planned(prepared: Prepared) -> Spent:
@@ -143,7 +153,7 @@ def planned(prepared: Prepared) -> Spent:
     if bare or (releases and prepared.allowance.known):
         return {"unit": method.unit, "mu": [None] * len(VIEWS), "recipes": [INFINITE]}
     if prepared.allowance.records is not None:
-        recipes = _planned_recipes(prepared.allowance.records, method.record_needs().means)
+        recipes = _all_recipes(prepared.allowance.records, method.record_needs().means)
         return {"unit": "record", "mu": [], "recipes": [[list(one) for one in recipe] for recipe in sorted(recipes)]}
     if not method.is_private():  # nothing leaves
         return {"unit": method.unit, "mu": [0.0] * len(VIEWS), "recipes": []}
@@ -156,15 +166,17 @@ def planned(prepared: Prepared) -> Spent:
     return {"unit": "client", "mu": list(mu), "recipes": []}
 
 
-def _planned_recipes(plan: RecordPlan, means: int) -> set[Recipe]:
+def _all_recipes(plan: RecordPlan, means: int) -> set[Recipe]:
     """What the training records and the validation records of some client will go through at the most."""
-    recipes: set[Recipe] = set()
-    for client, turns in enumerate(plan.turns.tolist()):
-        rate, multiplier, steps = plan.charge(client)
-        matrix, mean = float(plan.matrix_multipliers[client]), float(plan.mean_multipliers[client])
-        recipes.add((*(((1.0, matrix, 1),) if matrix else ()), (rate, multiplier, int(steps * turns))))
-        recipes |= {((1.0, mean, means * turns),)} if means else set()
-    return recipes
+    return {recipe for client in range(len(plan.turns)) for recipe in planned_recipes(plan, client, means)}
+
+
+def planned_recipes(plan: RecordPlan, client: int, means: int) -> list[Recipe]:
+    """What a client's training records, and its validation records, will go through at the most."""
+    turns, (rate, multiplier, steps) = int(plan.turns[client]), plan.charge(client)
+    matrix, mean = float(plan.matrix_multipliers[client]), float(plan.mean_multipliers[client])
+    trained: Recipe = (*(((1.0, matrix, 1),) if matrix else ()), (rate, multiplier, steps * turns))
+    return [trained, ((1.0, mean, means * turns),)] if means else [trained]
 
 
 def sentence(total: OverRuns, view: View) -> str | None:
@@ -193,7 +205,7 @@ def _recipe(stored: Sequence[Sequence[float]]) -> Recipe:
     return tuple((float(rate), float(multiplier), int(count)) for rate, multiplier, count in stored)
 
 
-def _spent(row: RunRow, store: Store) -> Spent:
+def spent_in(row: RunRow, store: Store) -> Spent:
     """What a run has spent: from its summary, or, where it was stopped, from its ledger and journal."""
     if row.summary is not None:
         return row.summary["spent"]

@@ -1,55 +1,196 @@
-"""A plan for an experiment: the budget's arithmetic, with the size of its model where that is known."""
+"""A plan for an experiment: what its noise will be and what its budget comes to, before anything is spent."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
 from sordino.errors import UserError
-from sordino.experiment.config import DEFAULT_CLIENTS, DEFAULT_EPSILON, Experiment
+from sordino.experiment.config import Experiment
+from sordino.experiment.defaults import DEFAULT_CLIENTS
+from sordino.method import Method
 from sordino.privacy.plan import Plan, plan
+from sordino.privacy.records import (
+    RecordPlan,
+    record_attack_accuracy,
+    record_epsilon,
+    replace_one,
+)
+from sordino.privacy.views import VIEWS, View
+from sordino.schedule import Schedule
+
+if TYPE_CHECKING:
+    from sordino.experiment.prepare import Prepared
 
 
-def plan_of(experiment: Experiment, parameters: int | None, with_model: bool) -> Plan:
-    """What an experiment would cost; `with_model` counts the parameters of its network on its data."""
-    if experiment.privacy == "none":
-        raise UserError('With privacy = "none" there is no noise to plan, and epsilon is infinite: leave it out.')
-    _check_plannable(experiment)
+@dataclass(frozen=True)
+class RecordsPlan:
+    """What a run that protects records would cost and could achieve. Unit: one record added or removed."""
+
+    unit: Literal["record"]
+    epsilon: dict[View, float]
+    """Of the client that spends most: the same for every observer."""
+    attack_accuracy: dict[View, float]
+    epsilon_replace_one: float
+    noise_multiplier: float
+    """Noise over sensitivity of one gradient: the median over clients."""
+    clients: list[dict[str, Any]]
+    """For each client: records, budget, epsilon, noise_multiplier, sampling, steps of a round, turns."""
+    feasible_parameters: int
+    """How many shared parameters can be trained, roughly: clients x (records x mu)^2."""
+    delta: float
+    warnings: list[str]
+    advice: list[str]
+
+
+def plan_of(
+    experiment: Experiment, parameters: int | None = None, records: int | None = None, look: bool = False
+) -> Plan | RecordsPlan:
+    """What an experiment would cost. With `look` its data and network are looked at; else `records` are those of a
+    client and `parameters` those of the network, where they are known."""
+    method = experiment.build_method()
+    _check_plannable(experiment, method)
     clients = experiment.clients or DEFAULT_CLIENTS
-    if with_model and parameters is None:
-        from sordino.experiment.prepare import prepare_to_count
+    sizes = None if records is None else np.full(clients, records)
+    if look:
+        prepared = _looked_at(experiment, parameters, records)
+        parameters, sizes = parameters or prepared.learner.layout.size, prepared.data.train.sizes
+        clients = len(sizes)
+    schedule = Schedule.of(experiment.rounds, clients, experiment.participation)
+    published = method.variant == "paper" and type(method).published_multiplier is not Method.published_multiplier
+    if sizes is None and (method.unit == "record" or published):
+        raise UserError(
+            f"The noise of {experiment.method} depends on how many records a client has: say it with --records, or "
+            "name the data with --data."
+        )
+    method = method.settled(clients)
+    if method.unit == "record":
+        assert sizes is not None
+        return _records_plan(experiment, method, sizes, schedule, parameters)
+    return _clients_plan(experiment, method, sizes, schedule, parameters)
 
-        prepared = prepare_to_count(experiment)
-        parameters, clients = prepared.learner.layout.size, len(prepared.data.clients)
-    epsilon = experiment.epsilon
-    if epsilon is None and experiment.noise_multiplier is None:
-        epsilon = DEFAULT_EPSILON
-    return plan(
-        clients,
+
+def _looked_at(experiment: Experiment, parameters: int | None, records: int | None) -> Prepared:
+    """The experiment's data and network; what is given besides, and would be ignored, is refused."""
+    from sordino.experiment.prepare import prepare_to_count
+
+    if records is not None:
+        raise UserError("The data say how many records a client has: leave out either --records or the data.")
+    if parameters is not None and experiment.model is not None:
+        raise UserError("The model says how many parameters it has: leave out either --parameters or --model.")
+    return prepare_to_count(experiment)
+
+
+def _clients_plan(
+    experiment: Experiment, method: Method, sizes: np.ndarray | None, schedule: Schedule, parameters: int | None
+) -> Plan:
+    from sordino.experiment.prepare import shares_a_part, spending
+
+    assumed = np.ones(schedule.clients, dtype=np.int64) if sizes is None else sizes
+    spent = spending(experiment, method, assumed, schedule)
+    releases = [release for step in method.steps().values() for release in step.values()]
+    noise = spent.allowance.of_clients
+    found = plan(
+        schedule.clients,
         experiment.rounds,
-        experiment.delta,
-        epsilon=epsilon,
-        noise_multiplier=experiment.noise_multiplier,
+        spent.budget.delta,
+        noise_multiplier=noise.multiplier,
         protect_from=experiment.protect_from,
         participation=experiment.participation,
-        parameters=parameters,
-        allow_vacuous_delta=experiment.allow_vacuous_delta,
+        parameters=None if shares_a_part(method) else parameters,
+        allow_vacuous_delta=True,  # `spending` has refused it, where it is to be refused
+        minimum_cohort=noise.minimum_cohort,
+        colluders=noise.colluders,
+        exposed=any(release.tells == "everything" for release in releases),
+    )
+    found.warnings.extend(note for note in spent.notes if note not in found.warnings)
+    return found
+
+
+def _records_plan(
+    experiment: Experiment, method: Method, sizes: np.ndarray, schedule: Schedule, parameters: int | None
+) -> RecordsPlan:
+    from sordino.experiment.advise import Situation
+    from sordino.experiment.lifetime import planned_recipes
+    from sordino.experiment.prepare import planned_method, spending
+
+    method, choices = planned_method(experiment, method, sizes, schedule)
+    spent = spending(experiment, method, sizes, schedule)
+    noise, delta = spent.allowance.of_records, spent.budget.delta
+    recipes = [planned_recipes(noise, client, method.record_needs().means) for client in range(schedule.clients)]
+    each = [max(record_epsilon(recipe, delta) for recipe in mine) for mine in recipes]
+    distinct = {recipe for mine in recipes for recipe in mine}
+    known = noise.budgets[np.isfinite(noise.budgets)]
+    middle = float(np.median(known)) if len(known) else max(each)
+    records = max(1, round(float(np.median(sizes))))
+    where = Situation(schedule.clients, records, middle, parameters, experiment.protect_from, delta)
+    accuracy = max(record_attack_accuracy(recipe) for recipe in distinct)
+    return RecordsPlan(
+        unit="record",
+        epsilon=dict.fromkeys(VIEWS, max(each)),
+        attack_accuracy=dict.fromkeys(VIEWS, accuracy),
+        epsilon_replace_one=max(record_epsilon(replace_one(recipe), delta) for recipe in distinct),
+        noise_multiplier=spent.budget.multiplier,
+        clients=[_client(noise, sizes, client, epsilon) for client, epsilon in enumerate(each)],
+        feasible_parameters=where.feasible("record"),
+        delta=delta,
+        warnings=[*spent.notes, *choices, *_weak(accuracy)],
+        advice=_advice(where, parameters),
     )
 
 
-def _check_plannable(experiment: Experiment) -> None:
-    """Refuse an experiment whose epsilon this arithmetic, of Gaussian noise for whole clients, does not tell."""
-    method = experiment.build_method()
+def _client(noise: RecordPlan, sizes: np.ndarray, client: int, epsilon: float) -> dict[str, Any]:
+    budget = float(noise.budgets[client])
+    return {
+        "records": int(sizes[client]),
+        "budget": budget if np.isfinite(budget) else None,
+        "epsilon": epsilon if np.isfinite(epsilon) else None,
+        "noise_multiplier": float(noise.multipliers[client]),
+        "sampling": float(noise.sampling[client]),
+        "steps": int(noise.steps[client]),
+        "turns": int(noise.turns[client]),
+    }
+
+
+def _weak(accuracy: float) -> list[str]:
+    if accuracy <= 0.9:
+        return []
+    return [f"The best attack tells whether a record is there with {accuracy:.1%} accuracy: this is hardly privacy."]
+
+
+def _advice(where: Any, parameters: int | None) -> list[str]:
+    """Whether a network of this size can be trained, by the law d <= clients (records mu)^2."""
+    feasible = where.feasible("record")
+    if parameters is None:
+        return [f"About {feasible:,} shared parameters can be trained at this budget; give --data to compare."]
+    if parameters > feasible:
+        return [
+            f"The model shares {parameters:,} parameters, but only about {feasible:,} can be trained at this budget: "
+            "the gradients would drown in noise. More records for each client, a smaller model or a larger epsilon "
+            "help; `--method local` is the rival to beat."
+        ]
+    return [
+        f"The model shares {parameters:,} parameters; about {feasible:,} are feasible. Clients with so many records "
+        "may do well alone: compare with `--method local`."
+    ]
+
+
+def _check_plannable(experiment: Experiment, method: Method) -> None:
+    """Refuse an experiment whose epsilon is infinite, or is not known before a run."""
     releases = [release for step in method.steps().values() for release in step.values()]
+    if experiment.privacy == "none":
+        raise UserError('With privacy = "none" there is no noise to plan, and epsilon is infinite: leave it out.')
     if experiment.noise == "integers":
         raise UserError(
             'A simulation with noise = "integers" has an infinite epsilon, whatever is planned: leave it out.'
         )
+    if not releases:
+        raise UserError(f"Nothing leaves a client with {experiment.method}: it costs no privacy, and needs no plan.")
     if not all(release.private for release in releases):
         raise UserError(
             f"{experiment.method} sends something without noise: its epsilon is infinite, whatever is planned."
-        )
-    if method.unit == "record":
-        raise UserError(
-            f"{experiment.method} protects records, and this plan is for whole clients: `sordino advise` compares the "
-            "levels, and a run tells each client's noise."
         )
     if not all(release.known_beforehand() for release in releases):
         raise UserError(f"The published {experiment.method} costs more than its noise says: a run tells how much.")

@@ -15,7 +15,8 @@ from sordino.data import Dataset, FederatedData, federate, load
 from sordino.data.federate import fingerprint
 from sordino.data.selection import fewer, set_aside
 from sordino.errors import UserError, quoted
-from sordino.experiment.config import DEFAULT_CLIENTS, DEFAULT_EPSILON, Experiment
+from sordino.experiment.config import Experiment
+from sordino.experiment.defaults import DEFAULT_CLIENTS, DEFAULT_EPSILON
 from sordino.experiment.identity import identity_of
 from sordino.learning import compiling
 from sordino.learning.compiled import CompiledSum
@@ -27,9 +28,10 @@ from sordino.privacy.allowance import Allowance, Noise
 from sordino.privacy.mechanism import MECHANISMS, Mechanism
 from sordino.privacy.noise import Seeded
 from sordino.privacy.outlook import Outlook
-from sordino.privacy.plan import check_delta, default_delta, multiplier_for
+from sordino.privacy.plan import check_delta, default_delta, drowning, feasible_parameters, multiplier_for
 from sordino.privacy.records import RecordPlan, plan_records, plan_without_noise
 from sordino.privacy.release import check_steps
+from sordino.privacy.views import honest_shares
 from sordino.schedule import Schedule
 from sordino.server import Ground
 from sordino.simulator import bf16
@@ -139,10 +141,10 @@ def prepare(
     coarse = bf16.decide(experiment.precision, experiment.device, module, data.shape, method.batch, resumed)
     learner, initial = Learner(module, coarse.precision), flatten(module)
     schedule = Schedule.of(experiment.rounds, len(data.clients), experiment.participation)
-    method, choices = _planned(experiment, method, data, schedule)
+    method, choices = planned_method(experiment, method, data.train.sizes, schedule)
     check_steps(method.steps(), method.unit, method.public_memory(initial, learner.layout))
     choice = choose(experiment, method, learner, data, schedule.cohort)
-    spending = _spending(experiment, method, data, schedule)
+    spent = spending(experiment, method, data.train.sizes, schedule)
     with single_threaded():
         one_by_one = choice.engine == "one-by-one"
         decision = compiling.decide(
@@ -150,7 +152,7 @@ def prepare(
             method,
             module,
             data,
-            spending.allowance.records if one_by_one else None,
+            spent.allowance.records if one_by_one else None,
             experiment.device,
         )
     noised = method.privacy == "dp"  # else there is no budget to tell of, and no epsilon that could leave things out
@@ -166,8 +168,8 @@ def prepare(
         initial=initial,
         choice=replace(choice, reasons=choice.reasons + decision.reasons + coarse.reasons),
         schedule=schedule,
-        budget=spending.budget,
-        allowance=replace(spending.allowance, known=SEED_IS_KNOWN if experiment.noise == "integers" else ""),
+        budget=spent.budget,
+        allowance=replace(spent.allowance, known=SEED_IS_KNOWN if experiment.noise == "integers" else ""),
         identity=identity_of(
             experiment.decisive() | {"made": repr(method)} | _read(method, public),
             data.fingerprint,
@@ -178,10 +180,11 @@ def prepare(
         notes=[
             *data.notes,
             *_unusual(experiment, method, schedule),
-            *spending.notes,
+            *spent.notes,
             *choices,
             *coarse.notes,
-            *(method.notes(schedule, spending.budget) if noised else []),
+            *(method.notes(schedule, spent.budget) if noised else []),
+            *infeasible(method, spent.allowance, schedule, learner.layout.size),
         ],
         disclosed=data.disclosed + (method.discloses() + blended if noised else []),
     )
@@ -239,8 +242,27 @@ def check_device(name: str) -> None:
         raise UserError('The device "meta" computes nothing. "cpu" always does.')
 
 
+def infeasible(method: Method, allowance: Allowance, schedule: Schedule, parameters: int) -> list[str]:
+    """The warning of a plan where whole clients are protected and the network is too large for the budget."""
+    noise = allowance.noise
+    if noise is None or shares_a_part(method):
+        return []
+    in_sum = math.sqrt(schedule.turns) / noise.multiplier
+    in_sum *= math.sqrt(honest_shares(noise.protect_from, noise.minimum_cohort, noise.colluders) / schedule.cohort)
+    feasible = feasible_parameters(schedule.clients, schedule.cohort, in_sum)
+    if parameters <= feasible:
+        return []
+    return [f"{drowning(parameters, feasible)} `sordino plan` and `sordino advise` say what to do about it."]
+
+
+def shares_a_part(method: Method) -> bool:
+    """Whether only some of the parameters leave, so that the network's size does not say how many."""
+    releases = [release for step in method.steps().values() for release in step.values()]
+    return any(getattr(release, "at", None) is not None for release in releases)
+
+
 @dataclass(frozen=True)
-class _Spending:
+class Spending:
     """What a run may spend, and what to tell the user about it."""
 
     budget: Budget
@@ -248,15 +270,16 @@ class _Spending:
     notes: list[str]
 
 
-def _planned(
-    experiment: Experiment, method: Method, data: FederatedData, schedule: Schedule
+def planned_method(
+    experiment: Experiment, method: Method, sizes: np.ndarray, schedule: Schedule
 ) -> tuple[Method, list[str]]:
-    """The method with the choices that it makes from what records can pay for, and a sentence on each."""
+    """The method with the choices that it makes from what records can pay for, and a sentence on each; `sizes` are the
+    clients' numbers of training records."""
     if not isinstance(method, RecordLevel) or not method.is_private():
         return method, []
-    delta = experiment.delta or default_delta(int(data.train.sizes.max()))
+    delta = experiment.delta or default_delta(int(sizes.max()))
     budgets = client_budgets(experiment, method, schedule)
-    return method.planned(Outlook(data.train.sizes, budgets, delta, schedule.turns, experiment.noise_multiplier))
+    return method.planned(Outlook(sizes, budgets, delta, schedule.turns, experiment.noise_multiplier))
 
 
 def client_budgets(experiment: Experiment, method: RecordLevel, schedule: Schedule) -> np.ndarray:
@@ -267,9 +290,8 @@ def client_budgets(experiment: Experiment, method: RecordLevel, schedule: Schedu
     return method.client_budgets(schedule.clients, experiment.epsilon or DEFAULT_EPSILON, random)
 
 
-def _spending(experiment: Experiment, method: Method, data: FederatedData, schedule: Schedule) -> _Spending:
-    """How much noise the budget asks for, and at which delta."""
-    records = data.train.sizes
+def spending(experiment: Experiment, method: Method, records: np.ndarray, schedule: Schedule) -> Spending:
+    """How much noise the budget asks for, and at which delta, where clients have so many training `records`."""
     units = schedule.clients if method.unit == "client" else int(records.max())
     delta = experiment.delta or default_delta(units)
     minimum = experiment.minimum_cohort or schedule.cohort
@@ -278,14 +300,14 @@ def _spending(experiment: Experiment, method: Method, data: FederatedData, sched
     if experiment.colluders >= minimum:
         raise UserError(f"With {experiment.colluders} colluders among {minimum} clients no honest noise is left.")
     if not method.is_private():
-        plan = _plan_without_noise(experiment, method, data, schedule) if method.unit == "record" else None
-        return _Spending(Budget(delta, 0.0), Allowance(records=plan), [])
+        plan = _plan_without_noise(experiment, method, records, schedule) if method.unit == "record" else None
+        return Spending(Budget(delta, 0.0), Allowance(records=plan), [])
     published = method.variant == "paper"
     notes = check_delta(delta, units, method.unit, experiment.allow_vacuous_delta or published)
     notes += [method.caveats[method.variant]] if method.variant in method.caveats else []
     if method.unit == "record":
-        plan = _record_plan(experiment, method, data, schedule, delta)
-        return _Spending(Budget(delta, float(np.median(plan.multipliers))), Allowance(records=plan), notes)
+        plan = _record_plan(experiment, method, records, schedule, delta)
+        return Spending(Budget(delta, float(np.median(plan.multipliers))), Allowance(records=plan), notes)
     multiplier = experiment.noise_multiplier
     if multiplier is None:
         epsilon = experiment.epsilon or DEFAULT_EPSILON
@@ -299,11 +321,11 @@ def _spending(experiment: Experiment, method: Method, data: FederatedData, sched
         if multiplier is None:
             multiplier = multiplier_for(epsilon, delta, schedule.turns)
     noise = Noise(multiplier, experiment.protect_from, minimum, experiment.colluders)
-    return _Spending(Budget(delta, multiplier), Allowance(noise), notes)
+    return Spending(Budget(delta, multiplier), Allowance(noise), notes)
 
 
 def _record_plan(
-    experiment: Experiment, method: Method, data: FederatedData, schedule: Schedule, delta: float
+    experiment: Experiment, method: Method, records: np.ndarray, schedule: Schedule, delta: float
 ) -> RecordPlan:
     """What each client's records pay: from the clients' budgets, or from a given noise multiplier."""
     method = _record_level(method)
@@ -313,7 +335,7 @@ def _record_plan(
     stops = multiplier is not None and method.varied == "noise"
     takes_over = stops and np.isfinite(budgets).all() and not needs.means
     plan = plan_records(
-        data.train.sizes.tolist(),
+        records.tolist(),
         budgets,
         delta,
         batch=method.batch,
@@ -329,18 +351,18 @@ def _record_plan(
             "a larger epsilon, or only an epsilon and let the noise follow."
         )
     if method.variant == "paper" and multiplier is None:
-        everybody = int(data.train.sizes.sum())
+        everybody = int(records.sum())
         published = [method.published_multiplier(float(b), delta, schedule.turns, everybody) for b in budgets]
         if all(z is not None for z in published):
             return replace(plan, multipliers=np.array(published, dtype=float))
     return plan
 
 
-def _plan_without_noise(experiment: Experiment, method: Method, data: FederatedData, schedule: Schedule) -> RecordPlan:
+def _plan_without_noise(experiment: Experiment, method: Method, records: np.ndarray, schedule: Schedule) -> RecordPlan:
     """The batches and steps of a record-level method in a run without privacy."""
     method = _record_level(method)
     return plan_without_noise(
-        data.train.sizes.tolist(),
+        records.tolist(),
         client_budgets(experiment, method, schedule),
         batch=method.batch,
         epochs=method.epochs,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -43,12 +43,20 @@ DEPLOYMENT = "deployment.db"
 """The file in the folder of a run on real machines that says so."""
 
 
-def start(prepared: Prepared, store: Store | None = None, watch: Watch | None = None) -> Summary:
-    """Make a new run of a prepared experiment and return its summary."""
+def start(
+    prepared: Prepared,
+    store: Store | None = None,
+    watch: Watch | None = None,
+    begun: Callable[[str], None] | None = None,
+) -> Summary:
+    """Make a new run of a prepared experiment and return its summary; `begun` is told its name before it begins."""
     prepared = _with_compiled(prepared)  # before anything is written: it may not be possible here
     store = store or Store(prepared.experiment.store)
     check_lifetime(store, prepared)
-    return carry_on(prepared, store, register(prepared, store), watch)
+    run = register(prepared, store)
+    if begun is not None:
+        begun(run)
+    return carry_on(prepared, store, run, watch)
 
 
 def register(prepared: Prepared, store: Store) -> str:
@@ -70,7 +78,7 @@ def register(prepared: Prepared, store: Store) -> str:
 def resume(run: str, store: Store, watch: Watch | None = None, workers: int | None = None) -> Summary:
     """Take up a run where it was stopped; one that is done returns its summary again."""
     row = store.get(run)
-    if row.state == "done":
+    if row.summary is not None:
         return _finished(row, store)
     if (store.path(run) / DEPLOYMENT).exists():
         raise UserError(f"The run {run!r} is a deployment: `sordino serve --resume {run}` takes it up.")
@@ -85,7 +93,7 @@ def carry_on(prepared: Prepared, store: Store, run: str, watch: Watch | None = N
     prepared = _with_compiled(prepared)
     with store.lock(run), _resumable(run, store.folder), single_threaded(), saving(store.folder):
         row = store.get(run)  # again: another process may have been at work until now
-        if row.state == "done":
+        if row.summary is not None:
             return _finished(row, store)
         with contextlib.ExitStack() as closing:
             return _carried_on(prepared, store, run, watch, closing)
@@ -118,7 +126,8 @@ def _carried_on(
     method.run(server, prepared.initial)
     ending = server.end()
     state = State(**ending.now.state)
-    blended = _blended(prepared, transport, ending, books, store.path(run))
+    told = getattr(watch, "blending", None)
+    blended = _blended(prepared, transport, ending, books, store.path(run), told)
     own = _own_figures(prepared, transport, state)
     figures = own if blended is None else blended.figures(*METRICS)
     summary = summarize(run, prepared, ending, books, own[:, METRICS.index("accuracy")], blended, figures)
@@ -156,8 +165,15 @@ def _own_figures(prepared: Prepared, transport: Simulation, state: State) -> np.
     return found
 
 
-def _blended(prepared: Prepared, transport: Simulation, ending: Ending, books: RunBooks, folder: Path) -> Blends | None:
-    """What clients blend of their models, where the experiment wants that."""
+def _blended(
+    prepared: Prepared,
+    transport: Simulation,
+    ending: Ending,
+    books: RunBooks,
+    folder: Path,
+    told: Callable[[int, int], None] | None,
+) -> Blends | None:
+    """What clients blend of their models, where the experiment wants that; `told` is how far they are."""
     if prepared.experiment.personal != "blend":
         return None
     if books.restored is None or books.restored.rounds < ending.now.rounds:
@@ -167,7 +183,7 @@ def _blended(prepared: Prepared, transport: Simulation, ending: Ending, books: R
     served = prepared.method.shared_models(State(**ending.now.state), prepared.schedule.clients)
     if served is not None:
         message |= {"global": served[0], "clusters": served[1]}
-    made = blends.make(transport, message, folder)
+    made = blends.make(transport, message, folder, told)
     books.seconds += time.monotonic() - begun
     return made
 
@@ -206,6 +222,8 @@ def _save_models(
 
 def _finished(row: RunRow, store: Store) -> Summary:
     """The summary of a finished run, if it is still all there. Nobody writes to it any more: it needs no lock."""
+    if row.state == "removed":
+        raise UserError(f"The run {row.run!r} has been removed: start it anew with `sordino run`.")
     assert row.summary is not None
     assert row.models is not None
     assert row.checkpoint is not None

@@ -13,20 +13,23 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import shutil
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from sordino.errors import UserError, unknown
 from sordino.experiment.files import KeptFile, sync_folder
 from sordino.experiment.holding import HeldError, holding, is_held
-from sordino.privacy.ledger import Row
-from sordino.privacy.release import Unit
 
-RunState = Literal["running", "stopped", "done"]
+if TYPE_CHECKING:  # a list of runs is on the screen before torch would be loaded
+    from sordino.privacy.ledger import Row
+    from sordino.privacy.release import Unit
+
+RunState = Literal["running", "stopped", "done", "removed"]
 LOCK = "lock"
 """The file of a run that is held by the process which advances it."""
 
@@ -96,9 +99,9 @@ class RunRow:
     checkpoint: KeptFile | None
     models: KeptFile | None
     seconds: float
-    summary: dict[str, Any] | None
     created: float
     """When it was begun, in seconds since 1970."""
+    summary: dict[str, Any] | None
 
 
 @dataclass(frozen=True)
@@ -235,6 +238,23 @@ class Store:
             )
             self._seal(run)
 
+    def remove(self, run: str, summary: dict[str, Any]) -> None:
+        """Delete a run's files, rounds and clients' accuracies. What it spent stays: its row with `summary`, which says
+        that it was removed, and its ledger."""
+        with self.lock(run):
+            with saving(self.folder), self._transaction("immediate"):
+                for table in ("rounds", "clients"):
+                    self._database.execute(f"delete from {table} where run = ?", (run,))
+                    self._database.execute(f"update runs set {table}_chain = ? where run = ?", (NO_ROWS, run))
+                self._database.execute(
+                    "update runs set summary = ?, checkpoint = null, checkpoint_digest = null, models = null, "
+                    "models_digest = null where run = ?",
+                    (json.dumps(summary | {"removed": True}), run),
+                )
+                self._seal(run)
+            with saving(self.folder):
+                shutil.rmtree(self.path(run))
+
     def check(self, run: str) -> None:
         """Refuse a run of which anything in the database is not as it was written."""
         with saving(self.folder):
@@ -246,6 +266,8 @@ class Store:
 
     def ledger(self, run: str) -> list[Row]:
         """The ledger rows of a run, in order; a broken chain raises."""
+        from sordino.privacy.ledger import Row
+
         rows: list[Row] = []
         previous = bytes(32)
         for found in self._details(run, "ledger"):
@@ -342,14 +364,16 @@ class Store:
         """A row of the table `runs`, if it is what was written."""
         if row["digest"] != _row_digest(row):
             raise damaged(self.folder, f"the row of the run {row['run']!r} has been altered")
-        unfinished: RunState = "running" if is_held(self.path(row["run"]) / LOCK) else "stopped"
-        state: RunState = "done" if row["summary"] else unfinished
+        summary = json.loads(row["summary"]) if row["summary"] else None
+        state: RunState = "running" if is_held(self.path(row["run"]) / LOCK) else "stopped"
+        if summary is not None:
+            state = "removed" if summary.get("removed") else "done"
         return RunRow(
             configuration=json.loads(row["configuration"]),
             state=state,
             checkpoint=KeptFile(row["checkpoint"], row["checkpoint_digest"]) if row["checkpoint"] else None,
             models=KeptFile(row["models"], row["models_digest"]) if row["models"] else None,
-            summary=json.loads(row["summary"]) if row["summary"] else None,
+            summary=summary,
             **{key: row[key] for key in ("run", "method", "identity", "people", "unit")},
             **{key: row[key] for key in ("rounds", "rounds_done", "seconds", "created")},
         )

@@ -16,11 +16,11 @@ from sordino.learning.metrics import LOWER_IS_BETTER, METRICS
 from sordino.learning.records import Learner
 from sordino.method import Budget, Method
 from sordino.parts.blending import MEMBERS
-from sordino.privacy.accountant import rounded_up
 from sordino.privacy.allowance import Allowance
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.release import Unit
 from sordino.privacy.views import View
+from sordino.rounding import rounded_up
 from sordino.schedule import Schedule
 from sordino.server import Ending, mean, worst, worst_tenth
 

@@ -15,6 +15,7 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
 from sordino.errors import UserError
+from sordino.rounding import rounded_up  # noqa: F401 (figures are printed by those who work them out)
 
 OPACUS_ORDERS: tuple[float, ...] = tuple(1 + x / 10 for x in range(1, 100)) + tuple(range(12, 64))
 """The RDP orders with which the papers' figures were computed (Opacus' defaults)."""
@@ -52,14 +53,6 @@ def mu_of(epsilon: float, delta: float) -> float:
     while delta_of(high, epsilon) < delta:
         high *= 2
     return float(brentq(lambda mu: delta_of(mu, epsilon) - delta, 0.0, high, xtol=1e-13, rtol=1e-13))
-
-
-def rounded_up(figure: float) -> str:
-    """An epsilon for people, to two places behind the point and never below the truth."""
-    # Rounded far behind the point first: a calibrated 8 may come as 8.000000000000002.
-    if figure >= 1000:
-        return f"{math.ceil(round(figure, 6)):,}"
-    return f"{math.ceil(round(figure * 100, 8)) / 100:.2f}"
 
 
 def attack_accuracy(mu: float) -> float:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sordino.errors import UserError
 from sordino.privacy.accountant import attack_accuracy, epsilon_of, mu_of, rdp_epsilon
-from sordino.privacy.allowance import ProtectFrom
+from sordino.privacy.allowance import Allowance, ProtectFrom
 from sordino.privacy.release import Unit
 from sordino.privacy.views import VIEWS, View, honest_shares
 from sordino.schedule import Schedule
@@ -66,6 +66,17 @@ def multiplier_for(epsilon: float, delta: float, releases: int) -> float:
     return math.sqrt(releases) / mu_of(epsilon, delta)
 
 
+def planned_epsilon(allowance: Allowance, turns: int, delta: float) -> float | None:
+    """What the protected observer's epsilon comes to if every client takes its turns; the largest one where records
+    have budgets of their own. None where nothing is noised, or nobody's budget ends the run."""
+    if allowance.noise is not None:
+        return epsilon_of(math.sqrt(turns) / allowance.noise.multiplier, delta)
+    if allowance.records is None or not allowance.records.multipliers.any():
+        return None
+    largest = float(allowance.records.budgets.max())
+    return largest if math.isfinite(largest) else None
+
+
 def plan(
     clients: int,
     rounds: int,
@@ -77,12 +88,16 @@ def plan(
     participation: float = 1.0,
     parameters: int | None = None,
     allow_vacuous_delta: bool = False,
+    minimum_cohort: int | None = None,
+    colluders: int = 0,
+    exposed: bool = False,
 ) -> Plan:
     """What `rounds` rounds with `clients` clients cost at a noise multiplier, or the multiplier for a budget.
 
     Give either `epsilon` (for the observer `protect_from`) or `noise_multiplier`. `participation` is the
     fraction of clients in each round; clients take turns, so each pays for about that fraction of the rounds.
-    `parameters` is how many parameters would be shared, for the advice.
+    `parameters` is how many parameters would be shared, for the advice. Noise is shared out over the `minimum_cohort`,
+    by default all who are asked, less `colluders` who tell theirs; `exposed` says that single messages become known.
     """
     schedule = Schedule.of(rounds, clients, participation)
     if (epsilon is None) == (noise_multiplier is None):
@@ -96,10 +111,12 @@ def plan(
     if not noise_multiplier > 0:
         raise UserError(f"The noise multiplier is {noise_multiplier:g}, but must be above 0.")
     protected = math.sqrt(releases) / noise_multiplier
-    shares = {view: honest_shares(view, cohort) for view in VIEWS}
-    mu = {view: protected * math.sqrt(shares[protect_from] / shares[view]) for view in VIEWS}
-    # Aligned signal over noise is mu sqrt(clients x cohort / d) for whoever sees sums, whatever the rounds are.
-    feasible = round(clients * cohort * mu["outsider"] ** 2)
+    planned = honest_shares(protect_from, minimum_cohort or cohort, colluders)
+    shares = {view: honest_shares("server" if exposed else view, cohort, colluders) for view in VIEWS}
+    mu = {view: protected * math.sqrt(planned / shares[view]) for view in VIEWS}
+    # Whoever sees sums meets the noise of the whole cohort, whatever an observer can subtract.
+    in_sum = protected * math.sqrt(planned / cohort)
+    feasible = feasible_parameters(clients, cohort, in_sum)
     return Plan(
         epsilon={view: epsilon_of(mu[view], delta) for view in VIEWS},
         attack_accuracy={view: attack_accuracy(mu[view]) for view in VIEWS},
@@ -109,6 +126,20 @@ def plan(
         delta=delta,
         warnings=warnings + _warnings(mu, protect_from),
         advice=_advice(clients, feasible, parameters, protect_from),
+    )
+
+
+def feasible_parameters(clients: int, cohort: int, mu: float) -> int:
+    """How many shared parameters can be trained: aligned signal over noise is mu sqrt(clients x cohort / d) for whoever
+    sees sums, whatever the rounds are; `mu` is that of the noise in a sum."""
+    return round(clients * cohort * mu**2)
+
+
+def drowning(parameters: int, feasible: int) -> str:
+    """The sentence for a model that is too large for a budget."""
+    return (
+        f"The model shares {parameters:,} parameters, but only about {feasible:,} can be trained at this budget: "
+        "the sum of updates would drown in noise."
     )
 
 
@@ -141,8 +172,7 @@ def _advice(clients: int, feasible: int, parameters: int | None, protect_from: P
     # Against outsiders the feasible size grows with the square of the clients, against the server linearly.
     needed = math.ceil(clients * (math.sqrt(lack) if protect_from == "outsider" else lack))
     return [
-        f"The model shares {parameters:,} parameters, but only about {feasible:,} can be trained at this budget: "
-        "the sum of updates would drown in noise.",
+        drowning(parameters, feasible),
         f"More clients: about {needed:,} of them make this model feasible at the same epsilon.",
         f"Fewer shared parameters: a smaller model, or a shared part of at most {feasible:,} parameters.",
         "Record level: if each client is an institution with many people's records, protect records instead of "

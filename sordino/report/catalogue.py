@@ -2,39 +2,56 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from typing import Any, get_args
 
 from sordino.method import Variant
 from sordino.methods import find, names
+from sordino.models.networks import NETWORKS
 from sordino.privacy.views import VIEWS
+from sordino.report.hyperparameters import hyperparameters
 
 
 def describe_methods() -> list[dict[str, Any]]:
     """For each method: name, paper, unit, what leaves a client, and for whom each variant's epsilon holds."""
-    described = []
-    for name in names():
-        kind = find(name)
-        variants = {}
-        for variant in get_args(Variant):
-            releases = [r for step in kind(variant=variant).steps().values() for r in step.values()]
-            covered = all(release.private for release in releases)
-            variants[variant] = {
-                "views": list(VIEWS) if covered else [],
-                "caveat": kind.caveats.get(variant, ""),
-            }
-        sent = {key: release.describe() for step in kind().steps().values() for key, release in step.items()}
-        described.append(
-            {
-                "name": name,
-                "title": kind.title,
-                "paper": kind.paper,
-                "unit": kind.unit,
-                "releases": sent,
-                "variants": variants,
-            }
-        )
-    return described
+    return [_described(name) for name in names()]
+
+
+def describe_method(name: str) -> dict[str, Any]:
+    """The same of one method, with its hyper-parameters; a user's own is known by its dotted name."""
+    return _described(name) | {"hyperparameters": hyperparameters(find(name))}
+
+
+def _described(name: str) -> dict[str, Any]:
+    kind = find(name)
+    variants = {}
+    for variant in get_args(Variant):
+        releases = [r for step in kind(variant=variant).steps().values() for r in step.values()]
+        covered = all(release.private for release in releases)
+        variants[variant] = {"views": list(VIEWS) if covered else [], "caveat": kind.caveats.get(variant, "")}
+    sent = {key: release.describe() for step in kind().steps().values() for key, release in step.items()}
+    about = {"name": name, "title": getattr(kind, "title", name), "paper": getattr(kind, "paper", "")}
+    return {**about, "unit": kind.unit, "releases": sent, "variants": variants}
+
+
+def describe_models() -> list[dict[str, Any]]:
+    """For each network: what it is, its size for the inputs of its paper, and its options with their defaults."""
+    return [
+        {
+            "name": name,
+            "about": network.about,
+            "shape": list(network.shape),
+            "classes": network.classes,
+            "parameters": network.parameters,
+            "options": {
+                option.name: option.default
+                for option in inspect.signature(network.make).parameters.values()
+                if option.kind is option.KEYWORD_ONLY
+            },
+        }
+        for name, network in NETWORKS.items()
+    ]
 
 
 LEVELS = {

@@ -1,7 +1,9 @@
-"""Pictures."""
+"""Pictures: lines that can be told apart without colour, each with its last value beside it."""
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,75 @@ PANELS = {
     "start": "model at round start",
     "global": "global model",
 }
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#999999")
+"""Of Okabe and Ito: told apart by people who see colours differently."""
+DASHES = ("-", "--", "-.", ":")
+MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
+GAP = 0.035
+"""How far apart two values beside lines are at the least, as a share of the height."""
 
 
-def curves(rows: list[dict[str, Any]], path: Path) -> None:
+def curves(rows: list[dict[str, Any]], path: Path, title: str = "") -> None:
     """Draw the accuracies of compared methods over the rounds: mean over seeds, and the range as a band."""
+    figure, axes = _figure(len(PANELS), title)
+    for axis, (key, panel) in zip(axes, PANELS.items(), strict=True):
+        ends = []
+        for style, row in zip(_styles(), rows, strict=False):
+            series = [[(r["round"] + 1, r[key]) for r in curve if r[key] is not None] for curve in row["curves"]]
+            if not all(series):
+                continue
+            # A run may end before its last round, when budgets are used up.
+            length = min(len(one) for one in series)
+            rounds = [point[0] for point in series[0][:length]]
+            values = np.array([[point[1] for point in one[:length]] for one in series])
+            ends.append(_draw(axis, rounds, values, label(row), style))
+        _finish(axis, panel, "round", ends)
+    _save(figure, axes, path)
+
+
+def sweep_picture(rows: list[dict[str, Any]], sweep: Sequence[str], path: Path, title: str = "") -> None:
+    """Draw the accuracies of compared methods against the first key that a comparison goes through: mean over seeds,
+    and the range as a band. Other keys make lines of their own."""
+    key, *others = sweep
+    values = list(dict.fromkeys(row["at"][key] for row in rows))
+    numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
+    places = [float(value) for value in values] if numeric else list(range(len(values)))
+    figure, axes = _figure(len(PANELS), title)
+    lines: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        more = "".join(f", {other} {row['at'][other]}" for other in others)
+        lines.setdefault(f"{label(row)}{more}", []).append(row)
+    for axis, (figure_key, panel) in zip(axes, PANELS.items(), strict=True):
+        ends = []
+        for style, (name, found) in zip(_styles(), lines.items(), strict=False):
+            seeds = [[one[figure_key] for one in row["by_seed"]] for row in found]
+            if any(value is None for one in seeds for value in one):
+                continue
+            x = [places[values.index(row["at"][key])] for row in found]
+            order = np.argsort(x)
+            marked = style | {"marker": style["mark"]}
+            ends.append(_draw(axis, np.array(x)[order].tolist(), np.array(seeds).T[:, order], name, marked))
+        if numeric and min(places) > 0 and max(places) >= 4 * min(places):
+            axis.set_xscale("log")
+            axis.minorticks_off()
+        axis.set_xticks(places, [f"{value:g}" if numeric else str(value) for value in values])
+        _finish(axis, panel, key.replace("_", " "), ends)
+    _save(figure, axes, path)
+
+
+def label(row: dict[str, Any]) -> str:
+    """A row's name beside its line."""
+    return str(row["method"]) if row["variant"] == "sound" else f"{row['method']} ({row['variant']})"
+
+
+def _styles() -> Any:
+    """Another look for each line: colours come again with other dashes."""
+    for number in itertools.count():
+        dash = DASHES[(number + number // len(COLOURS)) % len(DASHES)]
+        yield {"color": COLOURS[number % len(COLOURS)], "linestyle": dash, "mark": MARKS[number % len(MARKS)]}
+
+
+def _figure(panels: int, title: str) -> tuple[Any, Any]:
     try:
         import matplotlib as mpl
     except ImportError as error:
@@ -25,37 +92,77 @@ def curves(rows: list[dict[str, Any]], path: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(1, len(PANELS), figsize=(13, 4), sharey=True, layout="constrained")
-    for axis, (key, title) in zip(axes, PANELS.items(), strict=True):
-        for number, row in enumerate(rows):
-            series = [[(r["round"] + 1, r[key]) for r in curve if r[key] is not None] for curve in row["curves"]]
-            if not all(series):
-                continue
-            rounds = [point[0] for point in series[0]]
-            values = np.array([[point[1] for point in one] for one in series])
-            mark = "o" if len(rounds) == 1 else None
-            axis.plot(rounds, values.mean(axis=0), label=row["method"], color=f"C{number}", marker=mark)
-            axis.fill_between(rounds, values.min(axis=0), values.max(axis=0), color=f"C{number}", alpha=0.15, lw=0)
-        axis.set_title(title, fontsize=10)
-        axis.set_xlabel("round")
-        axis.grid(alpha=0.3)
+    figure, axes = pyplot.subplots(1, panels, figsize=(14, 4.6), sharey=True, layout="constrained")
+    if title:
+        figure.suptitle(title, fontsize=11)
+    return figure, axes
+
+
+def _draw(axis: Any, x: list[float], values: np.ndarray, name: str, style: dict[str, Any]) -> tuple[float, float, str]:
+    """A line and its band; where it ends, and its colour."""
+    look = {key: value for key, value in style.items() if key != "mark"}
+    if len(x) == 1:
+        look["marker"] = style["mark"]
+    mean = values.mean(axis=0)
+    axis.plot(x, mean, label=name, lw=1.6, markersize=5, **look)
+    axis.fill_between(x, values.min(axis=0), values.max(axis=0), color=style["color"], alpha=0.13, lw=0)
+    return float(x[-1]), float(mean[-1]), style["color"]
+
+
+def _finish(axis: Any, panel: str, below: str, ends: list[tuple[float, float, str]]) -> None:
+    axis.set_title(panel, fontsize=10)
+    axis.set_xlabel(below)
+    axis.grid(alpha=0.3)
+    if not ends:
+        axis.text(0.5, 0.5, "no such model", transform=axis.transAxes, ha="center", color="#777777")
+    low, high = axis.get_ylim()
+    for (x, y, colour), place in zip(ends, spaced([y for _, y, _ in ends], GAP * (high - low)), strict=True):
+        axis.annotate(
+            f"{100 * y:.1f}",
+            (x, place),
+            xytext=(6, 0),
+            textcoords="offset points",
+            color=colour,
+            fontsize=8,
+            va="center",
+            annotation_clip=False,
+        )
+
+
+def spaced(values: Sequence[float], gap: float) -> list[float]:
+    """Places for labels at `values`, moved up where they would come nearer to each other than `gap`."""
+    places = list(values)
+    below = -np.inf
+    for number in sorted(range(len(values)), key=lambda number: values[number]):
+        places[number] = below = max(values[number], below + gap)
+    return places
+
+
+def _save(figure: Any, axes: Any, path: Path) -> None:
+    import matplotlib as mpl
+    from matplotlib import pyplot
+
     axes[0].set_ylabel("accuracy on clients' own test records")
     axes[0].yaxis.set_major_formatter(mpl.ticker.PercentFormatter(1.0, decimals=0))
-    axes[0].legend(frameon=False)
+    handles, names = axes[0].get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, names, loc="outside lower center", ncols=min(4, len(names)), frameon=False, fontsize=9)
     with writing(path):
         figure.savefig(path, dpi=120)
     pyplot.close(figure)
 
 
-def check_picture(path: Path) -> None:
-    """Refuse a place where no picture can be written, before the work that it is to show."""
+def check_picture(path: Path) -> bool:
+    """Whether pictures can be drawn here; a place where none can be written is refused, before the work that it is to
+    show."""
     try:
         from matplotlib.backend_bases import FigureCanvasBase
     except ImportError:
-        return  # told when the picture is drawn: the results are worth having without it
+        return False
     with writing(path):
         if path.is_dir():
             raise ValueError("it is a folder")
         kinds = FigureCanvasBase.get_supported_filetypes()
         if path.suffix.removeprefix(".").lower() not in {"", *kinds}:
-            raise ValueError(f"{path.suffix!r} is no kind of picture; .png is")
+            raise ValueError(f"{path.suffix!r} is no kind of picture; .png, .pdf and .svg are")
+    return True

@@ -1,19 +1,30 @@
-"""Progress of long work: a live line for people at a terminal, a line now and then in a log."""
+"""Progress of long work: a live line for people at a terminal or a notebook, a line now and then in a log.
+
+What is shown fits the terminal. A run's name, its counter and the time left are always there, unshortened; figures go
+where space is short, the least important first.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterator
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import Progress, ProgressColumn, Task
+from rich.text import Text
 
+from sordino.display import Display, Silent, Telling
 from sordino.report.tables import epsilon_text, percent
 
-Watcher = Callable[[str | None, int], Callable[[Any], None]]
+BAR = 20
+"""Characters of a bar."""
+LOGGED = 5
+"""Lines of a run in a log."""
 
 
 @functools.cache
@@ -23,57 +34,232 @@ def error_console() -> Console:
 
 
 @contextlib.contextmanager
-def watching(quiet: bool) -> Iterator[Watcher]:
-    """Show rounds on standard error. Gives a function that makes a watcher for a named run of so many rounds."""
+def watching(quiet: bool) -> Iterator[Display]:
+    """Show progress on standard error, or nothing."""
     console = error_console()
     if quiet:
-        yield lambda name, rounds: lambda report: None
+        yield Silent()
+    elif in_notebook():
+        yield Notebook()
     elif console.is_terminal:
-        columns = (
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[figures]}", markup=False),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns, console=console, transient=True) as progress:
-            yield lambda name, rounds: _bar(progress, name, rounds)
+        with Progress(Line(console), console=console, transient=True) as progress:
+            yield Bars(progress)
     else:
-        yield lambda name, rounds: _lines(console, name)
+        yield Lines(console)
 
 
-def _bar(progress: Progress, name: str | None, rounds: int) -> Callable[[Any], None]:
-    task = progress.add_task(name or "round", total=rounds, figures="")
-
-    def watch(report: Any) -> None:
-        progress.update(task, completed=report.round + 1, figures=figures(report))
-
-    return watch
+def in_notebook() -> bool:
+    """Whether this is a notebook, whose cells show what is displayed there."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell"
 
 
-def _lines(console: Console, name: str | None) -> Callable[[Any], None]:
-    def watch(report: Any) -> None:
-        done, every = report.round + 1, max(1, report.rounds // 5)
+class Bars:
+    """A live line for each run at a terminal; what is over becomes a line that stays."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._all: Any = None
+
+    def run(self, name: str | None, rounds: int, configuration: Mapping[str, Any] | None = None) -> Telling:
+        return _Bar(self._progress, name or "round", rounds, stays=self._all is not None)
+
+    def say(self, sentence: str) -> None:
+        self._progress.console.print(sentence, highlight=False)
+
+    def total(self, done: int, runs: int) -> None:
+        if runs < 2:
+            return
+        if self._all is None:
+            self._all = self._progress.add_task("runs", total=runs, parts=[])
+        self._progress.update(self._all, completed=done)
+
+
+class _Bar:
+    def __init__(self, progress: Progress, name: str, rounds: int, stays: bool) -> None:
+        self._progress, self._name, self._stays, self._last = progress, name, stays, ""
+        self._task = progress.add_task(name, total=rounds, parts=[])
+        self._begun, self._known = time.monotonic(), Known()
+
+    def __call__(self, report: Any) -> None:
+        parts = self._known.parts(report)
+        self._last = "  ".join(parts)
+        self._progress.update(self._task, completed=report.round + 1, parts=parts)
+
+    def blending(self, done: int, clients: int) -> None:
+        self._progress.update(
+            self._task, description=f"{self._name}, blending", completed=done, total=clients, parts=[]
+        )
+
+    def end(self) -> None:
+        self._progress.remove_task(self._task)
+        if self._stays and self._last:  # a run that the store had already has nothing to tell
+            seconds = time.monotonic() - self._begun
+            self._progress.console.print(f"{self._name}: {self._last}  {seconds:.1f} s", highlight=False)
+
+
+class Line(ProgressColumn):
+    """One run's whole line, made to fit."""
+
+    max_refresh = None
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self._console = console
+
+    def render(self, task: Task) -> Text:
+        total = int(task.total or 0)
+        left = task.time_remaining
+        clock = "-:--:--" if left is None else f"{int(left) // 3600}:{int(left) // 60 % 60:02d}:{int(left) % 60:02d}"
+        words = line(task.description, int(task.completed), total, clock, task.fields["parts"], self._console.width - 1)
+        return Text(words, overflow="fold")
+
+
+def line(name: str, done: int, total: int, clock: str, parts: Sequence[str], width: int) -> str:
+    """A name, a counter, the time left and as many `parts`, most important first, as `width` has space for; where all
+    of them have, a bar too."""
+    words = [name, f"{done}/{total}", clock]
+    for part in parts:
+        if len("  ".join([*words, part])) > width:
+            break
+        words.append(part)
+    full = len(words) == 3 + len(parts)
+    if full and len("  ".join(words)) + BAR + 2 <= width:
+        filled = round(BAR * done / max(1, total))
+        words.insert(1, "━" * filled + " " * (BAR - filled))
+    return "  ".join(words)
+
+
+class Lines:
+    """A line now and then, in a log."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def run(self, name: str | None, rounds: int, configuration: Mapping[str, Any] | None = None) -> Telling:
+        return _Log(self._console, name)
+
+    def say(self, sentence: str) -> None:
+        self._console.print(sentence, highlight=False, soft_wrap=True)
+
+    def total(self, done: int, runs: int) -> None:
+        return
+
+
+class _Log:
+    def __init__(self, console: Console, name: str | None) -> None:
+        self._console, self._name, self._known = console, name, Known()
+
+    def __call__(self, report: Any) -> None:
+        done, every = report.round + 1, max(1, report.rounds // LOGGED)
+        parts = self._known.parts(report)
         if done % every == 0 or done == report.rounds:
-            lead = f"{name}: " if name else ""
-            console.print(f"{lead}round {done}/{report.rounds}  {figures(report)}", highlight=False, soft_wrap=True)
+            lead = f"{self._name}: " if self._name else ""
+            told = f"{lead}round {done}/{report.rounds}  {'  '.join(parts)}"
+            self._console.print(told, highlight=False, soft_wrap=True)
 
-    return watch
+    def blending(self, done: int, clients: int) -> None:
+        if not done:
+            lead = f"{self._name}: " if self._name else ""
+            self._console.print(f"{lead}blending the models of {clients} clients", highlight=False, soft_wrap=True)
+
+    def end(self) -> None:
+        return
 
 
-def figures(report: Any) -> str:
-    """What a round brought, in one line."""
-    parts = [
-        f"personal {percent(known(report.personal))}",
-        f"start {percent(known(report.start))}",
-        f"global {percent(known(report.global_))}",
-    ]
-    if report.clip is not None:
-        parts.append(f"C {report.clip:.3g}")
-    parts.append(f"ε ≤ {epsilon_text(report.epsilon['outsider'])}")
-    if report.rejected:
-        parts.append(f"{report.rejected} rejected")
-    return "  ".join(parts)
+class Notebook:
+    """A bar for each run under a notebook's cell, which changes in its place."""
+
+    def run(self, name: str | None, rounds: int, configuration: Mapping[str, Any] | None = None) -> Telling:
+        return _Cell(name, rounds)
+
+    def say(self, sentence: str) -> None:
+        print(sentence, file=sys.stderr)
+
+    def total(self, done: int, runs: int) -> None:
+        return
+
+
+class _Cell:
+    def __init__(self, name: str | None, rounds: int) -> None:
+        from IPython.display import display
+
+        self._name, self._rounds, self._known = name or "round", rounds, Known()
+        self._shown = display(self._html(0, []), display_id=True)
+
+    def __call__(self, report: Any) -> None:
+        self._shown.update(self._html(report.round + 1, self._known.parts(report)))
+
+    def blending(self, done: int, clients: int) -> None:
+        self._shown.update(self._html(self._rounds, [f"blending, {done} of {clients} clients"]))
+
+    def end(self) -> None:
+        return
+
+    def _html(self, done: int, parts: Sequence[str]) -> Any:
+        from html import escape
+
+        from IPython.display import HTML
+
+        told = escape("  ".join([f"{done}/{self._rounds}", *parts]))
+        return HTML(f'{escape(self._name)} <progress value="{done}" max="{self._rounds}"></progress> {told}')
+
+
+class Place:
+    """A new run's place in a display, once it has a name."""
+
+    def __init__(self, display: Any, prepared: Any) -> None:
+        self._display, self._prepared = display, prepared
+        self._telling: Any = None
+
+    def begin(self, run: str) -> None:
+        """Say what is about to happen."""
+        schedule, experiment = self._prepared.schedule, self._prepared.experiment
+        turns = f", {schedule.cohort} of them a round" if schedule.cohort < schedule.clients else ""
+        self._display.say(f"{run}: {experiment.method}, {schedule.rounds} rounds, {schedule.clients} clients{turns}")
+        self._telling = self._display.run(run, schedule.rounds, experiment.model_dump(mode="json"))
+
+    def __call__(self, report: Any) -> None:
+        self._telling(report)
+
+    def blending(self, done: int, clients: int) -> None:
+        """So many clients have blended their models."""
+        self._telling.blending(done, clients)
+
+    def end(self) -> None:
+        """The run is over."""
+        self._telling.end()
+
+
+class Known:
+    """What is known of a run's epsilon: the last figure, because not every round has one."""
+
+    def __init__(self) -> None:
+        self._epsilon, self._round = math.nan, -1
+
+    def parts(self, report: Any) -> list[str]:
+        """What a round brought, most important first."""
+        current = report.epsilon[report.observer]
+        if not math.isnan(current):
+            self._epsilon, self._round = current, report.round
+        whose = f" ({report.cohort} of {report.clients} clients)" if report.cohort < report.clients else ""
+        parts = [f"personal {percent(known(report.personal))}{whose}"]
+        if not math.isnan(self._epsilon):
+            late = f" at round {self._round + 1}" if self._round != report.round else ""
+            parts.insert(0, f"epsilon {epsilon_text(self._epsilon)}{_planned(report)}{late}")
+        parts += [f"start {percent(known(report.start))}", f"global {percent(known(report.global_))}"]
+        if report.clip is not None:
+            parts.append(f"C {report.clip:.3g}")
+        if report.rejected:
+            parts.append(f"{report.rejected} rejected")
+        return parts
+
+
+def _planned(report: Any) -> str:
+    """What epsilon was planned to come to, behind what it is."""
+    if report.planned is None or math.isinf(report.epsilon[report.observer]):
+        return ""
+    return f" of {epsilon_text(report.planned).removesuffix('.00')}"
 
 
 def known(value: float) -> float | None:

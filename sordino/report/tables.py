@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sordino.privacy.accountant import rounded_up
+from sordino.report.columns import Column, Fitting
 from sordino.report.metrics import metrics_table
 from sordino.report.terminal import shown
+from sordino.rounding import rounded_up
 
 OBSERVERS = {
     "outsider": "sees sums and published models",
@@ -46,7 +46,7 @@ def attack_text(accuracy: float) -> str:
     return f"{math.ceil(round(accuracy * 1000, 8)) / 10:.1f}%"
 
 
-def views_table(epsilon: Mapping[str, float | None], accuracy: Mapping[str, float]) -> Table:
+def views_table(epsilon: Mapping[Any, float | None], accuracy: Mapping[Any, float]) -> Table:
     """Epsilon for each observer, with what the best attack achieves."""
     table = Table("observer", "what it sees", "epsilon", "best attack", box=None, padding=(0, 2, 0, 0))
     table.columns[2].justify = table.columns[3].justify = "right"
@@ -120,47 +120,35 @@ def _meaning(summary: Mapping[str, Any]) -> list[str]:
     return sentences
 
 
-def comparison_table(rows: list[dict[str, Any]]) -> Table:
-    """Methods side by side, narrow enough for eighty columns: accuracies in percent, mean ± spread over seeds."""
+def comparison_table(rows: list[dict[str, Any]], sweep: Sequence[str] = ()) -> RenderableType:
+    """Methods side by side: accuracies in percent, mean ± spread over seeds. Columns go where a terminal is narrow, but
+    never the method's."""
     seeds = rows[0]["seeds"]
     plural = "s" if seeds > 1 else ""
     title = f"accuracy in % (mean ± spread over {seeds} seed{plural}), then epsilon for each observer"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for name in ("method", "personal", "worst", "start", "global", "outsider", "peer", "server"):
-        if name == "method":
-            table.add_column(name, overflow="fold")
-        else:
-            table.add_column(name, justify="right", no_wrap=True)
+    columns = [
+        Column("method", left=True),
+        *(Column("budget" if key == "epsilon" else key, left=True) for key in sweep),
+        *(Column("personal"), Column("worst", 4), Column("start", 6), Column("global", 3)),
+        *(Column("outsider", 1), Column("peer", 5), Column("server", 2)),
+    ]
+    cells = []
     for row in rows:
         accuracy = row["accuracy"]
         name = row["method"] if row["variant"] == "sound" else f"{row['method']} ({row['variant']})"
-        table.add_row(
-            Text(
-                name.replace("[", "\n[", 1)
-            ),  # brackets of hyper-parameters are no markup, and have a line of their own
-            _plus_minus(accuracy["personal"]),
-            f"{100 * accuracy['personal_worst']['mean']:.0f}",
-            _plus_minus(accuracy["start"]),
-            _plus_minus(accuracy["global"]),
-            *(epsilon_text(row["epsilon"][view]) for view in OBSERVERS),
+        cells.append(
+            [
+                name.replace("[", "\n[", 1),  # hyper-parameters have a line of their own
+                *(str(row["at"][key]) for key in sweep),
+                _plus_minus(accuracy["personal"]),
+                f"{100 * accuracy['personal_worst']['mean']:.0f}",
+                _plus_minus(accuracy["start"]),
+                _plus_minus(accuracy["global"]),
+                *(epsilon_text(row["epsilon"][view]) for view in OBSERVERS),
+            ]
         )
-    return table
+    return Fitting(columns, cells, shown(title))
 
 
 def _plus_minus(figure: Mapping[str, float] | None) -> str:
     return shown("–" if figure is None else f"{100 * figure['mean']:.1f}±{100 * figure['spread']:.1f}")
-
-
-def plan_report(plan: Any, protect_from: str) -> RenderableType:
-    """A plan in words."""
-    parts: list[RenderableType] = [
-        Text(f"noise multiplier {plan.noise_multiplier:.4g} for the {protect_from}, each round", style="bold"),
-        "",
-        views_table(plan.epsilon, plan.attack_accuracy),
-        Text(f"at delta = {plan.delta:.3g}; protects one client, replaced by a null contribution"),
-        Text(f"The RDP accountant of the papers would print {epsilon_text(plan.rdp_epsilon)}.", style="dim"),
-        "",
-    ]
-    parts += [Text(f"Warning: {sentence}", style="yellow") for sentence in plan.warnings]
-    parts += [Text(sentence) for sentence in plan.advice]
-    return Group(*parts)

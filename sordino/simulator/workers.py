@@ -278,7 +278,7 @@ def _index(places: list[int]) -> slice | Tensor:
 
 def _serve(engine: Engine, pipe: Connection, others: list[Connection], turn: int, parent: int) -> None:
     """A worker's life: answer questions until the process that asks them is gone."""
-    _end_with(parent)
+    end_with(parent)
     for other in others:  # inherited ends of the main process; open here they would keep pipes from closing
         other.close()
     torch.set_num_threads(1)
@@ -310,7 +310,7 @@ def _serve(engine: Engine, pipe: Connection, others: list[Connection], turn: int
                 _answer(pipe, answers, done)
 
 
-def _end_with(parent: int) -> None:
+def end_with(parent: int) -> None:
     """End this process when the one that started it ends, even if this one is stopped at that moment.
 
     Where the system cannot do that, a worker notices before its next unit.

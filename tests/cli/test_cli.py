@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from helpers import COMMAND, QUICK, command, process, refused
+from helpers import COMMAND, QUICK, QUICK_KEYS, command, process, refused
 
 from sordino.experiment.config import Experiment
 from sordino.experiment.store import Store
@@ -66,7 +66,7 @@ def test_every_option_of_run_is_a_key_of_the_experiment_file(tmp_path: Path, mon
 
 def test_an_option_wins_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "experiment.toml"
-    file.write_text("rounds = 3\nepsilon = 2\n[set]\ntau = 0.1\nepochs = 2\n")
+    file.write_text('method = "feddpa"\nrounds = 3\nepsilon = 2\n[set]\ntau = 0.1\nepochs = 2\n')
     experiment = chosen(monkeypatch, file, "--rounds", 4, "--noise-multiplier", 1.5, "--set", "tau=0.2")
     assert (experiment.rounds, experiment.epsilon, experiment.noise_multiplier) == (4, None, 1.5)
     assert experiment.set == {"tau": 0.2, "epochs": 2}
@@ -112,8 +112,7 @@ def test_run_tells_people_what_they_need(tmp_path: Path) -> None:
     assert outcome.code == 0
     assert "fedavg-digits-1: fedavg (sound), 2 rounds, 8 clients, 650 parameters" in outcome.out
     assert "Not covered: update: FedAvg sends each client's update as it is." in outcome.out
-    assert "round 2/2" in outcome.err
-    assert "ε ≤ ∞" in outcome.err
+    assert "round 2/2  epsilon ∞  personal" in outcome.err
 
 
 def test_feddpas_published_accounting_is_exposed(tmp_path: Path) -> None:
@@ -203,13 +202,57 @@ def test_runs_lists_the_newest_first(tmp_path: Path) -> None:
         command("run", "--method", method, *QUICK, "--store", tmp_path, "--json").document["run"]
         for method in ("local", "fedavg")
     ]
-    assert command("runs", "--store", tmp_path, "--json").document == [
-        {"run": names[1], "method": "fedavg", "state": "done", "rounds_done": 2, "rounds": 2},
-        {"run": names[0], "method": "local", "state": "done", "rounds_done": 2, "rounds": 2},
+    found = command("runs", "--store", tmp_path, "--json").document
+    keys = ("run", "method", "state", "rounds_done", "rounds", "data", "seed", "budget", "epsilon")
+    assert [[row[key] for key in keys] for row in found] == [
+        [names[1], "fedavg", "done", 2, 2, "digits", 0, None, None],
+        [names[0], "local", "done", 2, 2, "digits", 0, None, 0],
     ]
+    assert all(0 < row["accuracy"] <= 1 and row["date"].startswith("20") for row in found)
     shown = command("runs", "--store", tmp_path).out
     assert names[0] in shown
     assert "∞" in shown
+    only = command("runs", "--store", tmp_path, "--method=local", "--last=5", "--state=done", "--json").document
+    assert [row["run"] for row in only] == [names[0]]
+    assert command("runs", "--store", tmp_path, "--data=mnist", "--json").document == []
+
+
+def test_a_removed_run_is_gone_but_what_it_spent_is_not(tmp_path: Path) -> None:
+    first = command("run", "--method=dp-fedavg", *QUICK, "--store", tmp_path, "--json").document["run"]
+    assert "say --yes" in refused("rm", first, "--store", tmp_path)
+    assert command("rm", first, "--yes", "--store", tmp_path, "--json").document == {"removed": [first]}
+    assert not (tmp_path / "runs" / first).exists()
+    assert command("runs", "--store", tmp_path, "--json").document == []
+    assert command("runs", "--store", tmp_path, "--state=removed", "--json").document[0]["run"] == first
+    assert "has been removed" in refused("resume", first, "--store", tmp_path)
+    assert "has been removed already" in refused("rm", first, "--yes", "--store", tmp_path)
+    again = command("run", "--method=dp-fedavg", *QUICK, "--store", tmp_path, "--json").document
+    assert again["run"] != first
+    assert again["over_runs"]["runs"] == 2
+    assert "above the 9 of budget_over_runs" in refused(
+        "run", "--method=dp-fedavg", *QUICK, "--budget-over-runs=9", "--store", tmp_path, "--json"
+    )
+
+
+def test_a_stopped_run_that_is_removed_has_spent_what_its_ledger_says(tmp_path: Path) -> None:
+    import sordino
+    from sordino.experiment.lifetime import over_runs
+    from sordino.experiment.removal import remove
+
+    with pytest.raises(ZeroDivisionError):
+        sordino.run(method="dp-fedavg", store=tmp_path, watch=lambda report: 1 / 0, **QUICK_KEYS)
+    store = Store(tmp_path)
+    (row,) = store.all()
+    before = over_runs(store, row.people, "client", 1e-5)
+    assert 0 < before["epsilon"]["outsider"] < 8
+    remove(row.run, store)
+    assert over_runs(store, row.people, "client", 1e-5) == before
+
+
+def test_a_finished_run_whose_models_are_gone(tmp_path: Path) -> None:
+    first = command("run", "--method=dp-fedavg", *QUICK, "--store", tmp_path, "--json").document["run"]
+    (tmp_path / "runs" / first / "models.safetensors").unlink()
+    assert "its file of models" in refused("resume", first, "--store", tmp_path)
 
 
 def test_resuming_a_finished_run_prints_its_result_again(tmp_path: Path) -> None:
@@ -280,53 +323,6 @@ def test_a_corrupt_data_set(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["--method=fedpda"], "no method 'fedpda'; did you mean 'feddpa'?"),
-        (["--set=tua=0.3"], "'tua'; did you mean 'tau'?"),
-        (["--set=method.lambda3=0.3"], "'lambda3'; did you mean 'lambda"),
-        (["--set=fedavg.rat=0.3"], "hyper-parameter of fedavg 'rat'; did you mean 'rate'?"),
-        (["--set=modle.hidden=3"], "'modle.hidden'; did you mean 'model.hidden'?"),
-        (["--model=mlp", "--set=model.hiden=3"], "'hiden'; did you mean 'hidden'?"),
-        (["--data=digist"], "no data set 'digist'; did you mean 'digits'?"),
-        (["--model=logistik"], "no model 'logistik'; did you mean 'logistic'?"),
-        (["--partition=dirichle:1"], "'dirichle'; did you mean 'dirichlet'?"),
-        (["--epsilon=0"], "epsilon cannot be 0.0"),
-        (["--epsilon=-2"], "epsilon cannot be -2.0"),
-        (["--epsilon=inf"], "epsilon cannot be inf"),
-        (["--epsilon=nan"], "epsilon cannot be nan"),
-        (["--noise-multiplier=0"], "noise_multiplier cannot be 0.0"),
-        (["--noise-multiplier=inf"], "noise_multiplier cannot be inf"),
-        (["--rounds=-3"], "rounds cannot be -3"),
-        (["--rounds=0"], "rounds cannot be 0"),
-        (["--clients=0"], "clients cannot be 0"),
-        (["--clients=5000"], "more clients (5000) than records"),
-        (["--delta=0"], "delta cannot be 0.0"),
-        (["--delta=1"], "delta cannot be 1.0"),
-        (["--delta=0.1", "--clients=10"], "delta = 0.1 is vacuous for 10 clients"),
-        (["--epsilon=1", "--noise-multiplier=1"], "either epsilon or noise_multiplier, not both"),
-        (["--variant=papre"], "variant cannot be 'papre': input should be 'sound' or 'paper'"),
-        (["--protect-from=all"], "protect_from cannot be 'all'"),
-        (["--participation=0"], "participation cannot be 0.0"),
-        (["--workers=0"], "workers cannot be 0"),
-        (["--seed=-1"], "seed cannot be -1"),
-        (["--set=tau"], "--set wants key=value, not 'tau'"),
-        (["--set=tau=much"], "hyper-parameter tau cannot be 'much'"),
-        (["--set=batch=0"], "hyper-parameter batch cannot be 0"),
-        (["--set=epochs=-1"], "hyper-parameter epochs cannot be -1"),
-        (["--set=rate=0"], "hyper-parameter rate cannot be 0"),
-        (["--set=clip=0"], "hyper-parameter clip cannot be 0"),
-        (["--set=tau=nan"], "hyper-parameter tau cannot be nan"),
-        (["--set=device=tpu"], "device 'tpu' cannot be used here"),
-        (["--set=minimum_cohort=9", "--clients=8"], "minimum_cohort is 9, but a round has 8 clients"),
-    ],
-)
-def test_a_mistake_is_told_in_one_sentence(arguments: list[str], expected: str, tmp_path: Path) -> None:
-    assert expected in refused("run", *arguments, "--store", tmp_path)
-    assert not list(tmp_path.glob("runs/*"))
-
-
-@pytest.mark.parametrize(
     ("content", "expected"),
     [
         ("roundz = 3", "no key 'roundz'; did you mean 'rounds'?"),
@@ -373,14 +369,18 @@ def test_the_shell_sees_exit_codes_and_a_sentence(tmp_path: Path) -> None:
     assert bad.err == "Error: There is no method 'fedpda'; did you mean 'feddpa'?\n"
 
 
-def test_an_interrupted_command_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_ctrl_c_names_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def interrupt(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("sordino.experiment.run.start", interrupt)
-    outcome = command("run", *QUICK, "--store", tmp_path, "--json")
+    with monkeypatch.context() as patched:
+        patched.setattr("sordino.server.Server.ask", interrupt)
+        outcome = command("run", "--method=dp-fedavg", *QUICK, "--store", tmp_path, "--json")
     assert outcome.code == 130
-    assert "sordino resume RUN" in outcome.err
+    assert outcome.err == f"Stopped. `sordino resume dp-fedavg-digits-1 --store {tmp_path}` takes the run up.\n"
+    monkeypatch.setattr("sordino.experiment.prepare.prepare", interrupt)
+    outcome = command("run", *QUICK, "--store", tmp_path, "--json")
+    assert (outcome.code, outcome.err) == (130, "Stopped: no run was under way.\n")
 
 
 def test_notes_are_told_before_the_run(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -164,3 +166,11 @@ def test_a_hundred_thousand_clients_are_dealt(kind: str) -> None:
     labels = np.random.default_rng(0).integers(0, 10, 400_000)
     sizes = np.bincount(dealt(kind, labels, 10, 100_000), minlength=100_000)
     assert sizes.min() > 0
+
+
+def test_a_function_of_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "def by_label(labels, clients, rng):\n    return labels % clients\n"
+    (tmp_path / "my_splits.py").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    labels = np.array([0, 1, 2, 3, 4, 5])
+    assert dealt("my_splits:by_label", labels, 6, 3).tolist() == [0, 1, 2, 0, 1, 2]

@@ -94,8 +94,8 @@ def test_without_data_records_must_be_told() -> None:
 
 @pytest.mark.parametrize("level", CHOICES)
 def test_what_is_advised_can_be_run(level: str) -> None:
-    from sordino.experiment.compare import contender
     from sordino.experiment.config import Experiment
+    from sordino.experiment.sweep import contender
 
     for text in CHOICES[level].candidates:  # type: ignore[index]
         name, settings = contender(text)

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from helpers import QUICK, QUICK_KEYS, command
 
+from sordino.display import Silent
 from sordino.errors import UserError
-from sordino.experiment.compare import _verdicts, compare
+from sordino.experiment.compare import compare
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
 from sordino.experiment.store import Store
-from sordino.server import RoundReport
 
 
 def experiment(store: Path, **keys: Any) -> Experiment:
-    return Experiment.make(QUICK_KEYS, {"store": store, "epsilon": 4}, keys)
+    return Experiment.make(QUICK_KEYS, {"store": store, "epsilon": 4}, keys, methods=["dp-fedavg", "feddpa"])
 
 
 def test_methods_are_compared_at_equal_epsilon(tmp_path: Path) -> None:
@@ -52,11 +52,12 @@ def test_a_second_comparison_takes_the_runs_of_the_store(tmp_path: Path) -> None
 
 
 def test_a_stopped_run_is_resumed(tmp_path: Path) -> None:
-    def watch(report: RoundReport) -> None:
-        raise ZeroDivisionError
+    class Raising(Silent):
+        def run(self, *about: Any) -> Any:
+            return lambda report: 1 / 0
 
     with pytest.raises(ZeroDivisionError):
-        compare(experiment(tmp_path), ["local"], seeds=1, watch=lambda name, seed: watch)
+        compare(experiment(tmp_path), ["local"], seeds=1, display=Raising())
     found = compare(experiment(tmp_path), ["local"], seeds=1)
     (row,) = Store(tmp_path).all()
     assert found.rows[0]["runs"] == [row.run]
@@ -104,80 +105,14 @@ def test_the_command_prints_a_table_and_draws_curves(tmp_path: Path) -> None:
         assert sentence in " ".join(shown.out.split())
 
 
-def row(method: str, accuracy: float, spread: float, epsilon: float | None, unit: str = "client") -> dict[str, Any]:
-    return {
-        "method": method,
-        "unit": unit,
-        "seeds": 3,
-        "accuracy": {"personal": {"mean": accuracy, "spread": spread}},
-        "epsilon": {"outsider": epsilon, "peer": epsilon, "server": None if epsilon is None else 10 * epsilon},
-        "delta": 1e-5,
-    }
-
-
-def test_a_clear_winner() -> None:
-    assert _verdicts([row("local", 0.80, 0.01, 0.0), row("feddpa", 0.90, 0.02, 8.0)], "outsider") == [
-        "feddpa has the best personal accuracy, 90.0%, 10.0% above local: more than the spread over seeds."
-    ]
-
-
-def test_no_clear_winner() -> None:
-    assert _verdicts([row("local", 0.80, 0.01, 0.0), row("feddpa", 0.81, 0.02, 8.0)], "outsider") == [
-        "feddpa has the best personal accuracy, 81.0%, 1.0% above local: within the spread over seeds: no clear winner."
-    ]
-
-
-def test_a_federation_that_does_not_pay_is_told_so() -> None:
-    rows = [row("local", 0.80, 0.01, 0.0), row("dp-fedavg", 0.5, 0.01, 8.0), row("feddpa", 0.7, 0.01, 8.0)]
-    assert _verdicts(rows, "outsider") == [
-        "local has the best personal accuracy, 80.0%, 10.0% above feddpa: more than the spread over seeds.",
-        "dp-fedavg does not pay here: local training gives 80.0% without spending any privacy.",
-        "feddpa does not pay here: local training gives 80.0% without spending any privacy.",
-    ]
-
-
-def test_unequal_epsilons_are_told() -> None:
-    first, _ = _verdicts([row("dp-fedavg", 0.5, 0.01, 8.0), row("feddpa", 0.7, 0.01, 9.0)], "outsider")
-    assert first == "The private methods are NOT at equal epsilon: dp-fedavg 8.00, feddpa 9.00."
-
-
-def test_a_method_without_privacy_does_not_contend() -> None:
-    rows = [row("fedavg", 0.99, 0.0, None), row("local", 0.80, 0.01, 0.0), row("feddpa", 0.9, 0.01, 8.0)]
-    assert _verdicts(rows, "outsider")[0].startswith("feddpa has the best personal accuracy")
-    assert _verdicts(rows[:1], "outsider") == []
-
-
-def test_what_protects_clients_is_not_ranked_with_what_protects_records() -> None:
-    rows = [
-        row("local", 0.80, 0.01, 0.0),
-        row("feddpa", 0.90, 0.02, 8.0),
-        row("pac-dp", 0.99, 0.01, 4.0, "record"),
-        row("dp-fedavg-record", 0.70, 0.01, 4.0, "record"),
-    ]
-    assert _verdicts(rows, "outsider") == [
-        "Client-level and record-level methods are not ranked together: their epsilons protect other things.",
-        "Protecting one client: feddpa has the best personal accuracy, 90.0%, 10.0% above local: more than the spread "
-        "over seeds.",
-        "Protecting one record: pac-dp has the best personal accuracy, 99.0%, 19.0% above local: more than the spread "
-        "over seeds.",
-        "Protecting one record: dp-fedavg-record does not pay here: local training gives 80.0% without spending any "
-        "privacy.",
-    ]
-
-
 def test_methods_may_come_with_their_own_hyper_parameters(tmp_path: Path) -> None:
-    from sordino.experiment.compare import contender, split_methods
+    from sordino.experiment.sweep import contender, split_methods
 
     parts = split_methods("local, feddpa[tau=2,lambda1=0] ,dp-fedavg")
     assert parts == ["local", "feddpa[tau=2,lambda1=0]", "dp-fedavg"]
     assert contender(parts[1]) == ("feddpa", {"tau": 2, "lambda1": 0})
     with pytest.raises(UserError, match="not understood"):
         contender("feddpa[tau=2")
-
-
-def test_one_seed_is_no_proof() -> None:
-    rows = [row("local", 0.80, 0.0, 0.0) | {"seeds": 1}, row("feddpa", 0.90, 0.0, 8.0) | {"seeds": 1}]
-    assert "from one seed" in _verdicts(rows, "outsider")[0]
 
 
 def test_records_set_aside_for_one_method_are_set_aside_for_all(tmp_path: Path) -> None:
@@ -187,3 +122,75 @@ def test_records_set_aside_for_one_method_are_set_aside_for_all(tmp_path: Path) 
     keys = {"clients": 6, "rounds": 1, "store": tmp_path, "set": {"epochs": 1, "batch": 200}}
     compare(methods=["dp-fedavg", "acdp-pfsd"], seeds=1, **keys)
     assert {row.configuration["public"] for row in Store(tmp_path).all()} == {"default"}
+
+
+def test_a_sweep_runs_once_what_does_not_depend_on_it(tmp_path: Path) -> None:
+    """Two budgets, two methods: three runs, because training alone has no budget."""
+    found = compare(experiment(tmp_path), ["local", "dp-fedavg"], seeds=1, sweep={"epsilon": [1, 4]})
+    assert [(row["method"], row["at"]["epsilon"]) for row in found.rows] == [
+        *(("local", 1), ("dp-fedavg", 1), ("local", 4), ("dp-fedavg", 4)),
+    ]
+    assert [row["epsilon"]["outsider"] for row in found.rows] == pytest.approx([0, 1, 0, 4], rel=1e-6)
+    assert found.rows[0]["runs"] == found.rows[2]["runs"]
+    assert len(Store(tmp_path).all()) == 3
+    assert found.sweep == ["epsilon"]
+    assert all(sentence.startswith("epsilon ") for sentence in found.verdict)
+
+
+def test_any_key_and_any_hyper_parameter_is_gone_through(tmp_path: Path) -> None:
+    sweep = {"clients": [4, 8], "clip": [0.1, 1.0]}
+    found = compare(experiment(tmp_path), ["local", "dp-fedavg"], seeds=1, sweep=sweep)
+    assert len(found.rows) == 8
+    kept = Store(tmp_path).all()
+    assert len(kept) == 6  # training alone has no threshold
+    assert {(row.configuration["clients"], row.configuration["set"].get("clip")) for row in kept} == {
+        *((4, None), (8, None), (4, 0.1), (4, 1.0), (8, 0.1), (8, 1.0)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("sweep", "sentence"),
+    [
+        ({"seed": [1, 2]}, "'seed' cannot be gone through"),
+        ({"epsilom": [1, 2]}, "did you mean 'epsilon'"),
+        ({"tau": [1, 2]}, "no hyper-parameter of these methods called 'tau'"),
+        ({"epsilon": [0, 1]}, "epsilon cannot be 0"),
+    ],
+)
+def test_a_sweep_that_cannot_be(sweep: dict[str, list[Any]], sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=sentence):
+        compare(experiment(tmp_path), ["local", "dp-fedavg"], seeds=1, sweep=sweep)
+    assert not list(tmp_path.glob("runs/*"))
+
+
+def test_tuning_chooses_on_seeds_that_are_not_reported(tmp_path: Path) -> None:
+    """A rate at which nothing is learned and one at which something is; both tries are paid for: two runs at epsilon 4
+    are one of mu sqrt(2)."""
+    from sordino.privacy.accountant import epsilon_of, mu_of
+
+    grid = {"rate": [1e-6, 0.3]}
+    found = compare(experiment(tmp_path), ["local", "dp-fedavg"], seeds=1, grid=grid)
+    assert [row["method"] for row in found.rows] == ["local[rate=0.3]", "dp-fedavg[rate=0.3]"]
+    assert [one["tries"] for one in found.tuned] == [2, 2]
+    twice = epsilon_of(2**0.5 * mu_of(4, 1e-5), 1e-5)
+    assert found.tuned[1]["epsilon"]["outsider"] == pytest.approx(twice, rel=1e-6)
+    assert found.tuned[0]["epsilon"]["outsider"] == 0
+    seeds = [(row.configuration["seed"], row.configuration["set"]["rate"]) for row in Store(tmp_path).all()]
+    assert sorted(seeds) == [(0, 0.3), (0, 0.3), (1, 1e-6), (1, 1e-6), (1, 0.3), (1, 0.3)]
+
+
+def test_runs_side_by_side_give_the_same_numbers(tmp_path: Path) -> None:
+    methods = ["local", "dp-fedavg"]
+    alone = compare(experiment(tmp_path / "a"), methods, seeds=1)
+    at_once = compare(experiment(tmp_path / "b"), methods, seeds=1, jobs=2)
+    for one, other in zip(alone.rows, at_once.rows, strict=True):
+        assert one["accuracy"] == other["accuracy"]
+        assert one["epsilon"] == other["epsilon"]
+        figures = [[{**point, "run": "", "seconds": 0} for point in curve] for curve in one["curves"]]
+        assert figures == [[{**point, "run": "", "seconds": 0} for point in curve] for curve in other["curves"]]
+
+
+def test_a_mistake_in_a_run_side_by_side_is_a_sentence(tmp_path: Path) -> None:
+    chosen = experiment(tmp_path, model="lenet")
+    with pytest.raises(UserError, match="'lenet' needs images"):
+        compare(chosen, ["local", "dp-fedavg"], seeds=1, jobs=2)

@@ -9,18 +9,22 @@ import pytest
 
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment, dotted, setting
+from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.methods.feddpa import FedDPA
+from sordino.parts.thresholds import Quantile
 
 
 def test_without_keys_it_is_the_built_in_example() -> None:
     experiment = Experiment.make({})
-    assert (experiment.data, experiment.method, experiment.variant) == ("digits", "feddpa", "sound")
-    assert experiment.build_method() == FedDPA()
+    assert (experiment.data, experiment.method, experiment.variant) == ("digits", "dp-fedavg", "sound")
+    assert experiment.build_method() == DPFedAvg(clipping=Quantile())
 
 
 def test_later_sources_win_and_settings_add_up() -> None:
     experiment = Experiment.make(
-        {"rounds": 3, "set": {"tau": 0.1, "method": {"epochs": 2}}}, {"rounds": 4, "set": {"tau": 0.2}}
+        {"method": "feddpa", "rounds": 3, "set": {"tau": 0.1, "method": {"epochs": 2}}},
+        {"rounds": 4, "set": {"tau": 0.2}},
+        {"rounds": 4, "set": {"tau": 0.2}},
     )
     assert experiment.rounds == 4
     assert experiment.build_method() == FedDPA(tau=0.2, epochs=2)
@@ -43,14 +47,14 @@ def test_dashes_and_underscores_are_the_same() -> None:
 
 
 def test_keys_of_the_experiment_may_come_through_set() -> None:
-    experiment = Experiment.make({"set": {"evaluate_every": 5, "tau": 0.1}})
-    assert experiment.evaluate_every == 5
+    experiment = Experiment.make({"set": {"evaluate_every": 5, "tau": 0.1, "method": "feddpa"}})
+    assert (experiment.evaluate_every, experiment.method, experiment.personal) == (5, "feddpa", "own")
     assert experiment.set == {"tau": 0.1}
 
 
 def test_settings_of_a_method_may_carry_its_name() -> None:
     settings = {"feddpa.tau": 0.1, "fedavg.rate": 0.5, "method.epochs": 2}
-    assert Experiment.make({"set": settings}).build_method() == FedDPA(tau=0.1, epochs=2)
+    assert Experiment.make({"method": "feddpa", "set": settings}).build_method() == FedDPA(tau=0.1, epochs=2)
 
 
 def test_settings_of_other_methods_are_checked_too() -> None:
@@ -80,13 +84,13 @@ def test_tables_become_dotted_keys() -> None:
 
 def test_an_experiment_survives_its_own_dump() -> None:
     """Resuming reads back what was stored."""
-    experiment = Experiment.make({"epsilon": 2, "shape": [1, 8, 8], "set": {"tau": 0.1, "model.hidden": [5]}})
+    experiment = Experiment.make({"epsilon": 2, "shape": [1, 8, 8], "set": {"clip": 0.1, "model.hidden": [5]}})
     assert Experiment.make(experiment.model_dump(mode="json")) == experiment
 
 
 def test_a_file_is_read_with_overrides(tmp_path: Path) -> None:
     file = tmp_path / "experiment.toml"
-    file.write_text("clients = 5\nprotect-from = 'server'\n[set]\nfeddpa.tau = 0.1\n")
+    file.write_text("method = 'feddpa'\nclients = 5\nprotect-from = 'server'\n[set]\nfeddpa.tau = 0.1\n")
     experiment = Experiment.read(file, {"clients": 6})
     assert (experiment.clients, experiment.protect_from) == (6, "server")
     assert experiment.build_method() == FedDPA(tau=0.1)
@@ -112,10 +116,10 @@ def test_hyper_parameters_out_of_range(settings: dict[str, Any], message: str | 
         assert Experiment.make({"set": settings}).variant == "paper"
         return
     with pytest.raises(UserError, match=message):
-        Experiment.make({"set": settings})
+        Experiment.make({"method": "feddpa", "set": settings})
 
 
 def test_contenders_of_a_comparison_may_differ_in_what_clients_predict_with() -> None:
-    experiment = Experiment.make({"set": {"tau": 0.1}})
+    experiment = Experiment.make({"set": {"tau": 0.1}}, methods=["feddpa"])
     assert experiment.for_method("dp-fedavg", {"personal": "blend"}).personal == "blend"
     assert experiment.for_method("dp-fedavg", {}).personal == "own"

@@ -22,7 +22,8 @@ from sordino.methods.fedaddp import FedADDP
 from sordino.methods.nbafl import NbAFL
 from sordino.methods.ppsgd import PPSGD, head
 from sordino.parts.masks import scaled
-from sordino.privacy.accountant import epsilon_of, rounded_up
+from sordino.privacy.accountant import epsilon_of
+from sordino.rounding import rounded_up
 from sordino.testing.case import CLIENTS, ROUNDS, Case, OneRound
 
 NOTHING_OF_THEIR_OWN = {

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from sordino.report.figures import curves
-from sordino.report.progress import figures, watching
+from sordino.report.progress import Known, line, watching
 from sordino.report.tables import comparison_table, epsilon_text, percent, run_report
 
 
@@ -54,6 +54,7 @@ def row(method: str, **more: Any) -> dict[str, Any]:
     curve = [{"round": r, "personal": 0.5 + 0.1 * r, "start": 0.5, "global": None} for r in range(3)]
     return {
         "method": method,
+        "at": {},
         "variant": "sound",
         "seeds": 2,
         "accuracy": accuracy,
@@ -103,23 +104,53 @@ def test_run_report_names_what_is_not_covered() -> None:
 
 def report(**more: Any) -> Any:
     values = {"round": 4, "rounds": 10, "personal": 0.5, "start": 0.25, "global_": math.nan, "clip": 0.5}
-    return SimpleNamespace(**(values | {"rejected": 0, "epsilon": {"outsider": 1.001}} | more))
+    values |= {"rejected": 0, "cohort": 8, "clients": 8, "observer": "server", "planned": 4.0}
+    return SimpleNamespace(**(values | {"epsilon": {"outsider": 0.5, "server": 1.001}} | more))
 
 
-def test_a_line_of_progress() -> None:
-    assert figures(report()) == "personal 50.0%  start 25.0%  global –  C 0.5  ε ≤ 1.01"
-    assert figures(report(clip=None, rejected=2)).endswith("global –  ε ≤ 1.01  2 rejected")
+def told(*reports: Any) -> str:
+    known = Known()
+    return ["  ".join(known.parts(one)) for one in reports][-1]
+
+
+def test_what_a_round_brought() -> None:
+    """The epsilon is that of the observer for whom the run was planned, against what was planned for."""
+    assert told(report()) == "epsilon 1.01 of 4  personal 50.0%  start 25.0%  global –  C 0.5"
+    assert told(report(clip=None, rejected=2)).endswith("global –  2 rejected")
+    infinite = report(epsilon={"server": math.inf}, planned=None)
+    assert told(infinite).startswith("epsilon ∞  personal")
+
+
+def test_a_part_of_the_clients_is_named_beside_its_accuracy() -> None:
+    assert "personal 50.0% (3 of 8 clients)" in told(report(cohort=3))
+
+
+def test_a_figure_of_an_earlier_round_says_so() -> None:
+    later = report(round=6, epsilon={"server": math.nan})
+    assert told(report(), later).startswith("epsilon 1.01 of 4 at round 5  personal")
+    assert told(later).startswith("personal")
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_name_counter_and_time_are_never_cut(width: int) -> None:
+    parts = Known().parts(report())
+    shown = line("dp-fedavg-record-digits-12", 7, 30, "0:01:12", parts, width)
+    assert shown.split("  ")[0] == "dp-fedavg-record-digits-12"
+    assert {"7/30", "0:01:12"} <= set(shown.split("  "))
+    assert len(shown) <= max(width, len("dp-fedavg-record-digits-12  7/30  0:01:12"))
+    if width >= 80:
+        assert "epsilon 1.01 of 4" in shown
 
 
 def test_progress_in_a_log_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     """Ten rounds: a line after each second one. Nothing when quiet."""
-    with watching(quiet=False) as watch:
-        tell = watch("feddpa", 10)
+    with watching(quiet=False) as display:
+        tell = display.run("feddpa", 10)
         for number in range(10):
             tell(report(round=number))
     lines = capsys.readouterr().err.splitlines()
     assert [line.split()[2] for line in lines] == ["2/10", "4/10", "6/10", "8/10", "10/10"]
     assert all(line.startswith("feddpa: round") for line in lines)
-    with watching(quiet=True) as watch:
-        watch(None, 10)(report())
+    with watching(quiet=True) as display:
+        display.run(None, 10)(report())
     assert capsys.readouterr().err == ""

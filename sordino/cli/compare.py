@@ -1,0 +1,210 @@
+"""The command that compares methods."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sordino.cli.options import (
+    AllowVacuous,
+    BudgetOverRuns,
+    Categorical,
+    Clients,
+    Data,
+    DataDir,
+    Delta,
+    Drop,
+    File,
+    Json,
+    Label,
+    Labels,
+    Log,
+    Model,
+    NoiseMultiplier,
+    Participation,
+    Partition,
+    Personal,
+    Privacy,
+    ProtectFrom,
+    Rounds,
+    SchemaFile,
+    Seed,
+    Set,
+    StoreFolder,
+    Variant,
+    WorkerCount,
+    experiment_from,
+)
+from sordino.cli.run import getting_ready, show_meaning, watched
+from sordino.errors import UserError, writing
+
+DOCUMENT = "compare.json"
+
+
+def compare(
+    experiment: File = None,
+    methods: Annotated[
+        str, typer.Option(help="Separated by commas; feddpa[tau=2,lambda1=0] for ablations.", show_default=True)
+    ] = "local,dp-fedavg,dp-fedavg[personal=blend]",
+    seeds: Annotated[int, typer.Option(help="How many seeds.", show_default=True)] = 3,
+    epsilon: Annotated[
+        str | None,
+        typer.Option(help="The budget, or several separated by commas, as in 1,2,4,8. [default: 8]"),
+    ] = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=V1,V2",
+            help="Go through the values of any key or hyper-parameter, as in clients=20,100; repeatable. What does "
+            "not depend on it is run once.",
+        ),
+    ] = None,
+    tune: Annotated[
+        str | None,
+        typer.Option(
+            metavar="GRID",
+            help="First choose among these for every method, on seeds that are not reported, as in "
+            "'rate=0.01,0.1;clip=0.3,1'. [default: nothing is tuned]",
+        ),
+    ] = None,
+    tuning_seeds: Annotated[int, typer.Option(help="Seeds for tuning.", min=1, max=100, show_default=True)] = 1,
+    jobs: Annotated[
+        int | None,
+        typer.Option(help="Runs at once; results do not depend on it. [default: one per core where runs are small]"),
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Where the picture goes: .png, .pdf or .svg. [default: STORE/compare.png]")
+    ] = None,
+    csv: Annotated[Path | None, typer.Option("--csv", help="Write the table into this file.")] = None,
+    latex: Annotated[bool, typer.Option("--latex", help="Print the table for LaTeX (booktabs).")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print the table in Markdown.")] = False,
+    data: Data = None,
+    data_dir: DataDir = None,
+    label: Label = None,
+    labels: Labels = None,
+    schema: SchemaFile = None,
+    drop: Drop = None,
+    categorical: Categorical = None,
+    partition: Partition = None,
+    clients: Clients = None,
+    model: Model = None,
+    variant: Variant = None,
+    privacy: Privacy = None,
+    personal: Personal = None,
+    rounds: Rounds = None,
+    participation: Participation = None,
+    delta: Delta = None,
+    noise_multiplier: NoiseMultiplier = None,
+    protect_from: ProtectFrom = None,
+    allow_vacuous_delta: AllowVacuous = False,
+    budget_over_runs: BudgetOverRuns = None,
+    seed: Seed = None,
+    workers: WorkerCount = None,
+    store: StoreFolder = None,
+    set: Set = None,
+    log: Log = None,
+    as_json: Json = False,
+) -> None:
+    """Run several methods with several seeds at equal true epsilon, and put them side by side.
+
+    A verdict is a test: paired differences over seeds, with a confidence interval.
+    """
+    given = {**locals(), "method": None}
+    if latex and markdown:
+        raise UserError("Give either --latex or --markdown, not both.")
+    with getting_ready(as_json):
+        from sordino.experiment.compare import compare as compare_methods
+        from sordino.experiment.sweep import contender, grid_of, split_methods, values_of
+        from sordino.report.figures import check_picture
+        from sordino.report.logs import check_log, logged
+
+        check_log(log)
+        names = split_methods(methods)
+        swept = _sweep(epsilon, sweep or [], values_of)
+        given["epsilon"] = None if "epsilon" in swept or epsilon is None else values_of(f"epsilon={epsilon}")[1][0]
+        chosen = experiment_from(experiment, given, [contender(name)[0] for name in names])
+        picture = picture or chosen.store / "compare.png"
+        drawn = check_picture(picture)
+        if csv is not None:
+            with writing(csv):
+                csv.open("a").close()
+    with watched(as_json) as screen, logged(screen, log, chosen.store) as display:
+        if not drawn:
+            display.say('There is no matplotlib, so no picture will be drawn: pip install "sordino[report]".')
+        found = compare_methods(
+            chosen,
+            names,
+            seeds,
+            display,
+            sweep=swept,
+            jobs=jobs,
+            grid=grid_of(tune) if tune else None,
+            tuning_seeds=tuning_seeds,
+        )
+    page = chosen.store / DOCUMENT
+    document = json.dumps(found.document() | {"picture": str(picture) if drawn else None})
+    with writing(page):
+        page.write_text(document)
+    if csv is not None:
+        from sordino.report.exports import write_csv
+
+        write_csv(found.rows, found.sweep, csv)
+    if drawn:
+        _draw(found, picture, chosen)
+    if as_json:
+        typer.echo(document)
+        return
+    if latex or markdown:
+        from sordino.report import exports
+
+        typer.echo((exports.latex if latex else exports.markdown)(found.rows, found.sweep))
+        return
+    _show(found, chosen)
+    if drawn:
+        typer.echo(f"Picture: {picture}")
+    typer.echo(f"Page: sordino report {page} -o report.html")
+
+
+def _sweep(epsilon: str | None, sweep: list[str], values_of: Any) -> dict[str, list[Any]]:
+    """The keys to go through; several budgets are one of them."""
+    texts = [f"epsilon={epsilon}"] if epsilon is not None and "," in epsilon else []
+    found: dict[str, list[Any]] = {}
+    for text in [*texts, *sweep]:
+        key, values = values_of(text)
+        if key in found:
+            raise UserError(f"{key!r} is gone through twice: name its values once.")
+        found[key] = values
+    return found
+
+
+def _draw(found: Any, picture: Path, chosen: Any) -> None:
+    from sordino.report.figures import curves, sweep_picture
+
+    seeds = found.rows[0]["seeds"]
+    title = f"{chosen.data}, {chosen.rounds} rounds, mean and range over {seeds} seed{'s' if seeds > 1 else ''}"
+    if found.sweep:
+        sweep_picture(found.rows, found.sweep, picture, title)
+        return
+    private = [row for row in found.rows if row["epsilon"][chosen.protect_from]]
+    if private:
+        title += f", epsilon {max(row['epsilon'][chosen.protect_from] for row in private):.3g} for the "
+        title += str(chosen.protect_from)
+    curves(found.rows, picture, title)
+
+
+def _show(found: Any, chosen: Any) -> None:
+    """A comparison for people."""
+    from rich.console import Console
+
+    from sordino.experiment.tuning import sentences
+    from sordino.report.tables import comparison_table
+
+    console = Console(markup=False)
+    console.print(comparison_table(found.rows, found.sweep))
+    show_meaning(found.rows, console)
+    told = (*found.verdict, *sentences(found.tuned, chosen.protect_from), *found.together(chosen.protect_from))
+    for sentence in told:
+        console.print(sentence, highlight=False)

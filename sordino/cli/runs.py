@@ -1,0 +1,135 @@
+"""Commands on the runs of a store: list them, remove them."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Annotated, Any
+
+import typer
+
+from sordino.cli.options import DEFAULT_STORE, Json, StoreFolder
+from sordino.errors import UserError, unknown
+
+STATES = ("running", "stopped", "done", "removed")
+KEYS = ("run", "method", "state", "rounds_done", "rounds")
+
+
+def runs(
+    store: StoreFolder = None,
+    method: Annotated[str | None, typer.Option(help="Only runs of this method. [default: all]")] = None,
+    data: Annotated[str | None, typer.Option(help="Only runs on these data. [default: all]")] = None,
+    seed: Annotated[int | None, typer.Option(help="Only runs with this seed. [default: all]")] = None,
+    state: Annotated[
+        str | None, typer.Option(help="Only those: running, stopped, done or removed. [default: all but removed]")
+    ] = None,
+    last: Annotated[int | None, typer.Option(help="Only the newest so many. [default: all]", min=1)] = None,
+    as_json: Json = False,
+) -> None:
+    """The runs of a store, newest first: data, seed, budget, date and accuracy of each."""
+    from sordino.experiment.store import runs_in
+
+    if state is not None and state not in STATES:
+        raise unknown("state", state, STATES)
+    folder = store or DEFAULT_STORE
+    wanted = {"method": method, "data": data, "seed": seed}
+    there = runs_in(folder)
+    found = [row for row in there if row.state == state or (state is None and row.state != "removed")]
+    for key, value in wanted.items():
+        found = [row for row in found if value is None or row.configuration.get(key) == value]
+    found = found[:last]
+    if as_json:
+        typer.echo(json.dumps([described(row) for row in found]))
+        return
+    from rich.console import Console
+
+    console = Console(markup=False)
+    if not found:
+        console.print("No such runs." if there else f"No runs in {folder} yet: `sordino run` makes one.")
+        return
+    console.print(_table(found), highlight=False)
+
+
+def described(row: Any) -> dict[str, Any]:
+    """A run as a list of runs tells it; figures that there are not yet, and infinite ones, are None."""
+    given = row.configuration
+    accuracy = (row.summary or {}).get("accuracy", {})
+    spent = (row.summary or {}).get("epsilon", {}).get(given.get("protect_from"))
+    return {
+        **{key: getattr(row, key) for key in KEYS},
+        **{key: given.get(key) for key in ("data", "seed", "variant", "personal", "clients", "protect_from", "set")},
+        "unit": row.unit,
+        "budget": _budget(row),
+        "epsilon": spent,
+        "accuracy": accuracy.get("personal"),
+        "date": time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(row.created)),
+        "seconds": row.seconds,
+    }
+
+
+def _budget(row: Any) -> float | None:
+    """The epsilon that was asked for; None where noise was given instead, or nothing is noised."""
+    from sordino.experiment.defaults import DEFAULT_EPSILON
+
+    given = row.configuration
+    noised = (row.summary or {}).get("noise_multiplier") is not None and given.get("noise_multiplier") is None
+    return given.get("epsilon") or (DEFAULT_EPSILON if noised else None)
+
+
+def _table(found: list[Any]) -> Any:
+    from sordino.report.columns import Column, Fitting
+    from sordino.report.tables import epsilon_text, percent
+
+    columns = (
+        *(Column("run", left=True), Column("accuracy"), Column("epsilon", 1), Column("budget", 4)),
+        *(Column("state", left=True), Column("seed", 3), Column("date", 2, left=True)),
+        *(Column("data", 5, left=True), Column("method", 6, left=True)),
+    )
+    rows = []
+    for row in found:
+        told = described(row)
+        done = told["accuracy"] is not None
+        settings = [f"{key}={value}" for key, value in (told["set"] or {}).items()]
+        settings += [f"personal={told['personal']}"] if told["personal"] == "blend" else []
+        rows.append(
+            (
+                told["run"],
+                percent(told["accuracy"]) if done else "",
+                epsilon_text(told["epsilon"]) if done else "",
+                "–" if told["budget"] is None else f"{told['budget']:g}",
+                row.state if row.state in ("done", "removed") else f"{row.state} {row.rounds_done}/{row.rounds}",
+                str(told["seed"]),
+                time.strftime("%Y-%m-%d %H:%M", time.localtime(row.created)),
+                str(told["data"]),
+                "\n".join([told["method"], *settings]),
+            )
+        )
+    return Fitting(columns, rows)
+
+
+def rm(
+    names: Annotated[list[str], typer.Argument(metavar="RUN...", help="The names of runs (`sordino runs`).")],
+    store: StoreFolder = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Remove runs: their models, checkpoints and curves. What they spent stays written down."""
+    import sys
+
+    from sordino.experiment.removal import remove
+    from sordino.experiment.store import Store
+
+    found = Store(store or DEFAULT_STORE, must_exist=True)
+    for name in names:
+        if found.get(name).state == "removed":
+            raise UserError(f"The run {name!r} has been removed already; what it spent stays written down.")
+    if not yes:
+        if as_json or not sys.stdin.isatty():
+            raise UserError("Removing runs cannot be undone: say --yes where nobody can be asked.")
+        typer.confirm(f"Remove {', '.join(names)}? Their models cannot be brought back.", abort=True)
+    for name in names:
+        remove(name, found)
+    if as_json:
+        typer.echo(json.dumps({"removed": names}))
+        return
+    typer.echo(f"Removed {', '.join(names)}. What they cost their people still counts in this store.")

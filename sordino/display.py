@@ -1,0 +1,55 @@
+"""Where the progress of long work is shown, whoever shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+
+class Telling(Protocol):
+    """One run's place in the display. Called with a `RoundReport` after each round."""
+
+    def __call__(self, report: Any) -> None: ...
+
+    def blending(self, done: int, clients: int) -> None:
+        """So many clients have blended their models, once the rounds are over."""
+
+    def end(self) -> None:
+        """The run is over."""
+
+
+class Display(Protocol):
+    """Where progress is shown."""
+
+    def run(self, name: str | None, rounds: int, configuration: Mapping[str, Any] | None = None) -> Telling:
+        """A place for a run of so many rounds; `configuration` is for those who keep what they are told."""
+
+    def say(self, sentence: str) -> None:
+        """A line that stays."""
+
+    def total(self, done: int, runs: int) -> None:
+        """How many of all runs are done."""
+
+
+class Silent:
+    """No display."""
+
+    def run(self, name: str | None, rounds: int, configuration: Mapping[str, Any] | None = None) -> Telling:
+        return _Nothing()
+
+    def say(self, sentence: str) -> None:
+        return
+
+    def total(self, done: int, runs: int) -> None:
+        return
+
+
+class _Nothing:
+    def __call__(self, report: Any) -> None:
+        return
+
+    def blending(self, done: int, clients: int) -> None:
+        return
+
+    def end(self) -> None:
+        return

@@ -1,0 +1,160 @@
+"""Runs of a study, one after the other or several at once, each in a process of its own.
+
+A run's results do not depend on how many processes work on it, nor on what else goes on, so runs side by side give the
+same bits. Processes are started afresh instead of being copied: a copy has none of torch's threads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+from sordino.display import Display, Telling
+from sordino.errors import Stopped, UserError, WorkerError
+from sordino.experiment.config import Experiment
+from sordino.experiment.making import made
+from sordino.experiment.prepare import prepare
+from sordino.experiment.store import Store
+from sordino.experiment.summary import Summary
+from sordino.experiment.sweep import Cell
+from sordino.server import RoundReport
+
+MOST_JOBS = 256
+WORTH = 2
+"""Runs for each process from which starting processes pays."""
+SMALL = 2**26
+"""Bytes of records that each process may hold a copy of without being asked to."""
+
+
+def results_of(cells: Sequence[Cell], display: Display, jobs: int | None, experiment: Experiment) -> list[Summary]:
+    """The summaries of all cells, in their order."""
+    count = _jobs(cells, jobs, experiment)
+    store = Store(experiment.store)
+    display.total(0, len(cells))
+    with contextlib.closing(store):
+        if count > 1:
+            return _at_once(cells, display, count, store)
+        found = []
+        for cell in cells:
+            with _told(display, cell) as telling:
+                found.append(made(cell.experiment, store, telling))
+            display.total(len(found), len(cells))
+        return found
+
+
+def _jobs(cells: Sequence[Cell], jobs: int | None, experiment: Experiment) -> int:
+    """How many runs go on at once: as many as asked for, or, where sizes decide, one for each core where runs are many
+    and too small to make good use of several cores each."""
+    if jobs is not None and not 1 <= jobs <= MOST_JOBS:
+        raise UserError(f"There must be at least one job and at most {MOST_JOBS}, not {jobs}.")
+    limited = experiment.budget_over_runs is not None
+    if limited and (jobs or 1) > 1:
+        raise UserError("Runs at once cannot watch over `budget_over_runs`: leave out either it or --jobs.")
+    if jobs is not None:
+        return min(jobs, len(cells))
+    cores = experiment.model_copy(update={"workers": None}).process_count()
+    if limited or experiment.workers is not None or cores == 1 or len(cells) < WORTH * cores:
+        return 1
+    prepared = prepare(cells[0].experiment)
+    small = prepared.choice.engine == "stacked" and prepared.data.train.x.nbytes <= SMALL
+    return min(cores, len(cells)) if small else 1
+
+
+@contextlib.contextmanager
+def _told(display: Display, cell: Cell) -> Iterator[Telling]:
+    """A cell's place in the display while it is worked on."""
+    telling = display.run(cell.name, cell.experiment.rounds, cell.experiment.model_dump(mode="json"))
+    yield telling
+    telling.end()
+
+
+class _Job:
+    """A process that makes one run after the other."""
+
+    def __init__(self, workers: int) -> None:
+        paths = os.pathsep.join(path for path in sys.path if path)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "sordino.experiment.job", str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,  # a line that waited in a buffer here would not be seen to be there
+            env=os.environ | {"PYTHONPATH": paths},
+        )
+        self._workers = workers
+        self.cell: Cell | None = None
+        self.place = -1
+        self.telling: Telling | None = None
+
+    @property
+    def out(self) -> Any:
+        """Where it tells what happens."""
+        return self._process.stdout
+
+    def begin(self, place: int, cell: Cell, display: Display) -> None:
+        """Let it work on a cell."""
+        keys = cell.experiment.model_dump(mode="json")
+        keys["workers"] = keys["workers"] or self._workers
+        self.cell, self.place = cell, place
+        self.telling = display.run(cell.name, cell.experiment.rounds, cell.experiment.model_dump(mode="json"))
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it is gone: told when its answer is read
+            self._process.stdin.write((json.dumps(keys) + "\n").encode())
+            self._process.stdin.flush()
+
+    def end(self) -> None:
+        """End it at once: what it was doing is either done or can be taken up."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+
+def _at_once(cells: Sequence[Cell], display: Display, count: int, store: Store) -> list[Summary]:
+    """The summaries of all cells, worked on by `count` processes."""
+    cores = cells[0].experiment.model_copy(update={"workers": None}).process_count()
+    found: dict[int, Summary] = {}
+    waiting = list(enumerate(cells))
+    with contextlib.ExitStack() as ending, selectors.DefaultSelector() as selector:
+        for _ in range(count):
+            job = _Job(max(1, cores // count))
+            ending.callback(job.end)
+            job.begin(*waiting.pop(0), display)
+            selector.register(job.out, selectors.EVENT_READ, job)
+        try:
+            while len(found) < len(cells):
+                for key, _ in selector.select():
+                    _hear(key.data, found, store, display)
+                    if key.data.cell is None and waiting:
+                        key.data.begin(*waiting.pop(0), display)
+                    display.total(len(found), len(cells))
+        except KeyboardInterrupt as error:
+            raise Stopped("Stopped. The same command goes on with what is left; `sordino runs` shows it.") from error
+    return [found[place] for place in range(len(cells))]
+
+
+def _hear(job: _Job, found: dict[int, Summary], store: Store, display: Display) -> None:
+    """Take in one line of what a process tells."""
+    line = job.out.readline()
+    cell, telling = job.cell, job.telling
+    if cell is None or telling is None or not line:
+        raise WorkerError("A process that made runs is gone, perhaps because memory ran out. The same command goes on.")
+    said = json.loads(line)
+    if "report" in said:
+        telling(RoundReport(**said["report"]))
+        return
+    if "refused" in said:
+        raise UserError(said["refused"])
+    if "failed" in said:  # once more here, where what went wrong is raised as it is
+        made(cell.experiment, store)
+        raise WorkerError(f"A process that made runs failed ({said['failed']}) where this one did not.")
+    found[job.place] = cast(Summary, store.get(said["run"]).summary)
+    telling.end()
+    job.cell = job.telling = None

@@ -1,0 +1,122 @@
+"""The cells of a study: methods, values of the keys that it goes through, and seeds."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sordino.errors import UserError
+from sordino.experiment.config import KEYS, Experiment, setting
+from sordino.experiment.hyperparameters import check_known, concerns
+
+BUDGET_KEYS = {"epsilon", "noise_multiplier", "delta", "protect_from", "minimum_cohort", "colluders"}
+"""Keys that change nothing where nothing is noised."""
+FIXED = {"method", "seed", "store", "workers", "data_dir", "budget_over_runs"}
+"""Keys that no study goes through: methods and seeds have options of their own, the others change no result."""
+MOST_CELLS = 10_000
+Sweep = Mapping[str, Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a study."""
+
+    method: str
+    at: dict[str, Any]
+    experiment: Experiment
+
+    @property
+    def name(self) -> str:
+        """For people who watch."""
+        where = "".join(f", {key} {value}" for key, value in self.at.items())
+        return f"{self.method}{where}, seed {self.experiment.seed}"
+
+    @property
+    def key(self) -> str:
+        """Equal for cells that are the same run."""
+        return self.experiment.model_dump_json()
+
+
+def split_methods(text: str) -> list[str]:
+    """Methods separated by commas; commas inside brackets belong to a method."""
+    return [part.strip() for part in re.split(r",(?![^\[]*\])", text) if part.strip()]
+
+
+def contender(text: str) -> tuple[str, dict[str, Any]]:
+    """`name` or `name[key=value,...]` as a method and its hyper-parameters."""
+    name, bracket, rest = text.partition("[")
+    if bracket and not rest.endswith("]"):
+        raise UserError(f"{text!r} is not understood; write hyper-parameters as in feddpa[tau=2,lambda1=0].")
+    pairs = [part for part in rest.removesuffix("]").split(",") if part.strip()]
+    return name.strip(), dict(setting(pair.strip()) for pair in pairs)
+
+
+def values_of(text: str) -> tuple[str, list[Any]]:
+    """`key=value,value,...` as a key and its values."""
+    key, equals, rest = text.partition("=")
+    parts = split_methods(rest)
+    if not equals or not key.strip() or not parts:
+        raise UserError(f"{text!r} is not understood; write a key and its values, as in clip=0.1,0.3,1.")
+    values = [setting(f"value={part}")[1] for part in parts]
+    if len(values) != len({repr(value) for value in values}):
+        raise UserError(f"{text!r} names a value twice.")
+    return key.strip().replace("-", "_"), values
+
+
+def grid_of(text: str) -> dict[str, list[Any]]:
+    """`rate=0.01,0.1;clip=0.3,1` as keys with their values."""
+    parts = [part for part in text.split(";") if part.strip()]
+    if not parts:
+        raise UserError("A grid is empty; write it as in 'rate=0.01,0.1;clip=0.3,1'.")
+    return dict(values_of(part) for part in parts)
+
+
+def check_keys(sweep: Sweep, methods: Sequence[str]) -> None:
+    """Refuse keys that no study can go through."""
+    for key in sweep:
+        if key in FIXED:
+            raise UserError(f"{key!r} cannot be gone through: methods, seeds and places have options of their own.")
+        if key not in KEYS:
+            check_known(key, [contender(text)[0] for text in methods], KEYS)
+
+
+def points(sweep: Sweep) -> list[dict[str, Any]]:
+    """Every combination of the values of all keys."""
+    return [dict(zip(sweep, values, strict=True)) for values in itertools.product(*sweep.values())]
+
+
+def cells(experiment: Experiment, methods: Sequence[str], sweep: Sweep, seeds: Sequence[int]) -> list[Cell]:
+    """All runs of a study, one seed after the other. Those that do not depend on a key are the same at all its values,
+    and are made once."""
+    check_keys(sweep, methods)
+    many = points(sweep)
+    if len(many) * len(methods) * len(seeds) > MOST_CELLS:
+        raise UserError(f"That is {len(many) * len(methods) * len(seeds):,} runs: at most {MOST_CELLS:,} are made.")
+    made = {(text, place): at_point(experiment, text, at) for text in methods for place, at in enumerate(many)}
+    if experiment.public is None and any(_needs_public(chosen) for chosen in made.values()):
+        # Records set aside for one method are set aside for all, so that clients hold the same ones.
+        made = {key: chosen.model_copy(update={"public": "default"}) for key, chosen in made.items()}
+    return [
+        Cell(text, at, made[text, place].model_copy(update={"seed": seed}))
+        for seed in seeds
+        for place, at in enumerate(many)
+        for text in methods
+    ]
+
+
+def at_point(experiment: Experiment, text: str, at: Mapping[str, Any]) -> Experiment:
+    """The experiment for a contender at a point of a sweep; what makes no difference to it is left as it was."""
+    name, settings = contender(text)
+    there = {key: value for key, value in at.items() if key in KEYS or concerns(key, name)}
+    chosen = experiment.for_method(name, there | settings)
+    method = chosen.build_method()
+    if method.is_private() or method.unit == "record" or not BUDGET_KEYS & set(there):
+        return chosen
+    return experiment.for_method(name, {k: v for k, v in there.items() if k not in BUDGET_KEYS} | settings)
+
+
+def _needs_public(experiment: Experiment) -> bool:
+    return experiment.build_method().settled(experiment.clients or 1).needs_public()

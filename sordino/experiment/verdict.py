@@ -1,0 +1,146 @@
+"""A verdict is a test: paired differences over seeds, with a confidence interval.
+
+Methods with equal seeds meet equal records and the same initial model, so their accuracies are compared seed by seed.
+The mean difference has Student's interval; several comparisons in one verdict share the error (Bonferroni), so that
+all of their intervals hold together with the stated confidence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, TypedDict
+
+import numpy as np
+from scipy.special import stdtrit
+
+from sordino.rounding import rounded_up
+
+CONFIDENCE = 0.95
+Answer = Literal["better", "worse", "no difference shown", "not tested"]
+
+
+class Difference(TypedDict):
+    """How much more accurate one method's personal models are than another's, in shares of one."""
+
+    method: str
+    against: str
+    mean: float
+    low: float | None
+    high: float | None
+    seeds: int
+    verdict: Answer
+    at: dict[str, Any]
+    """The values of the keys that a comparison goes through."""
+
+
+def difference(row: dict[str, Any], other: dict[str, Any], comparisons: int = 1) -> Difference:
+    """The paired difference of two rows, one of so many comparisons that shall hold together.
+
+    Seeds that only one of them has do not count; with fewer than two in common it is not tested.
+    """
+    ours, theirs = personal(row), personal(other)
+    values = np.array([ours[seed] - theirs[seed] for seed in ours if seed in theirs])
+    count = len(values)
+    mean = float(values.mean()) if count else float(np.mean(list(ours.values())) - np.mean(list(theirs.values())))
+    low = high = None
+    verdict: Answer = "not tested"
+    if count > 1:
+        tail = (1 - CONFIDENCE) / (2 * comparisons)
+        half = float(stdtrit(count - 1, 1 - tail) * values.std(ddof=1) / math.sqrt(count))
+        low, high = mean - half, mean + half
+        verdict = "better" if low > 0 else "worse" if high < 0 else "no difference shown"
+    about = {"method": row["method"], "against": other["method"], "at": row["at"]}
+    return {**about, "mean": mean, "low": low, "high": high, "seeds": count, "verdict": verdict}  # type: ignore[typeddict-item]
+
+
+def personal(row: dict[str, Any]) -> dict[int, float]:
+    """The accuracy of the personal models for each seed."""
+    return {one["seed"]: one["personal"] for one in row["by_seed"]}
+
+
+def sentence(found: Difference) -> str:
+    """A difference in words."""
+    lead = f"{found['method']} against {found['against']}: {_points(found['mean'])} points"
+    if found["low"] is None or found["high"] is None:
+        seeds = "one seed" if found["seeds"] == 1 else "no seed in common"
+        return f"{lead}, from {seeds}, so chance is not ruled out."
+    interval = f"{CONFIDENCE:.0%} interval {_points(found['low'])} to {_points(found['high'])}"
+    return f"{lead}, {interval} over {found['seeds']} seeds: {found['verdict']}."
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:+.1f}"
+
+
+def verdicts(rows: Sequence[dict[str, Any]], protect_from: str) -> tuple[list[str], list[Difference]]:
+    """Which method is best among those that protect the same unit, in sentences and as the tests behind them."""
+    private = [row for row in rows if row["epsilon"][protect_from]]
+    free = [row for row in rows if row["epsilon"][protect_from] == 0]
+    units = list(dict.fromkeys(row["unit"] for row in private))
+    if len(units) < 2:
+        return _verdict(private, free, protect_from)
+    sentences = ["Client-level and record-level methods are not ranked together: their epsilons protect other things."]
+    differences: list[Difference] = []
+    for unit in units:
+        told, found = _verdict([row for row in private if row["unit"] == unit], free, protect_from)
+        sentences += [f"Protecting one {unit}: {one}" for one in told]
+        differences += found
+    return sentences, differences
+
+
+def _verdict(
+    private: list[dict[str, Any]], free: list[dict[str, Any]], protect_from: str
+) -> tuple[list[str], list[Difference]]:
+    """Whether epsilons are equal, which method is best and by how much, and whether federating pays at all."""
+    sentences = _inequalities(private, protect_from)
+    contenders = sorted(private + free, key=lambda row: -row["accuracy"]["personal"]["mean"])
+    if len(contenders) < 2:
+        return sentences, []
+    best, *others = contenders
+    pairs = [(best, other) for other in others]
+    pairs += [(row, alone) for row in private for alone in free if row is not best and alone is not best]
+    found = [difference(row, other, len(pairs)) for row, other in pairs]
+    mean = best["accuracy"]["personal"]["mean"]
+    sentences.append(f"{best['method']} has the best personal accuracy, {mean:.1%}.")
+    sentences += [sentence(one) for one in found[: len(others)]]
+    for (row, alone), one in zip(pairs, found, strict=True):
+        if row in private and alone in free:
+            sentences += _pays(one["verdict"], row, alone)
+        if row in free and alone in private and one["verdict"] == "better":
+            sentences += _pays("worse", alone, row)
+    return sentences, found
+
+
+def _pays(verdict: Answer, row: dict[str, Any], alone: dict[str, Any]) -> list[str]:
+    """Whether a private federation is worth its privacy, against training alone."""
+    if verdict == "worse":
+        mean = alone["accuracy"]["personal"]["mean"]
+        return [
+            f"{row['method']} does not pay here: {alone['method']} training gives {mean:.1%} without spending any "
+            "privacy."
+        ]
+    if verdict == "no difference shown":
+        return [f"That {row['method']} gains anything over {alone['method']} training is not shown here."]
+    return []
+
+
+def _inequalities(private: list[dict[str, Any]], protect_from: str) -> list[str]:
+    """Warnings where methods do not meet on equal terms."""
+    if not private:
+        return []
+    sentences = []
+    deltas = sorted({row["delta"] for row in private})
+    if len(deltas) > 1:
+        sentences.append(
+            f"The private methods are NOT at equal delta ({deltas[0]:.3g} to {deltas[-1]:.3g}): give one with "
+            "`delta` to compare them."
+        )
+    figures = [row["epsilon"][protect_from] for row in private]
+    if max(figures) > 1.01 * min(figures):
+        sentences.append(
+            "The private methods are NOT at equal epsilon: "
+            + ", ".join(f"{row['method']} {rounded_up(row['epsilon'][protect_from])}" for row in private)
+            + "."
+        )
+    return sentences

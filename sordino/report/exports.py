@@ -1,0 +1,89 @@
+"""A comparison's rows for other programs and for papers: flat records, CSV, Markdown, LaTeX."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from sordino.errors import writing
+from sordino.report.tables import OBSERVERS, epsilon_text
+
+FIGURES = ("personal", "personal_worst", "start", "global")
+Rows = Sequence[dict[str, Any]]
+
+
+def records(rows: Rows, sweep: Sequence[str], by_seed: bool = False) -> list[dict[str, Any]]:
+    """One flat record for each row, or for each of its runs. An infinite epsilon is the number infinity."""
+    found = []
+    for row in rows:
+        about = {"method": row["method"], "variant": row["variant"], "unit": row["unit"]}
+        about |= {key: row["at"][key] for key in sweep}
+        cost = {f"epsilon_{view}": _number(row["epsilon"][view]) for view in OBSERVERS} | {"delta": row["delta"]}
+        if by_seed:
+            found += [{**about, **one, **_budget(cost, about)} for one in row["by_seed"]]
+            continue
+        figures: dict[str, Any] = {}
+        for name in FIGURES:
+            figure = row["accuracy"][name] or {"mean": None, "spread": None}
+            figures |= {f"{name}_mean": figure["mean"], f"{name}_spread": figure["spread"]}
+        rest = {"seconds": row["seconds"], "runs": " ".join(row["runs"])}
+        found.append({**about, "seeds": row["seeds"], **figures, **cost, **rest})
+    return found
+
+
+def _budget(cost: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in cost.items() if key not in about}
+
+
+def _number(epsilon: float | None) -> float:
+    return float("inf") if epsilon is None else epsilon
+
+
+def write_csv(rows: Rows, sweep: Sequence[str], path: Path) -> None:
+    """Write the records into a file."""
+    found = records(rows, sweep)
+    with writing(path), path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(found[0]))
+        writer.writeheader()
+        writer.writerows(found)
+
+
+def markdown(rows: Rows, sweep: Sequence[str]) -> str:
+    """A table for a text."""
+    head, body = cells(rows, sweep, plus_minus="±", infinity="∞", name=lambda text: f"`{text}`")
+    lines = [f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *body)]
+    return "\n".join(lines)
+
+
+def latex(rows: Rows, sweep: Sequence[str]) -> str:
+    """A table for a paper, with the rules of the package booktabs."""
+    head, body = cells(rows, sweep, plus_minus=r"$\pm$", infinity=r"$\infty$", name=_escaped)
+    columns = "l" * (1 + len(sweep)) + "r" * (len(head) - 1 - len(sweep))
+    lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", " & ".join(map(_escaped, head)) + r" \\", r"\midrule"]
+    lines += [" & ".join(line) + r" \\" for line in body]
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
+
+
+def cells(
+    rows: Rows, sweep: Sequence[str], plus_minus: str, infinity: str, name: Callable[[str], str]
+) -> tuple[list[str], list[list[str]]]:
+    """The headings and the cells of a table in percent, mean and spread over seeds."""
+    head = ["method", *sweep, "personal", "worst", "start", "global", *(f"epsilon {view}" for view in OBSERVERS)]
+
+    def accuracy(figure: dict[str, float] | None) -> str:
+        return "–" if figure is None else f"{100 * figure['mean']:.1f}{plus_minus}{100 * figure['spread']:.1f}"
+
+    body = []
+    for row in rows:
+        figures = [accuracy(row["accuracy"][figure]) for figure in FIGURES]
+        costs = [infinity if row["epsilon"][v] is None else epsilon_text(row["epsilon"][v]) for v in OBSERVERS]
+        method = row["method"] if row["variant"] == "sound" else f"{row['method']} ({row['variant']})"
+        body.append([name(method), *(name(str(row["at"][key])) for key in sweep), *figures, *costs])
+    return head, body
+
+
+def _escaped(text: str) -> str:
+    """Text in which LaTeX finds no commands."""
+    return "".join(f"\\{letter}" if letter in "_%&#$" else letter for letter in text)

@@ -1,0 +1,187 @@
+"""Rounds as they happen, for the boards that people already watch: TensorBoard, MLflow, Weights & Biases.
+
+Each is an extra, and imported when it is asked for. Nothing of it reaches a run: it is told what people who watch are
+told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from sordino.display import Display, Telling
+from sordino.errors import UserError, unknown
+
+NAME = re.compile(r"[^A-Za-z0-9._=+-]+")
+"""What a folder's name should not have."""
+
+
+class RunLog(Protocol):
+    """Where one run is logged."""
+
+    def round(self, number: int, figures: Mapping[str, float]) -> None:
+        """Log what a round brought; rounds count from 1."""
+
+    def end(self) -> None:
+        """The run is over."""
+
+
+class TensorBoard:
+    """Event files under STORE/tensorboard: `tensorboard --logdir STORE/tensorboard`."""
+
+    def __init__(self, run: str, configuration: Mapping[str, Any], store: Path) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._writer = SummaryWriter(str(store / "tensorboard" / NAME.sub("_", run)))
+        lines = [f"    {key} = {value}" for key, value in configuration.items() if value is not None]
+        self._writer.add_text("experiment", "\n".join(lines))
+
+    def round(self, number: int, figures: Mapping[str, float]) -> None:
+        for name, value in figures.items():
+            self._writer.add_scalar(name, value, number)
+
+    def end(self) -> None:
+        self._writer.close()
+
+
+class MLflow:
+    """A run of MLflow, where MLFLOW_TRACKING_URI says, else in STORE/mlflow.db."""
+
+    def __init__(self, run: str, configuration: Mapping[str, Any], store: Path) -> None:
+        import mlflow
+
+        if not os.environ.get("MLFLOW_TRACKING_URI"):
+            mlflow.set_tracking_uri(f"sqlite:///{(store / 'mlflow.db').resolve()}")
+        mlflow.set_experiment("sordino")
+        self._mlflow = mlflow
+        self._run = mlflow.start_run(run_name=run)
+        mlflow.log_params({key: str(value)[:250] for key, value in configuration.items() if value is not None})
+
+    def round(self, number: int, figures: Mapping[str, float]) -> None:
+        self._mlflow.log_metrics(dict(figures), step=number, run_id=self._run.info.run_id)
+
+    def end(self) -> None:
+        self._mlflow.end_run()
+
+
+class WeightsAndBiases:
+    """A run of Weights & Biases in the project `sordino`; WANDB_MODE=offline keeps it in STORE/wandb."""
+
+    def __init__(self, run: str, configuration: Mapping[str, Any], store: Path) -> None:
+        import wandb
+
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", "sordino"), name=run, config=dict(configuration), dir=str(store)
+        )
+
+    def round(self, number: int, figures: Mapping[str, float]) -> None:
+        self._run.log(dict(figures), step=number)
+
+    def end(self) -> None:
+        self._run.finish()
+
+
+KINDS: dict[str, tuple[str, Any]] = {
+    "tensorboard": ("tensorboard", TensorBoard),
+    "mlflow": ("mlflow", MLflow),
+    "wandb": ("wandb", WeightsAndBiases),
+}
+"""Each kind with the package that it needs."""
+
+
+def check_log(kind: str | None) -> None:
+    """Refuse a log that there is not, or whose package is not installed, before any work."""
+    if kind is None:
+        return
+    if kind not in KINDS:
+        raise unknown("log", kind, KINDS)
+    package = KINDS[kind][0]
+    if importlib.util.find_spec(package) is None:
+        raise UserError(f'Logging to {kind} needs the package {package}: pip install "sordino[{kind}]".')
+
+
+@contextlib.contextmanager
+def logged(display: Display, kind: str | None, store: Path) -> Iterator[Display]:
+    """A display whose runs are logged too."""
+    check_log(kind)
+    if kind is None:
+        yield display
+        return
+    store.mkdir(parents=True, exist_ok=True)
+    both = _Logged(display, KINDS[kind][1], store)
+    try:
+        yield both
+    finally:
+        both.close()
+
+
+class _Logged:
+    def __init__(self, display: Display, make: Any, store: Path) -> None:
+        self._display, self._make, self._store = display, make, store
+        self._open: list[_LoggedRun] = []
+
+    def run(self, name: str | None, rounds: int, configuration: Mapping[str, Any] | None = None) -> Telling:
+        made = _LoggedRun(
+            self._display.run(name, rounds), lambda: self._make(name or "run", configuration or {}, self._store)
+        )
+        self._open.append(made)
+        return made
+
+    def say(self, sentence: str) -> None:
+        self._display.say(sentence)
+
+    def total(self, done: int, runs: int) -> None:
+        self._display.total(done, runs)
+
+    def close(self) -> None:
+        """End the logs of runs that were stopped."""
+        for run in self._open:
+            run.close()
+
+
+class _LoggedRun:
+    """A run in the display and, from its first round on, in a log: what the store has already is not logged again."""
+
+    def __init__(self, telling: Telling, make: Any) -> None:
+        self._telling, self._make = telling, make
+        self._log: RunLog | None = None
+
+    def __call__(self, report: Any) -> None:
+        self._telling(report)
+        if self._log is None:
+            self._log = self._make()
+        self._log.round(report.round + 1, figures(report))
+
+    def blending(self, done: int, clients: int) -> None:
+        self._telling.blending(done, clients)
+
+    def end(self) -> None:
+        self._telling.end()
+        self.close()
+
+    def close(self) -> None:
+        """End the log, where there is one."""
+        if self._log is not None:
+            self._log.end()
+            self._log = None
+
+
+def figures(report: Any) -> dict[str, float]:
+    """What a round brought, by the names of a board; what there is not, and what is infinite, is left out."""
+    found = {
+        "accuracy/personal": report.personal,
+        "accuracy/worst": report.personal_worst,
+        "accuracy/start": report.start,
+        "accuracy/global": report.global_,
+        **{f"epsilon/{view}": value for view, value in report.epsilon.items()},
+        "threshold": math.nan if report.clip is None else report.clip,
+        "clients": float(report.cohort),
+        "seconds": report.seconds,
+    }
+    return {name: float(value) for name, value in found.items() if math.isfinite(value)}

@@ -1,0 +1,13 @@
+"""Figures for people. It imports nothing, so that a list of runs is on the screen at once."""
+
+from __future__ import annotations
+
+import math
+
+
+def rounded_up(figure: float) -> str:
+    """An epsilon for people, to two places behind the point and never below the truth."""
+    # Rounded far behind the point first: a calibrated 8 may come as 8.000000000000002.
+    if figure >= 1000:
+        return f"{math.ceil(round(figure, 6)):,}"
+    return f"{math.ceil(round(figure * 100, 8)) / 100:.2f}"
