@@ -1,6 +1,6 @@
 """Record-level steps: ours against steps without privacy and against Opacus, in one process, in turns.
 
-    python benchmarks/record_level.py            # Opacus is measured when it is installed: pip install "opacus>=1.6"
+    python benchmarks/record_level.py            # Opacus and Opake are measured where they are installed
 
 LeNet on 1x28x28, batches of 64, one thread: samples per second of one training step (gradient and SGD update; with
 privacy also sampling, norms, clipping and noise), and the peak memory of a step. Contenders alternate every ten
@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import grad
+from torch.func import functional_call, grad
 from torch.profiler import ProfilerActivity, profile
 
 from sordino import models
@@ -143,6 +143,31 @@ def opacus_step(mode: str) -> Step:
     return in_batches(step)
 
 
+def opake_step() -> Step:
+    """A step of Opake as its documentation writes it: `clipped_grad`, `gaussian_noise` and SGD by hand."""
+    from opake.dpsgd.clipping import clipped_grad
+    from opake.dpsgd.noise import gaussian_noise
+    from opake.random import key
+
+    module = network()
+    parameters = {name: value.detach() for name, value in module.named_parameters()}
+
+    def loss(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        logits = functional_call(module, parameters, (x.unsqueeze(0),))
+        return nn.functional.cross_entropy(logits, y.unsqueeze(0))
+
+    gradient, clipping = clipped_grad(loss, clipping_norm=1.0, batch_argnums=(1, 2), normalize_by=float(BATCH))
+    noise, drawing = gaussian_noise(noise_multiplier=1.0, key=key(0))
+
+    def step(x: Tensor, y: Tensor) -> None:
+        nonlocal parameters, clipping, drawing
+        clipped, clipping = gradient(parameters, x, y, state=clipping)
+        noised, drawing = noise(clipped, drawing)
+        parameters = {name: value - 0.01 * noised.pytree[name] for name, value in parameters.items()}
+
+    return in_batches(step)
+
+
 def contenders() -> tuple[dict[str, Step], dict[str, Step]]:
     """Who is measured, for speed and for memory: there our batches are exactly 64 too."""
     quick: dict[str, Step] = {"without privacy": bare_step(), "sordino": our_step()}
@@ -159,6 +184,10 @@ def contenders() -> tuple[dict[str, Step], dict[str, Step]]:
     except ImportError:
         print('Opacus is not installed: pip install "opacus>=1.6" to measure against it.')
         peers = {}
+    try:
+        peers["opake"] = opake_step()
+    except ImportError:
+        print('Opake is not installed: pip install "opake>=0.16,<0.17" to measure against it.')
     return quick | peers, small | peers
 
 

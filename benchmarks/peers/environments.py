@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -22,7 +23,9 @@ class Environment:
     name: str
     requirements: tuple[str, ...]
     packages: tuple[str, ...]
-    """Those whose versions are reported."""
+    """Those whose versions are reported, where they are installed."""
+    wished: tuple[str, ...] = ()
+    """What is installed besides where that is possible, and done without elsewhere."""
 
     @property
     def python(self) -> Path:
@@ -31,20 +34,28 @@ class Environment:
     def make(self) -> None:
         """Install, unless the same requirements are installed already."""
         folder, constraints = FOLDER / self.name, PROJECT / "constraints.txt"
-        wanted = "\n".join((*self.requirements, sys.version, constraints.read_text()))
+        wanted = "\n".join((*self.requirements, *self.wished, sys.version, constraints.read_text()))
         installed = folder / "installed.txt"
         if installed.exists() and installed.read_text() == wanted:
             return
         print(f"Installing {' '.join(self.requirements)} into {folder} ...", flush=True)
         subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
-        pip = ("pip", "install", "--quiet", "--disable-pip-version-check", *self.requirements, "-c", str(constraints))
-        self.output("-m", *pip)
+        pip = ("-m", "pip", "install", "--quiet", "--disable-pip-version-check", "-c", str(constraints))
+        self.output(*pip, *self.requirements)
+        if self.wished:
+            try:
+                self.output(*pip, *self.wished)
+            except PeerError as failure:
+                print(failure, flush=True)
         installed.write_text(wanted)
 
     def versions(self) -> dict[str, str]:
         """Of the packages."""
-        program = f"from importlib.metadata import version; print(*map(version, {self.packages}))"
-        return dict(zip(self.packages, self.output("-c", program).split(), strict=True))
+        program = (
+            "import json; from importlib.metadata import distributions; "
+            f"print(json.dumps({{d.name: d.version for d in distributions() if d.name in {self.packages}}}))"
+        )
+        return dict(json.loads(self.output("-c", program)))
 
     def output(self, *arguments: str) -> str:
         """What the environment's interpreter prints, run in the project's folder."""
@@ -63,4 +74,7 @@ def last_error(text: str) -> str:
 
 FLOWER = Environment("flower", ("flwr[simulation]==1.41.0", "torch"), ("flwr", "ray", "torch", "numpy"))
 PFL = Environment("pfl", ("pfl[pytorch]==0.6.0",), ("pfl", "torch", "numpy"))
-OPACUS = Environment("opacus", ("-e", ".", "opacus>=1.6"), ("opacus", "torch", "numpy"))
+OPACUS = Environment(
+    "opacus", ("-e", ".", "opacus>=1.6"), ("opacus", "opake", "torch", "numpy"), wished=("opake>=0.16,<0.17",)
+)
+"""Opake joins the steps that Opacus takes, in the same process."""
