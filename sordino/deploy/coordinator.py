@@ -13,9 +13,11 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from sordino.data import Dataset, load
@@ -95,8 +97,6 @@ def resume(
 ) -> Summary:
     """Take up a deployed run where it was stopped; one that is done returns its summary again."""
     row = store.get(run)
-    if row.summary is not None:
-        return row.summary  # type: ignore[return-value]
     if not (store.path(run) / FILE).exists():
         raise UserError(f"The run {run!r} is a simulation: `sordino resume {run}` takes it up.")
     experiment = Experiment.make(row.configuration)
@@ -104,21 +104,17 @@ def resume(
     with store.lock(run), single_threaded(), saving(store.folder), contextlib.ExitStack() as closing:
         journal = Journal(store.path(run))
         closing.callback(journal.close)
+        if journal.fact("run") is None:
+            raise UserError(f"The run {run!r} was stopped before it began: start it anew.")
         roster = [Member(name, bytes.fromhex(identity)) for name, identity in journal.fact("roster")]
+        sites = Sites(terms, roster, carrier, journal, server_gate(terms), tell or _silent, deadlines)
         try:
-            return _carried_on(
-                run,
-                terms,
-                ground_of(experiment, terms),
-                roster,
-                journal,
-                carrier,
-                store,
-                watch,
-                tell,
-                deadlines,
-                closing,
-            )
+            summary = cast(Summary | None, row.summary)
+            if summary is None:
+                summary = _carried_on(run, terms, ground_of(experiment, terms), sites, store, watch, closing)
+            # Only now: a site that has destroyed its keys could not go on with a run that is not yet saved.
+            _end(run, sites, journal, store)
+            return summary
         except KeyboardInterrupt as error:
             raise Stopped(f"Stopped. `sordino serve --resume {run}` takes the run up.") from error
 
@@ -127,13 +123,9 @@ def _carried_on(
     run: str,
     terms: Terms,
     ground: Ground,
-    roster: Sequence[Member],
-    journal: Journal,
-    carrier: Carrier,
+    sites: Sites,
     store: Store,
     watch: Watch | None,
-    tell: Tell | None,
-    deadlines: Deadlines,
     closing: contextlib.ExitStack,
 ) -> Summary:
     method, clients = terms.method, terms.schedule.clients
@@ -144,14 +136,12 @@ def _carried_on(
     closing.callback(books.close)
     if terms.allowance.records is not None:
         books.ledger = ReservingLedger(clients, method.unit, books.ledger.rows, terms.budget.delta)
-    gate = server_gate(terms)
-    sites = Sites(terms, roster, carrier, journal, gate, tell or _silent, deadlines)
     sites.gather()
     server = Server(
         method,
         terms.schedule,
         terms.budget,
-        gate,
+        server_gate(terms),
         sites,
         books,
         ground,
@@ -168,10 +158,22 @@ def _carried_on(
     models = _save_models(terms, ending, store.path(run))
     summary = summarize(run, terms, ending, books, np.full(clients, np.nan))
     summary["notes"] = notes + [note for note in summary["notes"] if note not in notes]
-    served = method.shared_models(State(**ending.now.state), clients)
-    sites.end(lambda number: None if served is None else served[0][int(served[1][number])])
     books.save(ending.now, summary, models)
     return summary
+
+
+def _end(run: str, sites: Sites, journal: Journal, store: Store) -> None:
+    """Give every site that can be reached the model that is its own, and let it destroy its keys of the run."""
+    if journal.fact("ended"):
+        return
+    tensors = load_file(store.path(run) / checkpoints.MODELS)
+    shared, clusters = tensors.get("global"), tensors.get("clusters")
+
+    def model(number: int) -> Tensor | None:
+        return shared if shared is None or clusters is None else shared[int(clusters[number])]
+
+    if sites.end(model):
+        journal.decide("ended", True)
 
 
 def server_gate(terms: Terms) -> Gate:

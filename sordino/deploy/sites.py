@@ -423,13 +423,15 @@ class Sites:
             elif who is not None:
                 self._tell(f"{self._name(who[node])}: {str(reply.get('sentence'))[:300]}")
 
-    def end(self, models: Callable[[int], Tensor | None]) -> None:
-        """Tell every site that the run is over, and give it the model that is its own."""
-        requests = {}
-        for identity, node in self._nodes.items():
-            requests[node] = _packed("end", run=self._run, model=models(self._number[identity]))
-        for _ in self._answers(requests, self._deadlines.open, {n: one for one, n in self._nodes.items()}):
-            pass
+    def end(self, models: Callable[[int], Tensor | None]) -> bool:
+        """Tell every site that the run is over, and give it the model that is its own; whether all have heard it."""
+        self._find()
+        requests = {
+            node: _packed("end", run=self._run, model=models(self._number[identity]))
+            for identity, node in self._nodes.items()
+        }
+        ended = dict(self._answers(requests, self._deadlines.open, {n: one for one, n in self._nodes.items()}))
+        return len(ended) == len(self._journal.enrolled())
 
     # ---- what a server does not know
 

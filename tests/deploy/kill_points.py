@@ -37,6 +37,7 @@ from sordino.deploy.direct import Direct
 from sordino.deploy.journal import Journal
 from sordino.deploy.roster import Member
 from sordino.deploy.site import Site
+from sordino.errors import UserError
 from sordino.experiment.books import RunBooks
 from sordino.experiment.config import Experiment
 from sordino.experiment.store import Store
@@ -118,9 +119,11 @@ def trial(made: Template, folder: Path, seed: int) -> str:
             sites = [held.enter_context(contextlib.closing(Site.open(one))) for one in folders]
             carrier = Direct(sites, Wire(log, dying))
             runs = Store(folder / "store").all()
-            if runs:
+            try:
                 resume(runs[0].run, carrier, store, deadlines=QUICK)
-            else:
+            except (IndexError, UserError) as error:
+                if runs and "before it began" not in str(error):
+                    raise
                 start(made.experiment, made.members, carrier, store, deadlines=QUICK)
 
     store.close()
@@ -135,7 +138,7 @@ def trial(made: Template, folder: Path, seed: int) -> str:
 
 def verdict(made: Template, store: Store, folders: list[Path], log: Path) -> str:
     """What is wrong with a run that came to its end, or nothing."""
-    (row,) = store.all()
+    row = store.all()[0]
     if row.state != "done":
         return "it did not come to its end"
     answered: dict[str, str] = {}

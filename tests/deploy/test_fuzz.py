@@ -99,7 +99,7 @@ def attacked(tmp_path_factory: pytest.TempPathFactory) -> Any:
         yield made, requests
 
 
-@settings(max_examples=MANY or 300, suppress_health_check=list(HealthCheck))
+@settings(max_examples=MANY or 250, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_a_hostile_server_buys_nothing(attacked: tuple[Federation, dict[str, bytes]], data: st.DataObject) -> None:
     made, requests = attacked
@@ -137,7 +137,7 @@ def paid(made: Federation) -> tuple[int, float]:
     return many, status(made.folders[0])["spent"]["outsider"]
 
 
-@settings(max_examples=(MANY // 100) or 12, suppress_health_check=list(HealthCheck))
+@settings(max_examples=(MANY // 100) or 6, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_a_hostile_site_stops_a_run_or_is_left_out(
     attacked: tuple[Federation, dict[str, bytes]], tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
