@@ -74,6 +74,7 @@ def audit(
     from sordino.privacy.audit.whole import audit as attack
 
     wanted = _tiers(tiers)
+    _check_writable(output)
     report = attack(chosen, trials, wanted, tell=lambda sentence: _tell(sentence, as_json))
     document = report.asdict(pictures=True)
     place = _stored(document, output, chosen.store)
@@ -89,6 +90,18 @@ def audit(
         console.print(f"Findings, with numbers for pictures: {place}", style="dim", highlight=False)
     if report.refuted:
         raise typer.Exit(REFUTED)
+
+
+def _check_writable(output: Path | None) -> None:
+    """Refuse a place where nothing can be written, before the work whose findings it is for."""
+    from sordino.errors import writing
+
+    if output is not None:
+        with writing(output):
+            there = output.exists()
+            output.open("a").close()
+            if not there:
+                output.unlink()
 
 
 def _tell(sentence: str, quiet: bool) -> None:

@@ -33,6 +33,8 @@ def audit_report(report: Report) -> RenderableType:
 
 def _sentence(name: str, view: ViewReport, refuted: bool) -> str:
     """What the audit says of one observer, and by which attack."""
+    if math.isinf(view.claimed):
+        return f"{name}: nothing is claimed: epsilon is infinite."
     said = f"{name}: audit at 95 %: epsilon >= {rounded_down(view.bound)}; claimed <= {epsilon_text(view.claimed)}"
     by = "" if view.best is None else f" ({view.best.name})"
     if view.true is not None:

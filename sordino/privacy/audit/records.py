@@ -183,7 +183,7 @@ def _gradient_base(gate: Gate, target: int, clip: Tensor, trials: int, stacked: 
         there = torch.from_numpy(random.permutation(CANARIES) < CANARIES // 2)
         x = (long * torch.eye(CANARIES))[there]
         y = torch.zeros(len(x), dtype=torch.int64)
-        take = _stacked_sum if stacked else _sum
+        take = _stacked_sum if stacked and len(plan.steps) > 1 else _sum
         total = take(gate, MANY + batch, target, clip, x, y, learner)
         columns = total[: 2 * CANARIES].reshape(2, CANARIES)
         score = ((columns[1] - columns[0]) / math.sqrt(2) / (multiplier * float(clip))).numpy()

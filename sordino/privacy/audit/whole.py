@@ -60,7 +60,7 @@ def audited(
         found, told = one_run.attacks(prepared)
         report.findings += told
         _add(found, views)
-    if 3 in tiers and method.steps():
+    if 3 in tiers and any(method.steps().values()):
         tell("tier 3: side channels")
         _add(channels.attacks(first, COPIES[method.unit]), views)
     report.seconds = time.monotonic() - begun

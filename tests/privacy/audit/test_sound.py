@@ -128,5 +128,22 @@ def test_an_experiment_file_is_audited(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "found.json").read_text())["unit"] == "record"
 
 
+def test_a_single_client_is_audited_too() -> None:
+    for name in ("dp-fedavg", "dp-fedavg-record"):
+        report = audited(name, clients=1, rounds=1, trials=2000, records=100)
+        assert not report.refuted
+        assert report.views["server"].bound > 0
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(tmp_path: Path) -> None:
+    assert "cannot be written" in refused("audit", "--method=dp-fedavg", "-o", tmp_path)
+
+
+def test_what_claims_nothing_is_said_to(tmp_path: Path) -> None:
+    outcome = command("audit", "--method=fedavg", "--clients=4", "--rounds=1", "--tiers=0,1", "--store", tmp_path)
+    assert outcome.code == 0
+    assert "nothing is claimed" in outcome.out
+
+
 def test_wrong_tiers_are_refused() -> None:
     assert "--tiers wants" in refused("audit", "--tiers=0,9")
