@@ -28,7 +28,10 @@ from sordino.errors import UserError
 from sordino.flower import QUIET, keys
 
 HEADER = "x-sordino-operator"
-OPEN_TO_SITES = ("/v1/fleet/", "/health")
+FLEET, HEALTH = "/v1/fleet/", "/health"
+"""What is open to sites."""
+STARTS_RUN = "/v1/control/start-run"
+"""What the operator asks for when all sites are registered."""
 START_SECONDS = 120.0
 STOP_SECONDS = 10.0
 Scope = MutableMapping[str, Any]
@@ -40,27 +43,33 @@ class LinkError(UserError):
 
 
 class Guard:
-    """Lets through what is for sites, and what bears the operator's secret."""
+    """Lets through what is for sites, once these are registered, and what bears the operator's secret."""
 
     def __init__(self, app: Application, secret: str) -> None:
         self.app, self.secret = app, secret.encode()
+        self.registered = False
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Pass a request on, or answer it with a refusal."""
-        if scope["type"] == "lifespan" or (scope["type"] == "http" and self._permits(scope)):
+        status = self._refusal(scope)
+        if status is None:
             await self.app(scope, receive, send)
-            return
-        if scope["type"] == "http":
+            self.registered |= scope.get("path") == STARTS_RUN
+        elif scope["type"] == "http":
             body = b'{"detail": "This server is for the sites of its roster."}'
             headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-            await send({"type": "http.response.start", "status": 403, "headers": headers})
+            await send({"type": "http.response.start", "status": status, "headers": headers})
             await send({"type": "http.response.body", "body": body})
 
-    def _permits(self, scope: Scope) -> bool:
-        if scope["path"].startswith(OPEN_TO_SITES):
-            return True
-        given = [value for name, value in scope["headers"] if name == HEADER.encode()]
-        return len(given) == 1 and hmac.compare_digest(given[0], self.secret)
+    def _refusal(self, scope: Scope) -> int | None:
+        """With which status a request is refused; None where it may pass."""
+        if scope["type"] == "lifespan" or (scope["type"] == "http" and scope["path"] == HEALTH):
+            return None
+        if scope["type"] == "http" and scope["path"].startswith(FLEET):
+            return None if self.registered else httpx.codes.SERVICE_UNAVAILABLE
+        given = [value for name, value in scope.get("headers", ()) if name == HEADER.encode()]
+        known = scope["type"] == "http" and len(given) == 1 and hmac.compare_digest(given[0], self.secret)
+        return None if known else httpx.codes.FORBIDDEN
 
 
 class Link:

@@ -30,7 +30,16 @@ from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
 from sordino.errors import UserError
 from sordino.flower import keys
-from sordino.flower.messages import MissingObjectError, enclosed, handed_in, is_untrusted, opened, patiently, taken_out
+from sordino.flower.messages import (
+    PASSING,
+    MissingObjectError,
+    enclosed,
+    handed_in,
+    is_untrusted,
+    opened,
+    patiently,
+    taken_out,
+)
 
 HEARTBEAT_SECONDS = 10.0
 """The shortest interval that Flower takes; after two without a sign the server counts a node as gone."""
@@ -39,7 +48,7 @@ REFUSED_SECONDS = 40.0
 FIRST_POLL, GROWTH = 0.05, 1.15
 SLOWEST_POLL = 1.0
 """How long a site that has nothing to do waits between questions, in seconds."""
-RETRY_SECONDS = 3.0
+RETRY_SECONDS = 2.0
 SKEW_SECONDS = 4.0
 NOT_OURS = Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason="This site runs no apps: it takes part in Sordino.")
 Tell = Callable[[str], None]
@@ -142,7 +151,7 @@ def take_part(
         try:
             _work(connection, answer, stop, slowest)
         except LostError:
-            told(f"{server.address} does not answer any more: trying until it does. Ctrl-C ends this.")
+            told(f"The connection to {server.address} is lost.")
         finally:
             connection.close()
 
@@ -186,14 +195,15 @@ def _connected(server: Server, folder: Path, told: _Once, stop: Callable[[], boo
         try:
             connection.activate()
             return connection
-        except httpx.TransportError as error:
+        except (httpx.HTTPError, ValueError) as error:
             connection.close()
-            if is_untrusted(error):
+            if isinstance(error, httpx.TransportError) and is_untrusted(error):
                 raise RefusedError(_untrusted(server, str(error))) from error
-            told(f"{server.address} does not answer: trying until it does. Ctrl-C ends this.")
-            refused_until = None
-        except (httpx.HTTPStatusError, ValueError) as error:
-            connection.close()
+            if _is_passing(error):
+                told(f"{server.address} does not answer: trying until it does. Ctrl-C ends this.")
+                refused_until = None
+                _wait(RETRY_SECONDS, stop)
+                continue
             late = _clock(error)
             if late is not None:
                 raise RefusedError(late) from error
@@ -206,8 +216,15 @@ def _connected(server: Server, folder: Path, told: _Once, stop: Callable[[], boo
                     "from another process or machine already, end that one first."
                 ) from error
             told(f"{server.address} does not let this site in yet: trying for {REFUSED_SECONDS:.0f} s.")
-        _wait(RETRY_SECONDS if refused_until is None else 1.0, stop)
+        _wait(1.0, stop)
     return None
+
+
+def _is_passing(error: Exception) -> bool:
+    """Whether a server cannot be reached, or is not ready yet."""
+    if isinstance(error, httpx.HTTPStatusError):
+        return error.response.status_code in PASSING
+    return isinstance(error, httpx.TransportError)
 
 
 def _untrusted(server: Server, why: str) -> str:
