@@ -127,11 +127,11 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("sums that do not fit", "if largest < 2 ** (bits - 1):", "if largest < 2**bits:"),
             (
                 "rounding of sums is free",
-                "return multiplier / (1 + multiplier * math",
-                "return multiplier / (1 + 0 * math",
+                "rounded = multiplier / (1 + multiplier * math",
+                "rounded = multiplier / (1 + 0 * math",
             ),
-            ("the gap's delta is left out", "left = delta - self.delta(epsilon)", "left = delta"),
-            ("the gap's epsilon is left out", "return found + self.epsilon", "return found"),
+            ("the gap's delta is left out", "left = delta - sum(gap.delta(epsilon) for gap in gaps)", "left = delta"),
+            ("the gap's epsilon is left out", "return found + sum(gap.epsilon for gap in gaps)", "return found"),
         ],
     ),
     "privacy/mechanism.py": (
@@ -205,11 +205,6 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("old questions are answered", "if last is not None and work.ask.order < last:", "if False:"),
             ("a second list of survivors is answered", 'if kept["survivors"] is not None:', "if False:"),
             ("the filter is skipped", "if entries and not spending.fits(", "if False and not spending.fits("),
-            (
-                "keys that nobody signed",
-                "if not keys.is_signed(party.identity,",
-                "if False and not keys.is_signed(b'',",
-            ),
             ("restored ledgers go on", "if seen and book.link(seen) != known:", "if False:"),
             (
                 "the server's echo is not heard",
@@ -227,6 +222,11 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("strangers in the cohort", "allowed.check_members(", "id("),
             ("bounds are not looked at", "allowed.check_question(terms, releases, public, self.gate)", "pass"),
             ("noise from the seed", "if terms.seeded:", "if True:"),
+            (
+                "keys that nobody signed",
+                "if not keys.is_signed(party.identity,",
+                "if False and not keys.is_signed(party.identity,",
+            ),
             ("one draw for all attempts", "(work.ask.attempt << 32)", "0"),
         ],
     ),
@@ -291,11 +291,16 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "privacy/allowance.py": (
-        "tests/privacy/test_gate.py",
+        "tests/privacy/test_gate.py tests/privacy/test_ledger.py",
         [
             ("half the noise, charged alike", "self.multiplier / math", "0.5 * self.multiplier / math"),
-            ("noise shared out once more", "self.minimum_cohort - self.colluders)", "self.minimum_cohort**2)"),
+            ("noise shared out once more", "self.minimum_cohort - self.colluders if", "self.minimum_cohort**2 if"),
             ("shares are ignored", "math.sqrt(share)", "1.0"),
+            (
+                "the server's word on who answered",
+                "return (asked, self.colluders) if self.shares is None",
+                "return (asked, 0) if True",
+            ),
         ],
     ),
     "privacy/release/bounding.py": (

@@ -35,6 +35,8 @@ from sordino.experiment.checkpoint import Stream
 from sordino.experiment.config import Experiment
 from sordino.experiment.store import NewRun, Store, saving
 from sordino.experiment.summary import Summary, summarize
+from sordino.experiment.trained import measured
+from sordino.learning.metrics import METRICS
 from sordino.learning.records import Records
 from sordino.method import State
 from sordino.privacy.gate import Gate
@@ -155,8 +157,9 @@ def _carried_on(
     except OutOfBudgetError:
         notes.append("The run ended early: too few sites had budget left for another question.")
     ending = server.end()
-    models = _save_models(terms, ending, store.path(run))
+    models = _save_models(run, terms, ending, sites.names(), store.path(run))
     summary = summarize(run, terms, ending, books, np.full(clients, np.nan))
+    summary["deployed"] = True
     summary["notes"] = notes + [note for note in summary["notes"] if note not in notes]
     books.save(ending.now, summary, models)
     return summary
@@ -210,15 +213,17 @@ def _public(experiment: Experiment, terms: Terms) -> Dataset:
     return found
 
 
-def _save_models(terms: Terms, ending: Ending, folder: Path) -> checkpoints.KeptFile:
-    """Write the server's models; personal ones are at the sites."""
-    tensors: dict[str, Tensor] = {"clients": torch.zeros(0, dtype=torch.int64)}
+def _save_models(run: str, terms: Terms, ending: Ending, names: Sequence[str], folder: Path) -> checkpoints.KeptFile:
+    """Write the server's models and what they mean; personal ones, and how they do, are at the sites."""
+    unknown = np.full((terms.schedule.clients, len(METRICS)), np.nan)
+    tensors: dict[str, Tensor] = {"clients": torch.zeros(0, dtype=torch.int64), **measured(unknown)}
     served = terms.method.shared_models(State(**ending.now.state), terms.schedule.clients)
     if served is not None:
         models, clusters = served
         tensors |= {"global": models[0].clone()} if len(models) == 1 else {"global": models, "clusters": clusters}
     streams = {"personal": Stream(0, terms.learner.layout.size, [])}
-    return checkpoints.write_models(tensors, streams, folder / checkpoints.MODELS)
+    about = terms.described(run, names)
+    return checkpoints.write_models(tensors, streams, folder / checkpoints.MODELS, about.metadata())
 
 
 def _silent(sentence: str) -> None:

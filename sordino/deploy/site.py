@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load as loaded
 from safetensors.torch import save as saved
@@ -44,6 +45,8 @@ from sordino.deploy.terms import Terms, terms_of
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.holding import HeldError, holding
+from sordino.experiment.trained import measured
+from sordino.learning.metrics import METRICS
 from sordino.message import Each
 from sordino.privacy.ledger import Row
 from sordino.privacy.release import Public, Releases
@@ -397,8 +400,9 @@ class Site:
                 tensors["global"] = model.float()
             path = self.folder / MODELS / f"{hashlib.sha256(run.encode()).hexdigest()[:16]}.safetensors"
             path.parent.mkdir(exist_ok=True)
-            metadata = {"experiment": known["experiment"] if known else "", "run": run}
-            path.write_bytes(saved(tensors, metadata))
+            numbers = [str(number) for number in range(session.terms.schedule.clients)]
+            tensors |= measured(np.full((len(numbers), len(METRICS)), np.nan))
+            path.write_bytes(saved(tensors, session.terms.described(run, numbers).metadata()))
             with single_threaded():
                 final = session.accuracy(model)
             with book.transaction():

@@ -90,6 +90,10 @@ class Sites:
         """Sites whose budget is used up."""
         self._round, self._place = -1, -1
 
+    def names(self) -> list[str]:
+        """What the sites are called, in the order of their numbers."""
+        return [member.name for member in self._roster]
+
     # ---- finding sites
 
     def gather(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,11 +19,13 @@ import torch
 from torch import Tensor
 
 from sordino import models
+from sordino.data.meaning import Meaning
 from sordino.deploy import masking
 from sordino.errors import UserError
 from sordino.experiment.config import DEFAULT_EPSILON, Experiment
 from sordino.experiment.identity import identity_of
 from sordino.experiment.prepare import SEED_IS_KNOWN, client_budgets
+from sordino.experiment.trained import Description
 from sordino.learning.parameters import flatten
 from sordino.learning.records import Learner
 from sordino.method import Budget, Method
@@ -36,6 +39,7 @@ from sordino.privacy.plan import check_delta, default_delta, multiplier_for
 from sordino.privacy.records import RecordPlan, plan_records
 from sordino.privacy.release import Public, Release, Releases, check_steps
 from sordino.schedule import Schedule
+from sordino.version import VERSION
 
 CARRIED = (
     *("clients", "shape", "labels", "columns", "table", "records_each", "model", "method", "variant", "rounds"),
@@ -97,6 +101,20 @@ class Terms:
     def carried(self) -> dict[str, Any]:
         """The experiment as it travels: `Experiment.make` of it has the same terms."""
         return self.experiment.model_dump(mode="json", include=set(CARRIED), exclude_none=True)
+
+    def described(self, run: str, names: Sequence[str]) -> Description:
+        """What the models of a run mean; `names` are the sites'."""
+        table = self.experiment.table
+        return Description(
+            run=run,
+            version=VERSION,
+            method=self.experiment.method,
+            network=str(self.experiment.model),
+            options=self.experiment.model_options(),
+            shape=self.shape,
+            meaning=Meaning.of_classes(self.labels, None if table is None else table.label.positive, table),
+            clients=tuple(names),
+        )
 
     def is_summed(self, releases: Releases) -> bool:
         """Whether what leaves is added up before anybody sees it; else each message is protected by itself."""

@@ -112,6 +112,8 @@ class Summary(TypedDict, total=False):
     """At record level: for one record replaced by another."""
     stopped_clients: list[int]
     """At record level: whose budget was used up before the last round."""
+    deployed: bool
+    """Whether the run was on the clients' own machines; left out where it was not."""
     spent: Spent
     upload_bytes: int
     clients: int

@@ -18,6 +18,7 @@ from federations import QUICK, Federation, Recorder, changed, federation, kind, 
 from killing import die_at, killed
 from safetensors.torch import load_file
 
+from sordino.api import load_models
 from sordino.deploy import wire
 from sordino.deploy.book import Book
 from sordino.deploy.carrier import Failure
@@ -26,6 +27,7 @@ from sordino.deploy.masking import new_key, public_key
 from sordino.deploy.site import Site
 from sordino.deploy.standing import status
 from sordino.errors import UserError
+from sordino.experiment.trained import _File
 
 LOST = Failure("lost")
 
@@ -543,6 +545,12 @@ def test_a_vector_that_no_clip_allows_is_noticed_in_the_sum(tmp_path: Path) -> N
 
 
 def test_personal_models_and_accuracies_stay_at_the_site(finished: Federation) -> None:
+    (row,) = finished.store.all()
+    assert row.summary is not None
+    assert row.summary["deployed"]
+    there = load_models(row.run, finished.store.folder)
+    assert len(there.personal) == 0
+    assert there.shared[0](torch.zeros(2, 1, 8, 8)).shape == (2, 10)
     for number, folder in enumerate(finished.folders):
         (run,) = status(folder)["runs"]
         assert (run["state"], run["rounds"], run["client"]) == ("done", 2, number)
@@ -550,6 +558,8 @@ def test_personal_models_and_accuracies_stay_at_the_site(finished: Federation) -
         assert 0 <= run["global"] <= 1
         models = load_file(folder / run["model"])
         assert models["personal"].shape == (1, 650)
+        network = _File(folder / run["model"], run["run"]).personal(number)  # as it is used elsewhere
+        assert network(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
         assert torch.equal(models["global"], finished.model(finished.store.all()[0].run))
         with Book(folder) as book:
             assert book.runs()[0]["key"] is None
