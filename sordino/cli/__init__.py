@@ -19,6 +19,7 @@ from sordino.cli.deploy import deploy, join, serve_commands, site_commands
 from sordino.cli.models import export, predict, show
 from sordino.cli.plan import plan
 from sordino.cli.report import report
+from sordino.cli.reproduce import reproduce
 from sordino.cli.run import RunStoppedError, resume, run
 from sordino.cli.runs import rm, runs
 from sordino.errors import ProblemsError, UserError, quoted
@@ -41,6 +42,7 @@ COMMANDS: dict[Callable[..., Any], str] = {
     run: "Run an experiment.",
     resume: "Take up a stopped run.",
     compare: "Several methods at equal epsilon.",
+    reproduce: "The papers' tables and figures.",
     plan: "What a run would cost, before it.",
     advise: "What shall I use?",
     audit: "A method, attacked.",

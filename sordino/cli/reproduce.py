@@ -1,0 +1,224 @@
+"""The command that repeats the papers' tables and figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from sordino.cli.options import DEFAULT_STORE, DataDir, Json, StoreFolder
+from sordino.cli.run import watched
+from sordino.errors import UserError, writing
+
+
+def reproduce(
+    paper: Annotated[
+        str | None, typer.Argument(help="feddpa, fedglp-adp, acdp-pfsd, adadp-cfl, pac-dp, or all.")
+    ] = None,
+    table: Annotated[str | None, typer.Argument(help="As in table-3 or figure-2. [default: all of the paper]")] = None,
+    scale: Annotated[
+        str,
+        typer.Option(
+            metavar="SCALE",
+            help="quick (minutes, on the built-in digits; too small to judge by), small (half an hour a table on two "
+            "cores) or paper (as published; made for a GPU). [default: quick]",
+        ),
+    ] = "quick",
+    seeds: Annotated[int | None, typer.Option(help="How many. [default: 3]", min=1)] = None,
+    tune: Annotated[
+        str | None,
+        typer.Option(
+            metavar="GRID",
+            help="First choose among these for every method, on a seed that is not reported, as in "
+            "'rate=0.01,0.1;clip=0.3,1'; `paper` takes the paper's own grid. [default: nothing is tuned]",
+        ),
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(help="Runs at once. [default: as sizes and cores suggest]")] = None,
+    data_dir: DataDir = None,
+    store: StoreFolder = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            help="With --index: the file for the page; of one that has marks for it, that part. [default: the screen]",
+        ),
+    ] = None,
+    show_list: Annotated[
+        bool, typer.Option("--list", help="List papers, tables and figures, and run nothing.")
+    ] = False,
+    index: Annotated[
+        bool, typer.Option("--index", help="The page of all that the store has, and run nothing.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Repeat a paper's tables and figures: as printed, as published with the true epsilon, and at equal true epsilon.
+
+    What the store has is taken from there; stopped runs are resumed. Pages go to STORE/papers.
+    """
+    if show_list:
+        _list(as_json)
+        return
+    folder = store or DEFAULT_STORE
+    if index:
+        _index(folder, output, as_json)
+        return
+    if output is not None:
+        raise UserError("--output is for --index: the pages of tables go to STORE/papers.")
+    if paper is None:
+        raise UserError(
+            "Name a paper, as in `sordino reproduce feddpa table-3`; `sordino reproduce --list` shows them."
+        )
+    _make(paper, table, _options(scale, seeds, tune, jobs, data_dir, folder), tune, as_json)
+
+
+def _options(
+    scale: str, seeds: int | None, tune: str | None, jobs: int | None, data_dir: Path | None, store: Path
+) -> Any:
+    from sordino.experiment.config import check_seeds
+    from sordino.experiment.sweep import grid_of
+    from sordino.papers.description import scale_of
+    from sordino.papers.study import Options
+
+    if seeds is not None:
+        check_seeds(seeds)
+    grid = grid_of(tune) if tune and tune != "paper" else {}
+    return Options(scale_of(scale), seeds, store, data_dir, jobs, grid)
+
+
+def _make(name: str, table: str | None, options: Any, tune: str | None, as_json: bool) -> None:
+    import dataclasses
+
+    from sordino.experiment.sweep import grid_of
+    from sordino.papers.description import find, papers
+    from sordino.papers.study import Study
+    from sordino.report.figures import check_picture
+
+    if name == "all" and table is not None:
+        raise UserError("`all` takes no table: name one paper.")
+    chosen = [find(one) for one in papers()] if name == "all" else [find(name, table)]
+    drawn = check_picture(options.store / "papers" / "picture.png")
+    studies = []
+    for paper, tables in chosen:
+        mine = options
+        if tune == "paper":
+            own = {method: grid_of(grid) for method, grid in paper.own.items()}
+            mine = dataclasses.replace(options, grid=grid_of(paper.grid), own=own)
+        studies += [Study(paper, one, mine) for one in tables]
+    absent = {id(study): study.missing_data() for study in studies}
+    if len(studies) > 1 and any(not lacking for lacking in absent.values()):
+        for study in studies:
+            if absent[id(study)] and not as_json:
+                lacking = ", ".join(absent[id(study)])
+                typer.echo(f"{study.paper.name} {study.table.name} is left out: {lacking} is not here.", err=True)
+        studies = [study for study in studies if not absent[id(study)]]
+    documents = []
+    for study in studies:
+        document = _one(study, drawn, as_json, len(studies) > 1)
+        documents.append(document)
+    if as_json:
+        typer.echo(json.dumps(documents[0] if table is not None else documents))
+
+
+def _one(study: Any, drawn: bool, as_json: bool, several: bool) -> dict[str, Any]:
+    from sordino.papers.judgement import Judgement
+    from sordino.report.paper_figures import draw
+    from sordino.report.paper_pages import write
+
+    if several and not as_json:
+        typer.echo(f"{study.paper.name} {study.table.name}: {study.table.title}")
+    with watched(as_json) as display:
+        done = study.make(display)
+    document = Judgement(done).document()
+    page = write(document, study.options.store)
+    if drawn:
+        draw(done, page.with_suffix(".png"))
+    if not as_json:
+        _show(document, page, drawn)
+    return document
+
+
+def _show(document: dict[str, Any], page: Path, drawn: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from sordino.report.paper_pages import epsilon_text, figure, interval
+
+    console = Console(markup=False)
+    for column in dict.fromkeys(row["column"] for row in document["rows"]):
+        table = Table("", "printed", "as published", "true ε", "sound", "95 % interval", "ε", title=column)
+        for row in document["rows"]:
+            if row["column"] == column:
+                left_out = bool(row["not_as_published"])
+                table.add_row(
+                    f"{row['row']} *" if row["ours"] else row["row"],
+                    figure(row["published"], row["measure"]),
+                    "-" if left_out else figure(row["paper"], row["measure"]),
+                    "-" if left_out else epsilon_text(row["paper_epsilon"]),
+                    figure(row["sound"], row["measure"]),
+                    interval(row["sound_interval"], row["measure"]),
+                    epsilon_text(row["epsilon"]),
+                )
+        console.print(table)
+    console.print("* proposed by the paper", style="dim", highlight=False)
+    for sentence in (*document["tuning"], document["verdict"]):
+        console.print(sentence, highlight=False)
+    console.print(f"Page: {page}{' (and .png, .csv, .tex, .json)' if drawn else ''}", style="dim", highlight=False)
+
+
+def _list(as_json: bool) -> None:
+    from sordino.papers.description import papers
+
+    known = papers()
+    if as_json:
+        listed = [
+            {
+                "paper": name,
+                "title": paper.title,
+                "citation": paper.citation,
+                "main": paper.main,
+                "tables": [
+                    {
+                        "table": table.name,
+                        "title": table.title,
+                        "claim": table.claim,
+                        "rows": len(table.rows),
+                        "columns": len(table.columns),
+                    }
+                    for table in paper.tables.values()
+                ],
+            }
+            for name, paper in known.items()
+        ]
+        typer.echo(json.dumps(listed))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("paper", "table", "what it shows", "rows", "columns")
+    for name, paper in known.items():
+        for one in paper.tables.values():
+            table.add_row(name, one.name, one.title, str(len(one.rows)), str(len(one.columns)))
+    Console(markup=False).print(table)
+
+
+def _index(store: Path, output: Path | None, as_json: bool) -> None:
+    from sordino.papers.description import papers
+    from sordino.report.paper_pages import documents, index, placed
+
+    found = documents(store)
+    if not found:
+        raise UserError(f"The store {store} has no repeated table yet: `sordino reproduce feddpa table-3` makes one.")
+    if as_json:
+        typer.echo(json.dumps(list(found.values())))
+        return
+    text = index(papers(), store)
+    if output is None:
+        typer.echo(text)
+        return
+    with writing(output):
+        written = output.read_text(encoding="utf-8") if output.exists() else ""
+        output.write_text(placed(text, written), encoding="utf-8")
+    typer.echo(f"Index: {output}")

@@ -1,0 +1,1 @@
+"""The papers' tables and figures: what they print, in which setting, and what comes of it here."""

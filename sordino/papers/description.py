@@ -1,0 +1,324 @@
+"""What a table or figure of a paper is: rows, columns, printed numbers, and its setting at each scale.
+
+Each paper has a folder with one TOML file for each table and figure, and `paper.toml` with what they share: settings
+as published, and what a smaller scale changes in them.
+"""
+
+from __future__ import annotations
+
+import sysconfig
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, Self, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from sordino.errors import UserError, quoted, unknown
+
+Scale = Literal["quick", "small", "paper"]
+SCALES: tuple[Scale, ...] = get_args(Scale)
+Measure = Literal["personal", "global", "start", "loss", "rounds", "seconds"]
+"""What a table prints: an accuracy in %, a loss, rounds to a target accuracy, or seconds a round."""
+Variant = Literal["sound", "paper"]
+ABOUT = "paper.toml"
+Keys = dict[str, Any]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class At(_Part):
+    """A setting at one scale."""
+
+    keys: Keys = {}
+    """The keys of an experiment; at a smaller scale, those that differ from the published setting."""
+    departs: str = ""
+    """What differs from the paper, for people who read the page."""
+    like: str = ""
+    """Another setting of the paper whose keys at this scale come first."""
+
+
+class Setting(_Part):
+    """One of a paper's settings: data, network, clients, training."""
+
+    paper: At
+    small: At
+    quick: At
+
+    def at(self, scale: Scale) -> At:
+        """What a scale changes."""
+        found: At = getattr(self, scale)
+        return found
+
+
+class Paper(_Part):
+    """What the tables of one paper share."""
+
+    name: str = ""
+    title: str
+    citation: str
+    main: str
+    """The table that its claim rests on."""
+    view: Literal["outsider", "server"] = "outsider"
+    """The observer whose true epsilon is shown."""
+    grid: str = ""
+    """What `--tune` without a grid goes through, the same for every method."""
+    own: dict[str, str] = {}
+    """For a method's own settings, a grid with as many points as the others get."""
+    settings: dict[str, Setting]
+    tables: dict[str, Table] = {}
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for setting in self.settings.values():
+            for scale in SCALES:
+                like = setting.at(scale).like
+                _known("setting", [like] if like else None, list(self.settings))
+                if like and self.settings[like].at(scale).like:
+                    raise ValueError(f"the setting {like!r}, which another is like, is itself like another")
+        return self
+
+    def sources(self, setting: str, scale: Scale) -> list[Keys]:
+        """A setting's keys at a scale, later ones winning: the published ones, then what is otherwise."""
+        chosen = self.settings[setting]
+        scales: list[Scale] = ["paper"] if scale == "paper" else ["paper", scale]
+        return [
+            keys
+            for one in scales
+            for keys in (
+                self.settings[chosen.at(one).like].at(one).keys if chosen.at(one).like else {},
+                chosen.at(one).keys,
+            )
+        ]
+
+    def departs(self, setting: str, scale: Scale) -> str:
+        """What differs from the paper in a setting at a scale."""
+        at = self.settings[setting].at(scale)
+        return at.departs or (self.settings[at.like].at(scale).departs if at.like else "")
+
+
+class Column(_Part):
+    """One column: a place in the setting, and how much noise the paper had there."""
+
+    name: str
+    setting: str = ""
+    """The paper's setting; the table's by default."""
+    at: Keys = {}
+    """Keys of an experiment that make this column."""
+    as_published: Keys = {}
+    """Keys that replace them where the method runs as published: the published noise."""
+    unpublished: str = ""
+    """Why it cannot be run as published, if it cannot."""
+    measure: Measure | None = None
+    """What is printed here, if it is not what the table prints."""
+    round: int | None = Field(default=None, ge=1)
+    """After which round, if not the last; a share of the rounds at smaller scales."""
+    nominal: str = ""
+    """The epsilon that the paper names."""
+    target: float | None = None
+    """The accuracy in % to be reached, where rounds are counted."""
+    ours: str = ""
+    """The row that the paper proposes here, if it is not the same in all columns."""
+
+    def keys(self, variant: Variant) -> Keys:
+        """The keys that make this column; the published noise takes the place of a budget."""
+        if variant == "sound":
+            return self.at
+        noise = {"epsilon", "noise_multiplier"}
+        replaced = noise if noise & set(self.as_published) else set()
+        return {key: value for key, value in self.at.items() if key not in replaced} | self.as_published
+
+
+class Row(_Part):
+    """One row: a method with its settings."""
+
+    name: str
+    method: str
+    """As `compare` takes it: a name, or `name[key=value,...]`."""
+    published: dict[str, float] = {}
+    """What the paper prints, by column."""
+    unpublished: str = ""
+    """Why it cannot be run as published, if it cannot."""
+    ours: bool = False
+    """Whether the paper proposes it."""
+
+
+class Figure(_Part):
+    """A printed number that follows from a formula, and must come out the same here."""
+
+    name: str
+    formula: str
+    given: dict[str, float]
+    published: float
+    digits: int = 2
+    """How many digits behind the point the paper prints."""
+    note: str = ""
+
+
+class Selection(_Part):
+    """What a scale takes of a table."""
+
+    columns: list[str] | None = None
+    rows: list[str] | None = None
+
+
+class Table(_Part):
+    """One table or figure."""
+
+    name: str = ""
+    title: str
+    claim: str
+    """What the paper says that it shows."""
+    setting: str
+    measure: Measure = "personal"
+    curves: bool = False
+    """Whether the picture shows what is measured over the rounds; else it shows the table."""
+    reference: str = ""
+    """The row to whose figure the others are a ratio, where seconds are measured."""
+    headline: str = ""
+    """The column by which the claim is told in one line; the first by default."""
+    published_note: str = ""
+    """What is to be known of the printed numbers: read off a picture, or missing."""
+    columns: list[Column] = Field(min_length=1)
+    rows: list[Row] = Field(min_length=1)
+    figures: list[Figure] = []
+    quick: Selection = Selection()
+    small: Selection = Selection()
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        for what, found in (("row", self.rows), ("column", self.columns)):
+            names = [one.name for one in found]
+            if len(set(names)) < len(names):
+                raise ValueError(f"a {what} has the name of another")
+        for row in self.rows:
+            _known("column", list(row.published), [one.name for one in self.columns])
+        for column in self.columns:
+            if self.measured(column) == "rounds" and column.target is None:
+                raise ValueError(f"the column {column.name!r} counts rounds to a target, and has no `target`")
+            _known("row", [column.ours] if column.ours else None, [row.name for row in self.rows])
+        if self.measure == "seconds" and self.reference not in [row.name for row in self.rows]:
+            raise ValueError("seconds are told beside those of a row, and `reference` names none")
+        for scale in (self.quick, self.small):
+            _known("column", scale.columns, [one.name for one in self.columns])
+            _known("row", scale.rows, [one.name for one in self.rows])
+        _known("column", [self.headline] if self.headline else None, [one.name for one in self.columns])
+        return self
+
+    def taken(self, scale: Scale) -> tuple[list[Row], list[Column]]:
+        """The rows and columns that a scale runs."""
+        if scale == "paper":
+            return self.rows, self.columns
+        chosen: Selection = getattr(self, scale)
+        rows = [row for row in self.rows if chosen.rows is None or row.name in chosen.rows]
+        return rows, [one for one in self.columns if chosen.columns is None or one.name in chosen.columns]
+
+    def printed(self, row: Row, column: Column) -> float | None:
+        """What the paper prints."""
+        return row.published.get(column.name)
+
+    def proposes(self, row: Row, column: Column) -> bool:
+        """Whether a row is what the paper proposes, as a column shows it."""
+        return row.name == column.ours if column.ours else row.ours
+
+    def measured(self, column: Column) -> Measure:
+        """What is measured in a column."""
+        return column.measure or self.measure
+
+    def setting_of(self, column: Column) -> str:
+        """The name of a column's setting."""
+        return column.setting or self.setting
+
+
+Paper.model_rebuild()
+
+
+def _known(what: str, names: Sequence[str] | None, known: Sequence[str]) -> None:
+    for name in names or ():
+        if name not in known:
+            raise ValueError(f"there is no {what} {name!r}")
+
+
+def folder() -> Path:
+    """Where the papers' files are: beside the package, or where installing has put them."""
+    beside = Path(__file__).resolve().parents[2] / "experiments"
+    installed = Path(sysconfig.get_path("data")) / "share" / "sordino" / "experiments"
+    found = next((place for place in (beside, installed) if any(place.glob(f"*/{ABOUT}"))), None)
+    if found is None:
+        raise UserError(f"The papers' files are missing: they belong in {installed}; install Sordino again.")
+    return found
+
+
+def papers(place: Path | None = None) -> dict[str, Paper]:
+    """Every paper by its name."""
+    place = place or folder()
+    return {found.parent.name: read_paper(found.parent) for found in sorted(place.glob(f"*/{ABOUT}"))}
+
+
+def read_paper(place: Path) -> Paper:
+    """A paper's description, with all its tables."""
+    about = Paper(**{**_read(place / ABOUT, Paper), "name": place.name})
+    tables: dict[str, Table] = {}
+    for path in sorted(place.glob("*.toml"), key=_in_order):
+        if path.name != ABOUT:
+            table = tables[path.stem] = Table(**{**_read(path, Table), "name": path.stem})
+            for column in table.columns:
+                if table.setting_of(column) not in about.settings:
+                    missing = unknown("setting", table.setting_of(column), about.settings)
+                    raise UserError(f"{path}, column {column.name!r}: {missing}")
+    if about.main not in tables:
+        raise UserError(f"{place / ABOUT}: {unknown('table', about.main, tables)}")
+    return about.model_copy(update={"tables": tables})
+
+
+def _in_order(path: Path) -> tuple[str, int]:
+    """Tables before figures before others, by their numbers."""
+    kind, _, number = path.stem.partition("-")
+    order = {"table": "0", "figure": "1"}.get(kind, "2")
+    return order + (path.stem if order == "2" else ""), int(number) if number.isdigit() else 0
+
+
+def _read(path: Path, kind: type[Paper] | type[Table]) -> Keys:
+    """The checked values of a file; mistakes become one sentence."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        kind(**values)
+    except OSError as error:
+        raise UserError(f"The file {path} cannot be read: {error.strerror}.") from error
+    except ValidationError as error:
+        raise UserError(f"{path}: {_problem(error)}.") from error
+    except ValueError as error:
+        raise UserError(f"The file {path} is not valid TOML: {error}.") from error
+    return values
+
+
+def _problem(error: ValidationError) -> str:
+    """The first thing that is wrong; a key that is not known comes before one that is missing."""
+    problem = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
+    where = ".".join(str(part) for part in problem["loc"])
+    if problem["type"] == "extra_forbidden":
+        return f"there is no key {where!r}"
+    said = problem["msg"].removeprefix("Value error, ")
+    return f"{where + ': ' if where else ''}{said[:1].lower() + said[1:]}"
+
+
+def find(name: str, table: str | None = None) -> tuple[Paper, list[Table]]:
+    """A paper and one of its tables, or all."""
+    known = papers()
+    if name not in known:
+        raise unknown("paper", name, known)
+    paper = known[name]
+    if table is None:
+        return paper, list(paper.tables.values())
+    if table not in paper.tables:
+        raise unknown(f"table or figure of {name} called", table, paper.tables)
+    return paper, [paper.tables[table]]
+
+
+def scale_of(scale: str) -> Scale:
+    """A scale as it was written."""
+    if scale not in SCALES:
+        raise UserError(f"There is no scale {quoted(scale)}: quick, small and paper are the ones.")
+    return scale  # type: ignore[return-value]

@@ -1,0 +1,260 @@
+"""The runs behind a table: which they are at a scale, and what they came to."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sordino.data.sources import SOURCES, catalogue
+from sordino.display import Display
+from sordino.errors import UserError
+from sordino.experiment.config import BUDGETS, Experiment
+from sordino.experiment.side_by_side import results_of
+from sordino.experiment.store import Store
+from sordino.experiment.summary import Summary
+from sordino.experiment.sweep import Cell, Sweep, cells, contender
+from sordino.experiment.tuning import Tuned, tune
+from sordino.papers.description import SCALES, Column, Keys, Paper, Row, Scale, Table, Variant
+
+SEEDS: dict[Scale, int] = {"quick": 3, "small": 3, "paper": 3}
+VARIANTS: tuple[Variant, ...] = ("sound", "paper")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a table is to be repeated."""
+
+    scale: Scale = "small"
+    seeds: int | None = None
+    store: Path = Path(".sordino")
+    data_dir: Path | None = None
+    jobs: int | None = None
+    grid: Sweep = field(default_factory=dict)
+    """What is tuned for every method, on seeds that are not reported; nothing where it is empty."""
+    own: Mapping[str, Sweep] = field(default_factory=dict)
+    """A grid of a method's own settings, gone through after the common one."""
+
+    @property
+    def seed_count(self) -> int:
+        """How many seeds are reported."""
+        return self.seeds or SEEDS[self.scale]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one method in one column, in one variant."""
+
+    values: list[float | None]
+    """What the table prints, for each seed; None where there is no such figure, or a target was not reached."""
+    epsilon: float | None
+    """The true one for the paper's observer, the largest over seeds; None: infinite."""
+    delta: float
+    unit: str
+    runs: list[str]
+    method: str
+    """With what was tuned."""
+    not_covered: list[str]
+    curves: list[list[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Done:
+    """A table, repeated."""
+
+    paper: Paper
+    table: Table
+    options: Options
+    outcomes: dict[tuple[str, str, Variant], Outcome]
+    """By row, column and variant."""
+    tuned: list[Tuned]
+
+
+class Study:
+    """One table at one scale."""
+
+    def __init__(self, paper: Paper, table: Table, options: Options) -> None:
+        self.paper, self.table, self.options = paper, table, options
+        self.rows, self.columns = table.taken(options.scale)
+
+    def missing_data(self) -> list[str]:
+        """The data sets that it needs and that are not here."""
+        needed = {self.base(column, "sound").data for column in self.columns}
+        here = {entry.name for entry in catalogue(self.options.data_dir) if entry.present}
+        return sorted(name for name in needed if name in SOURCES and name not in here)
+
+    def count(self) -> int:
+        """How many runs it takes, tuning aside."""
+        seeds = range(self.options.seed_count)
+        return len({cell.key for cell in self._wanted({row.name: row.method for row in self.rows}, seeds).values()})
+
+    def base(self, column: Column, variant: Variant, at: Keys | None = None) -> Experiment:
+        """The setting that a column starts from, or the one `at` a place in it."""
+        sources = self.paper.sources(self.table.setting_of(column), self.options.scale)
+        place: Keys = {"store": self.options.store, "data_dir": self.options.data_dir, "variant": variant}
+        names = [contender(row.method)[0] for row in self.rows]
+        return Experiment.make(*sources, place, {"set": at or {}}, methods=names)
+
+    def make(self, display: Display) -> Done:
+        """Make all runs that the store does not have yet, and read the table off them."""
+        absent = self.missing_data()
+        if absent:
+            raise UserError(
+                f"{self.paper.name} {self.table.name} needs {', '.join(absent)}, which is not here: "
+                f"`sordino data get {absent[0]}`, or name the folder with --data-dir, or take --scale quick."
+            )
+        tuned = self._tuned(display) if self.options.grid else {}
+        reported = range(self.options.seed_count)
+        outcomes = self._outcomes(tuned, reported, display)
+        return Done(self.paper, self.table, self.options, outcomes, [one for found in tuned.values() for one in found])
+
+    def _outcomes(
+        self, tuned: Mapping[str, list[Tuned]], seeds: Sequence[int], display: Display
+    ) -> dict[tuple[str, str, Variant], Outcome]:
+        wanted: dict[tuple[str, str, Variant, int], Cell] = {}
+        methods: dict[tuple[str, str], str] = {}
+        for column in self.columns:
+            chosen = {one["method"]: one["chosen"] for one in tuned.get(self.table.setting_of(column), [])}
+            named = {row.name: chosen.get(row.method, row.method) for row in self.rows}
+            methods |= {(name, column.name): method for name, method in named.items()}
+            wanted |= self._wanted(named, seeds, [column])
+        different = {cell.key: cell for cell in wanted.values()}
+        found = self._run(list(different.values()), display)
+        store = Store(self.options.store, must_exist=True)
+        with contextlib.closing(store):
+            curves = {key: store.curve(summary["run"]) for key, summary in found.items()}
+        outcomes: dict[tuple[str, str, Variant], Outcome] = {}
+        for row, column, variant in dict.fromkeys(key[:3] for key in wanted):
+            keys = [wanted[row, column, variant, seed].key for seed in seeds]
+            outcomes[row, column, variant] = self._outcome(
+                next(one for one in self.columns if one.name == column),
+                [found[key] for key in keys],
+                [curves[key] for key in keys],
+                methods[row, column],
+            )
+        return outcomes
+
+    def _run(self, different: list[Cell], display: Display) -> dict[str, Summary]:
+        made = results_of(different, display, self.options.jobs, different[0].experiment)
+        return {cell.key: summary for cell, summary in zip(different, made, strict=True)}
+
+    def _wanted(
+        self, methods: Mapping[str, str], seeds: Sequence[int], columns: Sequence[Column] | None = None
+    ) -> dict[tuple[str, str, Variant, int], Cell]:
+        """The runs by row, column, variant and seed."""
+        wanted: dict[tuple[str, str, Variant, int], Cell] = {}
+        for column in self.columns if columns is None else columns:
+            for variant in VARIANTS:
+                rows = [row for row in self.rows if variant == "sound" or not (row.unpublished or column.unpublished)]
+                keys = column.keys(variant)
+                texts = {row.name: methods[row.name] for row in rows}
+                there = self._cells(column, variant, keys, list(dict.fromkeys(texts.values())), seeds)
+                first = {cell.method: cell.experiment for cell in there}
+                private = {text for text, experiment in first.items() if experiment.build_method().is_private()}
+                for cell in there:
+                    seed = cell.experiment.seed
+                    for name in [name for name, text in texts.items() if text == cell.method]:
+                        # What adds no noise is the same as published and sound, and is run once.
+                        same = variant == "paper" and cell.method not in private
+                        chosen = wanted[name, column.name, "sound", seed] if same else cell
+                        wanted[name, column.name, variant, seed] = chosen
+        return wanted
+
+    def _cells(
+        self, column: Column, variant: Variant, keys: Keys, methods: list[str], seeds: Sequence[int]
+    ) -> list[Cell]:
+        """The runs of some methods in one column, on the same ground."""
+        made: list[Cell] = []
+        for bare in (False, True):  # a run without privacy takes no budget
+            mine = [text for text in methods if (contender(text)[1].get("privacy") == "none") == bare]
+            sweep = {key: [value] for key, value in keys.items() if not (bare and key in BUDGETS)}
+            made += cells(self.base(column, variant), mine, sweep, seeds) if mine else []
+        # Records set aside for one method are set aside for all.
+        public = next((cell.experiment.public for cell in made if cell.experiment.public is not None), None)
+        return [replace(cell, experiment=cell.experiment.model_copy(update={"public": public})) for cell in made]
+
+    def _tuned(self, display: Display) -> dict[str, list[Tuned]]:
+        """What is best for each method in each setting: chosen in the middle one of its columns, on a seed that is not
+        reported, and taken to all others."""
+        chosen: dict[str, list[Tuned]] = {}
+        methods = list(dict.fromkeys(row.method for row in self.rows))
+        seed = self.options.seed_count
+        for name in dict.fromkeys(self.table.setting_of(column) for column in self.columns):
+            mine = [column for column in self.columns if self.table.setting_of(column) == name]
+            column = mine[len(mine) // 2]
+            there = self.base(column, "sound", column.at)
+            made = tune(there, methods, self.options.grid, [seed], lambda wanted: self._run(wanted, display))
+            chosen[name] = [self._own(there, one, seed, display) for one in made]
+        return chosen
+
+    def _own(self, there: Experiment, common: Tuned, seed: int, display: Display) -> Tuned:
+        """A method's own settings, after the common ones: those that have none get as many tries at their rate."""
+        name, settings = contender(common["chosen"])
+        grid = self.options.own.get(name)
+        if grid is None:
+            tries = max(
+                (math.prod(len(values) for values in own.values()) for own in self.options.own.values()), default=0
+            )
+            rate = settings.pop("rate", None)
+            if rate is None or not tries:
+                return common
+            grid = {"rate": [float(f"{rate * 2 ** (step - tries // 2):.4g}") for step in range(tries)]}
+        pairs = ",".join(f"{key}={value}" for key, value in settings.items() if key not in grid)
+        (more,) = tune(there, [f"{name}[{pairs}]"], grid, [seed], lambda wanted: self._run(wanted, display))
+        return {**more, "method": common["method"], "tries": common["tries"] + more["tries"]}
+
+    def _outcome(
+        self, column: Column, found: list[Summary], curves: list[list[dict[str, Any]]], method: str
+    ) -> Outcome:
+        epsilons = [summary["epsilon"][self.paper.view] for summary in found]
+        known = [value for value in epsilons if value is not None]
+        return Outcome(
+            values=[self._value(column, one, curve) for one, curve in zip(found, curves, strict=True)],
+            epsilon=max(known) if len(known) == len(epsilons) else None,
+            delta=found[0]["delta"],
+            unit=found[0]["unit"],
+            runs=[summary["run"] for summary in found],
+            method=method,
+            not_covered=found[0]["not_covered"],
+            curves=curves,
+        )
+
+    def _value(self, column: Column, summary: Summary, curve: list[dict[str, Any]]) -> float | None:
+        measure = self.table.measured(column)
+        if measure == "seconds":
+            return float(np.median([point["seconds"] for point in curve]))
+        if measure == "rounds":
+            reached = [
+                p["round"] + 1 for p in curve if p["global"] is not None and 100 * p["global"] >= (column.target or 0.0)
+            ]
+            return float(min(reached)) if reached else None
+        if measure == "loss" or column.round is not None:
+            points = [point for point in curve if point[measure] is not None]
+            if column.round is not None:
+                last = self._scaled(column.round, column, summary["rounds"])
+                points = [point for point in points if point["round"] < last]
+            factor = 1 if measure == "loss" else 100
+            return factor * points[-1][measure] if points else None
+        value = summary["accuracy"][measure]
+        return None if value is None else 100 * value
+
+    def _scaled(self, number: int, column: Column, rounds: int) -> int:
+        """A round of the published setting at this scale, as the same share of all rounds."""
+        sources = self.paper.sources(self.table.setting_of(column), "paper")
+        published = next((keys["rounds"] for keys in reversed(sources) if "rounds" in keys), rounds)
+        return max(1, round(number * rounds / published))
+
+
+def runs_at_scales(paper: Paper, table: Table) -> dict[Scale, int]:
+    """How many runs a table takes at each scale."""
+    return {scale: Study(paper, table, Options(scale)).count() for scale in SCALES}
+
+
+def row_of(table: Table, name: str) -> Row:
+    """A row by its name."""
+    return next(row for row in table.rows if row.name == name)

@@ -1,0 +1,128 @@
+"""What a repeated table says, on figures made by hand."""
+
+import csv
+import dataclasses
+
+import pytest
+
+from sordino.papers.description import find
+from sordino.papers.judgement import Judgement
+from sordino.papers.study import Done, Options, Outcome
+from sordino.report.paper_pages import BEGIN, END, index, markdown, placed, write
+
+
+def outcome(values, epsilon=4.0, unit="client"):
+    curve = [{"round": 0, "personal": 0.5, "global": 0.4, "start": 0.3, "seconds": 1.0}]
+    return Outcome(list(values), epsilon, 1e-5, unit, ["run-1"], "feddpa", [], [curve] * len(values))
+
+
+def done(sound, table="table-3", columns=("FEMNIST, epsilon 4", "FEMNIST, epsilon 8"), **more):
+    paper, (found,) = find("feddpa", table)
+    outcomes = {}
+    for row, by_column in sound.items():
+        for column, values in zip(columns, by_column, strict=True):
+            epsilon = 0.0 if row == "training alone" else 4.0
+            outcomes[row, column, "sound"] = outcome(values, epsilon)
+            outcomes[row, column, "paper"] = outcome([value - 1 for value in values], 34.82)
+    return Done(paper, found, Options("quick", 3), outcomes | more, [])
+
+
+OURS, BASE, PART, ALONE = "DFP and AC (FedDPA)", "neither (DP-FedAvg)", "DFP", "training alone"
+CLEAR = {
+    OURS: ([70.0, 71.0, 72.0], [60.0, 61.0, 62.0]),
+    BASE: ([60.0, 61.1, 62.0], [69.9, 71.0, 72.0]),
+    PART: ([65.0, 66.0, 67.1], [60.0, 61.2, 61.9]),
+    ALONE: ([75.0, 76.1, 77.0], [50.0, 51.1, 52.0]),
+}
+
+
+def test_a_claim_holds_above_every_rival_and_is_refuted_below_one():
+    judged = {one.column: one for one in Judgement(done(CLEAR)).by_column}
+    assert judged["FEMNIST, epsilon 4"].answer == "holds"
+    assert judged["FEMNIST, epsilon 8"].answer == "refuted"
+    (alone,) = judged["FEMNIST, epsilon 4"].alone
+    assert alone["verdict"] == "worse"
+    assert alone["mean"] == pytest.approx(-0.05 - 0.1 / 300)
+
+
+def test_an_interval_around_zero_shows_nothing():
+    wide = CLEAR | {BASE: ([60.0, 80.0, 70.0], [60.0, 80.0, 50.0])}
+    assert [one.answer for one in Judgement(done(wide)).by_column] == ["not shown", "not shown"]
+
+
+def test_one_seed_is_no_test():
+    single = {row: tuple([values[0]] for values in columns) for row, columns in CLEAR.items()}
+    found = Judgement(done(single))
+    assert {one.answer for one in found.by_column} == {"not tested"}
+    assert "chance is not ruled out" in found.verdict()
+
+
+def test_rivals_that_protect_something_else_are_not_compared():
+    other = {(BASE, "FEMNIST, epsilon 4", "sound"): outcome([90.0, 91.0, 92.0], unit="record")}
+    found = Judgement(done(CLEAR, **{})).by_column[0]
+    assert BASE in [one["against"] for one in found.differences]
+    mixed = done(CLEAR)
+    mixed.outcomes.update(other)
+    found = Judgement(mixed).by_column[0]
+    assert BASE not in [one["against"] for one in found.differences]
+    assert found.answer == "holds"
+
+
+def test_document_has_what_scripts_rely_on():
+    document = Judgement(done(CLEAR)).document()
+    assert (document["paper"], document["table"]) == ("feddpa", "table-3")
+    ours = next(row for row in document["rows"] if row["row"] == OURS and row["column"] == "FEMNIST, epsilon 4")
+    assert ours["published"] == 77.27
+    assert ours["sound"] == pytest.approx(71.0)
+    assert ours["paper"] == pytest.approx(70.0)
+    assert (ours["epsilon"], ours["paper_epsilon"]) == (4.0, 34.82)
+    # Student's t of 97.5 % with 2 degrees of freedom is 4.3027; the standard error is 1/sqrt(3).
+    assert ours["sound_interval"] == pytest.approx([71 - 4.3027 / 3**0.5, 71 + 4.3027 / 3**0.5], abs=1e-3)
+    assert "above every rival in 1 of 2 columns" in document["verdict"]
+    assert "better in 1 of 2 comparisons and worse in 1" in document["verdict"]
+
+
+def test_less_is_better_where_a_loss_is_measured():
+    table = done(CLEAR).table.model_copy(update={"measure": "loss"})
+    found = Judgement(dataclasses.replace(done(CLEAR), table=table))
+    assert [one.answer for one in found.by_column] == ["refuted", "not shown"]
+
+
+def test_pages_show_the_same_figures(tmp_path):
+    document = Judgement(done(CLEAR)).document()
+    page = write(document, tmp_path)
+    text = page.read_text()
+    assert f"| **{OURS}** | 77.3 | 70.0 | 34.82 | 71.0 |" in text
+    assert "Claim at equal true epsilon: holds." in text
+    with page.with_suffix(".csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 8
+    assert {row["row"]: row["sound"] for row in rows if row["column"].endswith("4")}[OURS] == "71.0"
+    tex = page.with_suffix(".tex").read_text()
+    assert r"77.3 / 70.0 (34.82) / 71.0 $\pm$ 2.5" in tex
+    assert tex.count(r"\\") == 5
+
+
+def test_infinite_epsilons_are_told(tmp_path):
+    mixed = done(CLEAR)
+    mixed.outcomes[OURS, "FEMNIST, epsilon 4", "paper"] = outcome([70.0] * 3, None)
+    document = Judgement(mixed).document()
+    assert "| 77.3 | 70.0 | infinite | 71.0 |" in markdown(document)
+    assert "inf" in write(document, tmp_path).with_suffix(".csv").read_text()
+
+
+def test_the_index_takes_the_largest_scale_and_its_place_in_a_page(tmp_path):
+    small = Judgement(dataclasses.replace(done(CLEAR), options=Options("quick", 3))).document()
+    write(small, tmp_path)
+    write({**small, "scale": "small", "verdict": "Of the small scale."}, tmp_path)
+    paper, _ = find("feddpa")
+    text = index({"feddpa": paper}, tmp_path)
+    assert "Of the small scale." in text
+    assert "table-3 (`small`)" in text
+    assert "Not run in this store: table-1" in text
+    assert f"FEMNIST, epsilon 8: {OURS} 77.4; {PART} 74.4" in text
+    kept = placed(text, f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    assert kept.startswith("before")
+    assert kept.endswith("after\n")
+    assert "old" not in kept
+    assert placed("new", "no marks") == "new"

@@ -1,0 +1,166 @@
+"""The command as scripts use it: it runs, prints what they rely on, and takes from the store what is there."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from sordino.cli import app
+from sordino.errors import UserError
+from sordino.experiment.store import runs_in
+from sordino.papers import description
+
+
+@pytest.fixture
+def tiny(tmp_path, monkeypatch):
+    """A paper with one small table, where the papers are looked for."""
+    place = tmp_path / "papers" / "feddpa"
+    place.mkdir(parents=True)
+    (place / "paper.toml").write_text("""
+title = "A paper"
+citation = "Somebody, 2023."
+main = "table-3"
+[settings.one.paper.keys]
+data = "svhn"
+clients = 10
+rounds = 4
+epsilon = 8
+[settings.one.small]
+[settings.one.quick]
+departs = "Digits."
+[settings.one.quick.keys]
+data = "digits"
+clients = 10
+model = "logistic"
+rounds = 2
+workers = 1
+set = { batch = 16, epochs = 1 }
+""")
+    (place / "table-3.toml").write_text("""
+title = "two methods"
+claim = "The second is better."
+setting = "one"
+[[columns]]
+name = "epsilon 8"
+at = { epsilon = 8 }
+as_published = { noise_multiplier = 0.5 }
+[[columns]]
+name = "halfway"
+measure = "global"
+round = 2
+at = { epsilon = 8 }
+unpublished = "nobody did"
+[[rows]]
+name = "alone"
+method = "local"
+[[rows]]
+name = "first"
+method = "dp-fedavg"
+published = { "epsilon 8" = 70.5 }
+[[rows]]
+name = "second"
+method = "feddpa[tau=0.5]"
+ours = true
+[small]
+rows = ["first", "second"]
+""")
+    monkeypatch.setattr(description, "folder", lambda: place.parent)
+    return tmp_path
+
+
+def call(*arguments):
+    result = CliRunner().invoke(app, ["reproduce", *map(str, arguments)])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return result
+
+
+def test_a_table_is_made_once_and_told_to_scripts(tiny):
+    store = tiny / "store"
+    asked = ("feddpa", "table-3", "--scale", "quick", "--seeds", "2", "--jobs", "1", "--store", store, "--json")
+    told = json.loads(call(*asked).stdout)
+    assert (told["paper"], told["table"], told["scale"], told["seeds"]) == ("feddpa", "table-3", "quick", 2)
+    rows = {(row["row"], row["column"]): row for row in told["rows"]}
+    first = rows["first", "epsilon 8"]
+    assert first["published"] == 70.5
+    assert first["epsilon"] == pytest.approx(8, rel=1e-6)
+    assert first["paper_epsilon"] > 8
+    assert 0 < first["sound"] <= 100
+    assert 0 < first["paper"] <= 100
+    assert first["sound"] == pytest.approx(sum(first["sound_by_seed"]) / 2)
+    alone = rows["alone", "epsilon 8"]
+    assert (alone["epsilon"], alone["paper_epsilon"], alone["sound"]) == (0, 0, alone["paper"])
+    halfway = rows["first", "halfway"]
+    assert halfway["paper"] is None
+    assert halfway["not_as_published"] == "nobody did"
+    made = len(runs_in(store))
+    assert made == 2 * (1 + 2 * 2)  # alone is the same in both variants; columns share runs
+    for ending in ("md", "json", "csv", "tex", "png"):
+        assert (store / "papers" / "feddpa" / f"table-3-quick.{ending}").stat().st_size > 0
+    assert json.loads(call(*asked).stdout) == told
+    assert len(runs_in(store)) == made
+    # Half of 4 published rounds is one of 2 here: that round's figure, not the last one's.
+    from sordino.experiment.store import Store
+
+    opened = Store(store, must_exist=True)
+    curves = [opened.curve(run) for run in halfway["runs"]]
+    opened.close()
+    assert halfway["sound_by_seed"] == pytest.approx([100 * curve[0]["global"] for curve in curves])
+    page = tiny / "index.md"
+    call("--index", "--store", store, "-o", page)
+    assert "Somebody, 2023." in page.read_text()
+    assert told["verdict"] in page.read_text()
+
+
+def test_tuning_takes_seeds_that_are_not_reported_and_tells_its_cost(tiny):
+    store = tiny / "store"
+    asked = ("feddpa", "table-3", "--seeds", "1", "--jobs", "1", "--store", store, "--tune", "rate=0.01,0.3", "--json")
+    told = json.loads(call(*asked).stdout)
+    seeds = {row.configuration["seed"] for row in runs_in(store) if row.configuration["set"].get("rate") == 0.01}
+    tuned = {one["method"]: one for one in told["tuned"]}
+    assert tuned["dp-fedavg"]["tries"] == 2
+    assert 1 in seeds
+    assert {row["method"] for row in told["rows"] if row["row"] == "first"} == {tuned["dp-fedavg"]["chosen"]}
+    assert "would have cost" in " ".join(told["tuning"])
+
+
+def test_what_is_missing_is_told_before_work(tiny):
+    with pytest.raises(UserError, match=r"needs svhn, which is not here: `sordino data get svhn`"):
+        call("feddpa", "table-3", "--scale", "small", "--data-dir", tiny, "--store", tiny / "store")
+    assert not (tiny / "store" / "sordino.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "Name a paper"),
+        (("feddp",), "did you mean 'feddpa'"),
+        (("feddpa", "table-9"), "did you mean 'table-3'"),
+        (("feddpa", "--scale", "huge"), "quick, small and paper"),
+        (("all", "table-3"), "takes no table"),
+        (("feddpa", "-o", "page.md"), "--output is for --index"),
+        (("--index", "--store", "nowhere"), "has no repeated table yet"),
+        (("feddpa", "--tune", "rate"), "is not understood"),
+        (("feddpa", "table-3", "--seeds", "1", "--tune", "tua=1,2"), "tua"),
+    ],
+)
+def test_mistakes_are_sentences(tiny, monkeypatch, arguments, said):
+    monkeypatch.chdir(tiny)
+    with pytest.raises(UserError, match=said):
+        call(*arguments)
+
+
+def test_the_list_says_what_there_is():
+    listed = json.loads(call("--list", "--json").stdout)
+    assert {one["paper"] for one in listed} == {"acdp-pfsd", "adadp-cfl", "feddpa", "fedglp-adp", "pac-dp"}
+    assert "table-1" in call("--list").stdout
+
+
+def test_installed_files_are_those_of_the_folder():
+    """Every paper's folder is among the files that installing puts in place."""
+    import tomllib
+
+    root = Path(__file__).resolve().parents[2]
+    named = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["data-files"]
+    assert sorted(named) == [f"share/sordino/experiments/{name}" for name in sorted(description.papers())]
