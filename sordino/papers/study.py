@@ -20,7 +20,7 @@ from sordino.experiment.store import Store
 from sordino.experiment.summary import Summary
 from sordino.experiment.sweep import Cell, Sweep, cells, contender
 from sordino.experiment.tuning import Tuned, tune
-from sordino.papers.description import SCALES, Column, Keys, Paper, Row, Scale, Table, Variant
+from sordino.papers.description import Column, Keys, Paper, Scale, Table, Variant
 
 SEEDS: dict[Scale, int] = {"quick": 3, "small": 3, "paper": 3}
 VARIANTS: tuple[Variant, ...] = ("sound", "paper")
@@ -129,13 +129,11 @@ class Study:
         with contextlib.closing(store):
             curves = {key: store.curve(summary["run"]) for key, summary in found.items()}
         outcomes: dict[tuple[str, str, Variant], Outcome] = {}
-        for row, column, variant in dict.fromkeys(key[:3] for key in wanted):
-            keys = [wanted[row, column, variant, seed].key for seed in seeds]
-            outcomes[row, column, variant] = self._outcome(
-                next(one for one in self.columns if one.name == column),
-                [found[key] for key in keys],
-                [curves[key] for key in keys],
-                methods[row, column],
+        columns = {column.name: column for column in self.columns}
+        for row, name, variant in dict.fromkeys(key[:3] for key in wanted):
+            keys = [wanted[row, name, variant, seed].key for seed in seeds]
+            outcomes[row, name, variant] = self._outcome(
+                columns[name], [found[key] for key in keys], [curves[key] for key in keys], methods[row, name]
             )
         return outcomes
 
@@ -248,13 +246,3 @@ class Study:
         sources = self.paper.sources(self.table.setting_of(column), "paper")
         published = next((keys["rounds"] for keys in reversed(sources) if "rounds" in keys), rounds)
         return max(1, round(number * rounds / published))
-
-
-def runs_at_scales(paper: Paper, table: Table) -> dict[Scale, int]:
-    """How many runs a table takes at each scale."""
-    return {scale: Study(paper, table, Options(scale)).count() for scale in SCALES}
-
-
-def row_of(table: Table, name: str) -> Row:
-    """A row by its name."""
-    return next(row for row in table.rows if row.name == name)

@@ -182,7 +182,7 @@ def _record(row: Document, seeds: int) -> Document:
         for variant in ("sound", "paper")
         for place, end in enumerate(("low", "high"))
     }
-    infinite = {"epsilon": _infinite(row["epsilon"])}
+    infinite: dict[str, float | None] = {"epsilon": _infinite(row["epsilon"])}
     infinite["paper_epsilon"] = None if row["not_as_published"] else _infinite(row["paper_epsilon"])
     found = {**row, **ends, **infinite, "seeds": seeds, "runs": " ".join(row["runs"])}
     return {name: found[name] for name in FIELDS}
