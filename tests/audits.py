@@ -57,6 +57,7 @@ def options(name: str, variant: str, epsilon: float) -> dict[str, Any]:
         "delta": 1e-5,
         "partition": partition,
         "model": "logistic",
+        "set": {"epochs": 1, "batch": 80},
     }
 
 

@@ -44,6 +44,7 @@ LOUD = 1e6
 """An entry that no threshold lets pass as it is."""
 FEW = 8
 """The entries of a shorter message are looked at one by one."""
+SIZE = "size of the entries"
 NUDGED = 1.25
 """How many times larger thresholds are that shall show in the noise."""
 QUESTIONS = 6
@@ -72,6 +73,7 @@ def attacks(recorded: Recorded, copies: int, number: int = 3, risk: float = 1 - 
     found = []
     for way, nudge in ways:
         fields = list(_fields(recorded, target, exchanges, coins, number, nudge))
+        fields = fields if nudge == 1 else [one for one in fields if one.name.startswith(SIZE)]
         for view in VIEWS:
             mine = [one for one in fields if exchanges[one.exchange].sees(one.release, view) == "rows"]
             if mine:
@@ -166,10 +168,8 @@ class _Copies:
         )
         self._coins = None if of_records else Each(torch.from_numpy(coins.astype(np.float32)).reshape(-1, 1))
         self._target, self._count = target, count
-        together = 1 if of_records else stack_size(prepared.learner.layout.size)
-        sides = [np.flatnonzero(side) for side in (coins, ~coins)]  # a group's bytes are those of one side
-        parts = [np.array_split(side, -(-len(side) // together)) for side in sides if len(side)]
-        self._groups = [group.tolist() for part in parts for group in part]
+        self._together = stack_size(prepared.learner.layout.size)
+        self._sides = [np.flatnonzero(side) for side in (coins, ~coins) if side.any()]
         blank = method.memory(prepared.initial) | method.public_memory(prepared.initial, prepared.learner.layout)
         self._me = {name: value.float().expand(count, *value.shape).clone() for name, value in blank.items()}
         self._me["participations"] = torch.zeros(count)
@@ -182,19 +182,26 @@ class _Copies:
             rows = message[key].values
             message[key] = Each(rows * factors.reshape(-1, *[1] * (rows.dim() - 1)))
         message |= {} if self._coins is None else {COIN: self._coins}
-        outcomes = []
-        for some in self._groups:
+        outcomes, groups = [], self._groups(exchange.question.step)
+        for some in groups:
             asked = replace(exchange.question, message=message, clients=some)
             outcomes.append(self._clients.answer(asked, {name: rows[some] for name, rows in self._me.items()}))
-        back = torch.from_numpy(np.argsort(np.concatenate(self._groups)))
+        back = torch.from_numpy(np.argsort(np.concatenate(groups)))
         if outcomes[0].kept:
             kept = {name: torch.cat([one.kept[name].detach() for one in outcomes])[back] for name in outcomes[0].kept}
             taken = {"participations": self._me["participations"] + 1}
             self._me = {name: rows.reshape(self._me[name].shape) for name, rows in kept.items()} | taken
         passed = [one.passed for one in outcomes]
         sent = {name: torch.cat([one.values[name] for one in passed])[back] for name in passed[0].values}
-        sizes = [one.bytes / len(some) for one, some in zip(passed, self._groups, strict=True)]
-        return sent, np.repeat(sizes, [len(some) for some in self._groups])[back.numpy()]
+        sizes = [one.bytes / len(some) for one, some in zip(passed, groups, strict=True)]
+        return sent, np.repeat(sizes, [len(some) for some in groups])[back.numpy()]
+
+    def _groups(self, step: str) -> list[list[int]]:
+        """Copies that answer together, all of one side: the bytes of a group are then those of one side."""
+        kinds = self._clients.kinds(step, np.arange(self._count), self._me["participations"].numpy())
+        together = self._together if (kinds == kinds[0]).all() else 1
+        parts = [np.array_split(side, -(-len(side) // together)) for side in self._sides]
+        return [group.tolist() for part in parts for group in part]
 
 
 def _of_rows(release: str, exchange: int, rows: np.ndarray) -> Iterator[Field]:
@@ -206,7 +213,7 @@ def _of_rows(release: str, exchange: int, rows: np.ndarray) -> Iterator[Field]:
         return
     zero = rows == 0
     squares = np.square(rows).sum(axis=1) / np.maximum(1, (~zero).sum(axis=1))
-    yield Field(f"size of the entries of {where}", release, exchange, squares)
+    yield Field(f"{SIZE} of {where}", release, exchange, squares)
     if zero.any():
         yield Field(f"number of zeros of {where}", release, exchange, zero.sum(axis=1).astype(float))
     yield Field(f"support of {where} at the canary", release, exchange, zero[:, 0].astype(float))
