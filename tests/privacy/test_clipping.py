@@ -191,6 +191,11 @@ def test_stacked_and_single_clients_have_the_same_bounds() -> None:
     assert torch.allclose(stacked.weighted_sum(weights.unsqueeze(0))[0], single.weighted_sum(weights), atol=1e-5)
     more = StackedBook.of(chain, at.flat.unsqueeze(0), x.unsqueeze(0), labels(x).unsqueeze(0), 10_000)
     assert (more.layer_norms() > stacked.layer_norms() * 1.0005).all(), "a sum of more records may round more"
+    x = patterns(SHAPE)
+    huge = StackedBook.of(chain, at.flat.unsqueeze(0), x.unsqueeze(0), labels(x).unsqueeze(0), len(x)).layer_norms()[0]
+    unknown = ~torch.isfinite(at.book(x, labels(x)).layer_norms())
+    assert unknown.any(dim=0)[0], "of some records nothing is proven"
+    assert torch.equal(~torch.isfinite(huge), unknown)
 
 
 @pytest.mark.parametrize("name", NETWORKS)
