@@ -20,6 +20,8 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#0
 """Of Okabe and Ito: told apart by people who see colours differently."""
 DASHES = ("-", "--", "-.", ":")
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
+End = tuple[float, float, str]
+"""Where a line ends, and its colour."""
 GAP = 0.035
 """How far apart two values beside lines are at the least, as a share of the height."""
 
@@ -27,8 +29,8 @@ GAP = 0.035
 def curves(rows: list[dict[str, Any]], path: Path, title: str = "") -> None:
     """Draw the accuracies of compared methods over the rounds: mean over seeds, and the range as a band."""
     figure, axes = _figure(len(PANELS), title)
-    for axis, (key, panel) in zip(axes, PANELS.items(), strict=True):
-        ends = []
+    ends: list[list[End]] = [[] for _ in PANELS]
+    for axis, key, mine in zip(axes, PANELS, ends, strict=True):
         for style, row in zip(_styles(), rows, strict=False):
             series = [[(r["round"] + 1, r[key]) for r in curve if r[key] is not None] for curve in row["curves"]]
             if not all(series):
@@ -37,8 +39,8 @@ def curves(rows: list[dict[str, Any]], path: Path, title: str = "") -> None:
             length = min(len(one) for one in series)
             rounds = [point[0] for point in series[0][:length]]
             values = np.array([[point[1] for point in one[:length]] for one in series])
-            ends.append(_draw(axis, rounds, values, label(row), style))
-        _finish(axis, panel, "round", ends)
+            mine.append(_draw(axis, rounds, values, label(row), style))
+    _finish(axes, "round", ends)
     _save(figure, axes, path)
 
 
@@ -54,8 +56,8 @@ def sweep_picture(rows: list[dict[str, Any]], sweep: Sequence[str], path: Path, 
     for row in rows:
         more = "".join(f", {other} {row['at'][other]}" for other in others)
         lines.setdefault(f"{label(row)}{more}", []).append(row)
-    for axis, (figure_key, panel) in zip(axes, PANELS.items(), strict=True):
-        ends = []
+    ends: list[list[End]] = [[] for _ in PANELS]
+    for axis, figure_key, mine in zip(axes, PANELS, ends, strict=True):
         for style, (name, found) in zip(_styles(), lines.items(), strict=False):
             seeds = [[one[figure_key] for one in row["by_seed"]] for row in found]
             if any(value is None for one in seeds for value in one):
@@ -63,12 +65,12 @@ def sweep_picture(rows: list[dict[str, Any]], sweep: Sequence[str], path: Path, 
             x = [places[values.index(row["at"][key])] for row in found]
             order = np.argsort(x)
             marked = style | {"marker": style["mark"]}
-            ends.append(_draw(axis, np.array(x)[order].tolist(), np.array(seeds).T[:, order], name, marked))
+            mine.append(_draw(axis, np.array(x)[order].tolist(), np.array(seeds).T[:, order], name, marked))
         if numeric and min(places) > 0 and max(places) >= 4 * min(places):
             axis.set_xscale("log")
             axis.minorticks_off()
         axis.set_xticks(places, [f"{value:g}" if numeric else str(value) for value in values])
-        _finish(axis, panel, key.replace("_", " "), ends)
+    _finish(axes, key.replace("_", " "), ends)
     _save(figure, axes, path)
 
 
@@ -98,7 +100,7 @@ def _figure(panels: int, title: str) -> tuple[Any, Any]:
     return figure, axes
 
 
-def _draw(axis: Any, x: list[float], values: np.ndarray, name: str, style: dict[str, Any]) -> tuple[float, float, str]:
+def _draw(axis: Any, x: list[float], values: np.ndarray, name: str, style: dict[str, Any]) -> End:
     """A line and its band; where it ends, and its colour."""
     look = {key: value for key, value in style.items() if key != "mark"}
     if len(x) == 1:
@@ -109,24 +111,27 @@ def _draw(axis: Any, x: list[float], values: np.ndarray, name: str, style: dict[
     return float(x[-1]), float(mean[-1]), style["color"]
 
 
-def _finish(axis: Any, panel: str, below: str, ends: list[tuple[float, float, str]]) -> None:
-    axis.set_title(panel, fontsize=10)
-    axis.set_xlabel(below)
-    axis.grid(alpha=0.3)
-    if not ends:
-        axis.text(0.5, 0.5, "no such model", transform=axis.transAxes, ha="center", color="#777777")
-    low, high = axis.get_ylim()
-    for (x, y, colour), place in zip(ends, spaced([y for _, y, _ in ends], GAP * (high - low)), strict=True):
-        axis.annotate(
-            f"{100 * y:.1f}",
-            (x, place),
-            xytext=(6, 0),
-            textcoords="offset points",
-            color=colour,
-            fontsize=8,
-            va="center",
-            annotation_clip=False,
-        )
+def _finish(axes: Any, below: str, ends: list[list[End]]) -> None:
+    """Titles, and the values at the ends of lines: once all panels are drawn, because they share their heights."""
+    low, high = axes[0].get_ylim()
+    for axis, panel, mine in zip(axes, PANELS.values(), ends, strict=True):
+        axis.set_title(panel, fontsize=10)
+        axis.set_xlabel(below)
+        axis.grid(alpha=0.3)
+        axis.margins(x=0.09)
+        if not mine:
+            axis.text(0.5, 0.5, "no such model", transform=axis.transAxes, ha="center", color="#777777")
+        for (x, y, colour), place in zip(mine, spaced([y for _, y, _ in mine], GAP * (high - low)), strict=True):
+            axis.annotate(
+                f"{100 * y:.1f}",
+                (x, place),
+                xytext=(6, 0),
+                textcoords="offset points",
+                color=colour,
+                fontsize=8,
+                va="center",
+                annotation_clip=False,
+            )
 
 
 def spaced(values: Sequence[float], gap: float) -> list[float]:
