@@ -1,7 +1,7 @@
 """A process that makes runs for a comparison: experiments come in on standard input, what happens goes out.
 
-Each line is a JSON document. In: the keys of an experiment. Out: a round's report, then the run's name, or why there is
-none. Whatever a user's own code prints goes to standard error.
+Each line is a JSON document. In: the keys of an experiment. Out: that a run has begun, each round's report, then the
+run's name, or why there is none. Whatever a user's own code prints goes to standard error.
 """
 
 from __future__ import annotations
@@ -32,7 +32,12 @@ def main() -> None:
         try:
             experiment = Experiment.make(json.loads(line))
             with contextlib.closing(Store(experiment.store)) as store:
-                summary = made(experiment, store, lambda report: _say(out, report=dataclasses.asdict(report)))
+                summary = made(
+                    experiment,
+                    store,
+                    lambda report: _say(out, report=dataclasses.asdict(report)),
+                    lambda run: _say(out, begun=run),
+                )
             _say(out, run=summary["run"])
         except UserError as error:
             _say(out, refused=str(error))

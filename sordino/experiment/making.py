@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import cast
 
 from sordino.experiment.config import Experiment
@@ -12,10 +13,15 @@ from sordino.experiment.summary import Summary
 from sordino.server import Watch
 
 
-def made(experiment: Experiment, store: Store, watch: Watch | None = None) -> Summary:
-    """The summary of an experiment's run."""
+def made(
+    experiment: Experiment,
+    store: Store,
+    watch: Watch | None = None,
+    begun: Callable[[str], None] | None = None,
+) -> Summary:
+    """The summary of an experiment's run; `begun` is told the name of one that is new."""
     prepared = prepare(experiment)
     for row in store.all():
         if row.identity == prepared.identity and row.state in ("stopped", "done"):
             return cast(Summary, row.summary) if row.summary else resume(row.run, store, watch, experiment.workers)
-    return start(prepared, store, watch)
+    return start(prepared, store, watch, begun)

@@ -88,6 +88,8 @@ class _Job:
         )
         self._workers = workers
         self.cell: Cell | None = None
+        self.begun = False
+        """Whether its cell's run is in the store."""
         self.place = -1
         self.telling: Telling | None = None
 
@@ -100,7 +102,7 @@ class _Job:
         """Let it work on a cell."""
         keys = cell.experiment.model_dump(mode="json")
         keys["workers"] = keys["workers"] or self._workers
-        self.cell, self.place = cell, place
+        self.cell, self.place, self.begun = cell, place, False
         self.telling = display.run(cell.name, cell.experiment.rounds, cell.experiment.model_dump(mode="json"))
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it is gone: told when its answer is read
@@ -123,30 +125,38 @@ def _at_once(cells: Sequence[Cell], display: Display, count: int, store: Store) 
     found: dict[int, Summary] = {}
     waiting = list(enumerate(cells))
     with contextlib.ExitStack() as ending, selectors.DefaultSelector() as selector:
-        for _ in range(count):
-            job = _Job(max(1, cores // count))
+        jobs = [_Job(max(1, cores // count)) for _ in range(count)]
+        for job in jobs:
             ending.callback(job.end)
-            job.begin(*waiting.pop(0), display)
             selector.register(job.out, selectors.EVENT_READ, job)
         try:
             while len(found) < len(cells):
+                _hand_out(waiting, jobs, display)
                 for key, _ in selector.select():
-                    _hear(key.data, found, store, display)
-                    if key.data.cell is None and waiting:
-                        key.data.begin(*waiting.pop(0), display)
+                    _hear(key.data, found, store)
                     display.total(len(found), len(cells))
         except KeyboardInterrupt as error:
             raise Stopped("Stopped. The same command goes on with what is left; `sordino runs` shows it.") from error
     return [found[place] for place in range(len(cells))]
 
 
-def _hear(job: _Job, found: dict[int, Summary], store: Store, display: Display) -> None:
+def _hand_out(waiting: list[tuple[int, Cell]], jobs: Sequence[_Job], display: Display) -> None:
+    """Give a cell to a process that has none, once all cells before it have begun: runs are numbered in their order."""
+    idle = [job for job in jobs if job.cell is None]
+    if waiting and idle and all(job.begun for job in jobs if job.cell is not None):
+        idle[0].begin(*waiting.pop(0), display)
+
+
+def _hear(job: _Job, found: dict[int, Summary], store: Store) -> None:
     """Take in one line of what a process tells."""
     line = job.out.readline()
     cell, telling = job.cell, job.telling
     if cell is None or telling is None or not line:
         raise WorkerError("A process that made runs is gone, perhaps because memory ran out. The same command goes on.")
     said = json.loads(line)
+    job.begun = True
+    if "begun" in said:
+        return
     if "report" in said:
         telling(RoundReport(**said["report"]))
         return

@@ -183,6 +183,7 @@ def test_runs_side_by_side_give_the_same_numbers(tmp_path: Path) -> None:
     methods = ["local", "dp-fedavg"]
     alone = compare(experiment(tmp_path / "a"), methods, seeds=1)
     at_once = compare(experiment(tmp_path / "b"), methods, seeds=1, jobs=2)
+    assert [row["runs"] for row in at_once.rows] == [["local-digits-1"], ["dp-fedavg-digits-2"]]
     for one, other in zip(alone.rows, at_once.rows, strict=True):
         assert one["accuracy"] == other["accuracy"]
         assert one["epsilon"] == other["epsilon"]
