@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 import httpx
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -29,7 +29,7 @@ from flwr.supernode.fleet_http_client import FleetHttpClient
 
 from sordino.errors import UserError
 
-Client = RuntimeHttpClient | FleetHttpClient
+Client: TypeAlias = "RuntimeHttpClient | FleetHttpClient"
 """Of the server's process, or of a site's."""
 RECORD, ENTRY = "sordino", "bytes"
 KIND = "query"
