@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.display import Display
+from sordino.errors import UserError, quoted
 from sordino.experiment.compare import Comparison
 from sordino.experiment.compare import compare as compare_methods
 from sordino.experiment.config import Experiment
@@ -97,6 +98,10 @@ def compare(
     `sweep={"epsilon": [1, 2, 4, 8]}` goes through the values of any keys; `tune={"rate": [0.01, 0.1]}` first chooses
     among values on seeds that are not reported; `jobs` runs go on at once, or, with None, as many as sizes suggest.
     """
+    if isinstance(methods, str) or not all(isinstance(name, str) for name in methods):
+        raise UserError(f"methods is a list of names, not {quoted(methods)}: for example ['local', 'dp-fedavg'].")
+    if not isinstance(seeds, int):
+        raise UserError(f"seeds is how many there are, not {quoted(seeds)}.")
     names = [contender(text)[0] for text in methods]
     chosen = _experiment(experiment, keys, names)
     with _display(progress) as display:
@@ -122,4 +127,6 @@ def audit(
 def _experiment(file: str | Path | None, keys: dict[str, Any], methods: Sequence[str] = ()) -> Experiment:
     if file is None:
         return Experiment.make(keys, methods=methods)
+    if not isinstance(file, str | Path):
+        raise UserError(f"An experiment is the name of a TOML file, not {quoted(file)}: give keys by their names.")
     return Experiment.read(Path(file), keys, methods=methods)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -74,7 +75,7 @@ def test_models_predict_as_the_summary_says(method: str, tmp_path: Path) -> None
     result = sordino.run(method=method, store=tmp_path, **keys)
     found = sordino.load_models(result["run"], tmp_path)
     clients = deal(Experiment.make(keys)).clients
-    assert list(found.personal) == list(range(8))
+    assert list(found.personal) == [f"client-{number}" for number in range(8)]
 
     def accuracy(network: torch.nn.Module, client: int) -> float:
         mine = clients[client]
@@ -99,3 +100,19 @@ def test_models_of_an_unfinished_run(tmp_path: Path) -> None:
         sordino.run(method="local", store=tmp_path, watch=watch, **QUICK_KEYS)
     with pytest.raises(UserError, match="resume it first"):
         sordino.load_models("local-digits-1", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "sentence"),
+    [
+        (lambda store: sordino.run(5, store=store), "the name of a TOML file, not 5"),  # type: ignore[arg-type]
+        (lambda store: sordino.run(data=123, store=store), "data cannot be 123"),
+        (lambda store: sordino.compare(methods="local", store=store), "a list of names, not 'local'"),
+        (lambda store: sordino.compare(methods=[3], store=store), "a list of names"),  # type: ignore[list-item]
+        (lambda store: sordino.compare(methods=["local"], seeds="two", store=store), "how many there are, not 'two'"),
+        (lambda store: sordino.load_models("x", store), "There is no store in"),
+    ],
+)
+def test_mistakes_in_python_are_sentences_too(tmp_path: Path, wrong: Callable[[Path], object], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        wrong(tmp_path / "store")

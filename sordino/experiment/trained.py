@@ -226,6 +226,8 @@ def load_models(run: str, store: str | Path = ".sordino") -> Models:
     """The trained networks of a finished run."""
     found = Store(Path(store), must_exist=True)
     row = found.get(run)
+    if row.models is None and row.summary is not None:
+        raise UserError(f"The models of {run!r} have been removed from the store {found.folder}.")
     if row.models is None:
         raise UserError(f"The run {run!r} is not finished: resume it first with `sordino resume {run}`.")
     file = _File(row.models.check(found.path(run), "The file of models"), run)

@@ -41,8 +41,8 @@ TURN = 8
 """Bytes of the number whose turn it is."""
 Figures = Literal["accuracies", "metrics"]
 EVALUATIONS: dict[Figures, Callable[[Engine, Sequence[int], Tensor | None], np.ndarray]] = {
-    "accuracies": Engine.accuracies,
-    "metrics": Engine.metrics,
+    "accuracies": lambda engine, clients, model: engine.accuracies(clients, model),
+    "metrics": lambda engine, clients, model: engine.metrics(clients, model),
 }
 """What may be measured of models on clients' test records."""
 PARENT_DEATH_SIGNAL = 1

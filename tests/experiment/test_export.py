@@ -31,7 +31,7 @@ values = ["no", "yes"]
 """
 
 
-@pytest.fixture(scope="module", params=["logistic", "blend"])
+@pytest.fixture(scope="module", params=[pytest.param("logistic", marks=pytest.mark.slow), "blend"])
 def models(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Models]:
     folder = tmp_path_factory.mktemp("export")
     (folder / "own").mkdir()
