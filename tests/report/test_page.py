@@ -7,7 +7,8 @@ import re
 import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from sordino.experiment.config import Experiment
 from sordino.experiment.store import Store
 from sordino.report.page import charts, scales
 from sordino.report.page.gather import gather
-from sordino.report.page.words import differences
+from sordino.report.page.words import differences, experiment_file
 
 VOID = {"meta", "link", "img", "br", "hr"}
 
@@ -129,6 +130,23 @@ def test_the_file_on_the_page_repeats_the_run(store: Path) -> None:
     opened = Store(store, must_exist=True)
     assert again.decisive() == Experiment.make(opened.get("pac-dp-digits-6").configuration).decisive()
     opened.close()
+
+
+def test_a_schema_stands_in_the_file_that_repeats_a_run() -> None:
+    columns = {
+        "age": {"kind": "number", "range": [0.0, 1.5], "values": None},
+        "sex": {"kind": "category", "values": ["f"]},
+    }
+    configuration = {
+        "data": 'a "b"',
+        "method": "local",
+        "table": {"columns": columns, "files": None},
+        "set": {"x": True},
+    }
+    run = SimpleNamespace(row=SimpleNamespace(configuration=configuration))
+    found = tomllib.loads(experiment_file(cast(Any, run)))
+    known = {"age": {"kind": "number", "range": [0.0, 1.5]}, "sex": columns["sex"]}
+    assert found == {"data": 'a "b"', "method": "local", "table": {"columns": known}, "set": {"x": True}}
 
 
 def test_gains_are_against_training_alone_on_the_same_records(store: Path) -> None:

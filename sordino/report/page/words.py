@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Sequence
 from typing import Any
 
@@ -103,11 +102,13 @@ def experiment_file(run: RunTold) -> str:
     given = {key: value for key, value in run.row.configuration.items() if value is not None}
     plain = {key: value for key, value in given.items() if key != "set" and value != defaults.get(key)}
     plain = {"data": given["data"], "method": given["method"]} | plain
-    lines = [f"{key} = {_toml(value)}" for key, value in plain.items() if key != "workers"]
-    settings = [f"{json.dumps(key)} = {_toml(value)}" for key, value in given["set"].items()]
-    text = "\n".join([*lines, *(["", "[set]", *settings] if settings else [])]) + "\n"
-    tomllib.loads(text)
-    return text
+    tables = {key: value for key, value in plain.items() if isinstance(value, dict)} | {"set": given["set"]}
+    lines = [f"{key} = {_toml(value)}" for key, value in plain.items() if key not in tables and key != "workers"]
+    for name, table in tables.items():
+        if table:
+            rows = [f"{json.dumps(key)} = {_toml(value)}" for key, value in table.items() if value is not None]
+            lines += ["", f"[{name}]", *rows]
+    return "\n".join(lines) + "\n"
 
 
 def method_title(name: str) -> str:
@@ -168,7 +169,9 @@ def _count(number: int, one: str, many: str | None = None) -> str:
 def _toml(value: Any) -> str:
     """A value of a configuration as TOML, which writes text, numbers and lists of them as JSON does."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{json.dumps(key)} = {_toml(one)}" for key, one in value.items()) + "}"
+        known = [f"{json.dumps(key)} = {_toml(one)}" for key, one in value.items() if one is not None]
+        return "{" + ", ".join(known) + "}"
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return "[" + ", ".join(_toml(one) for one in value) + "]"
+        gap = ",\n  " if any(isinstance(one, dict) for one in value) else ", "
+        return "[" + gap.join(_toml(one) for one in value) + "]"
     return json.dumps(value, ensure_ascii=False)
