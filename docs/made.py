@@ -13,9 +13,11 @@ import numpy as np
 import typer
 
 from sordino.cli import app
+from sordino.experiment.config import Experiment
 from sordino.methods import find, names
 from sordino.privacy.accountant import attack_accuracy, epsilon_of, mu_of
 from sordino.report.catalogue import describe_methods, methods_markdown
+from sordino.report.fields import field_docs
 from sordino.report.glossary import WORDS
 from sordino.report.hyperparameters import hyperparameters
 from sordino.report.page import charts
@@ -28,7 +30,7 @@ DELTA = 1e-5
 def make(folder: Path) -> None:
     """Write all of them."""
     pages = {"methods.md": methods_page(), "commands.md": commands_page()}
-    pages["words.md"] = words_page()
+    pages |= {"experiment.md": experiment_page(), "words.md": words_page()}
     pages |= {f"methods/{told['name']}.md": method_page(told) for told in describe_methods()}
     pages |= {f"pictures/{name}.html": str(picture) for name, picture in pictures().items()}
     for name, text in pages.items():
@@ -75,6 +77,23 @@ def commands_page() -> str:
         if rows:
             parts.append("\n".join(["| | | default |", "|---|---|---|", *rows]))
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def experiment_page() -> str:
+    """Every key of an experiment."""
+    docs = field_docs(Experiment)
+    rows = []
+    for name, field in Experiment.model_fields.items():
+        default = "" if name == "set" or field.default is None else f"`{field.default}`"
+        rows.append(f"| `{name}` | {_cell(docs[name])} | {default} |")
+    about = (
+        "An experiment file is TOML. Its keys are these; the options of the command line are the same, with dashes for "
+        "underscores, and win over the file. Hyper-parameters stand in the table `set`."
+    )
+    return (
+        "\n\n".join(["# Experiment files", about, "\n".join(["| key | meaning | default |", "|---|---|---|", *rows])])
+        + "\n"
+    )
 
 
 def words_page() -> str:

@@ -87,6 +87,8 @@ def test_commands_on_pages_exist(path: Path) -> None:
         found: Any = typer.main.get_command(sordino.cli.app)
         rest = list(words)
         while hasattr(found, "commands") and rest and not rest[0].startswith("-"):
+            if rest[0] not in found.commands and hasattr(found, "default"):  # the command that is meant without a name
+                rest.insert(0, found.default)
             assert rest[0] in found.commands, words
             found = found.commands[rest.pop(0)]
         known = {option for one in found.params for option in (*one.opts, *one.secondary_opts)} | {"--help"}
@@ -133,9 +135,13 @@ def test_every_method_has_a_page(made: dict[str, str]) -> None:
     assert "Fisher" in made["methods/feddpa.md"]
 
 
-def test_every_command_is_in_the_reference(made: dict[str, str]) -> None:
+def test_every_command_and_key_is_in_the_reference(made: dict[str, str]) -> None:
     for name in typer.main.get_command(sordino.cli.app).commands:  # type: ignore[attr-defined]
         assert f"## sordino {name}" in made["commands.md"]
+    from sordino.experiment.config import Experiment
+
+    for key in Experiment.model_fields:
+        assert f"| `{key}` |" in made["experiment.md"]
 
 
 def test_the_citation_is_of_this_version() -> None:

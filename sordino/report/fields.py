@@ -1,4 +1,4 @@
-"""What stands under a dataclass's fields: their docstrings, which Python itself forgets."""
+"""What stands under a class's fields: their docstrings, which Python itself forgets."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import textwrap
 
 
 def field_docs(kind: type) -> dict[str, str]:
-    """The docstring of each field of a dataclass, its bases' included; empty where the source is not at hand."""
+    """The docstring of each field of a dataclass or model, its bases' included; none where the source is not here."""
     found: dict[str, str] = {}
     for part in reversed(kind.__mro__):
-        if dataclasses.is_dataclass(part):
+        if dataclasses.is_dataclass(part) or hasattr(part, "model_fields"):
             found |= _own(part)
     return found
 

@@ -17,6 +17,11 @@ from sordino.report.page.gather import Group, RunTold, Told, gather
 from sordino.report.page.scales import epsilon
 from sordino.report.tables import percent
 
+TOLD = {name: name.replace("_", " ") for name in METRICS if name != "one_class"} | {
+    "auc": "AUC",
+    "majority": "accuracy of always predicting the majority class",
+}
+"""The metrics that a page tells, and what they are called there."""
 MOST_ROWS = 200
 """Of a longer ledger, a page shows so many rows from its beginning and as many from its end."""
 
@@ -84,10 +89,10 @@ def _tiles(told: Told) -> list[tuple[str, str]]:
 def _metrics(told: Told) -> dict[str, list[tuple[str, str]]]:
     """For each metric that is known what each method reached: the mean over clients, and their worst tenth."""
     found: dict[str, list[tuple[str, str]]] = {}
-    for name in METRICS:
+    for name, called in TOLD.items():
         figures = [(group.first.summary.get("metrics") or {}).get(name) for group in told.groups]
         if any(figure and figure["mean"] is not None for figure in figures):
-            found[name.replace("_", " ")] = [
+            found[called] = [
                 ("–", "") if not figure else (_three(figure["mean"]), _three(figure["worst_tenth"]))
                 for figure in figures
             ]
