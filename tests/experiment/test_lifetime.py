@@ -165,10 +165,10 @@ def test_what_a_stopped_run_has_spent_counts(seconds: float, monkeypatch: pytest
 
 def test_what_a_killed_run_was_about_to_ask_counts(tmp_path: Path) -> None:
     """It is charged before it is asked: killed in between, it has paid for the second round."""
-    from sordino.simulator.simulation import Simulation
+    from sordino.simulator.workers import Workers
 
     def victim() -> None:
-        die_at(Simulation, "ask", 2, "before")
+        die_at(Workers, "work", 2, "before")
         run(store=tmp_path, **NOISY)
 
     assert killed(victim)
