@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NoReturn
@@ -86,6 +87,14 @@ def about(
 
 def main() -> NoReturn:
     """Entry point: mistakes of the user end with one sentence and exit code 2."""
+    try:
+        _called()
+    except BrokenPipeError:  # who read has seen enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def _called() -> NoReturn:
     degrade()
     try:
         code = app(standalone_mode=False) or 0
@@ -97,12 +106,15 @@ def main() -> NoReturn:
         _end(str(stop))
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
+    except BrokenPipeError:
+        raise
     except OSError as error:
         if error.filename is None:
             raise
         _refuse(f"{quoted(error.filename)} cannot be used: {error.strerror}.")
     except UsageError as error:
-        if not error.format_message():  # a command without arguments has shown its help
+        if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help of a command without arguments
+            print(error.format_message())
             sys.exit(error.exit_code)
         _refuse(_usage(error))
     if code == INTERRUPTED:
