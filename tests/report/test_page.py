@@ -250,6 +250,8 @@ def test_mistakes_are_refused_in_a_sentence(store: Path, tmp_path: Path) -> None
         np.savez(tmp_path / f"{name}.npz", x=np.eye(10, dtype=np.float32), y=np.arange(10) % 2)
     other = sordino.run(data=str(tmp_path), method="local", rounds=1, store=store)["run"]
     assert "not on the same data" in refused("report", other, "local-digits-1", *given)
+    assert command("rm", other, "--yes", *given).code == 0
+    assert "was removed" in refused("report", other, *given)
     assert list(tmp_path.glob(".*tmp")) == []
 
 

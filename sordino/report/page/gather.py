@@ -157,6 +157,8 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def _told(row: RunRow, store: Store) -> RunTold:
+    if row.state == "removed":
+        raise UserError(f"The run {row.run!r} was removed: only what it spent is still known.")
     if row.summary is None:
         raise UserError(f"The run {row.run!r} is not finished: `sordino resume {row.run}` takes it up.")
     folder = store.path(row.run)
@@ -224,7 +226,7 @@ def _alone(runs: Sequence[RunTold], store: Store) -> list[RunTold]:
     """For each run one of the store in which clients with the same records trained alone; none unless all have one."""
     if runs[0].row.method == ALONE:
         return []
-    candidates = [row for row in store.all() if row.method == ALONE and row.summary is not None]
+    candidates = [row for row in store.all() if row.method == ALONE and row.state == "done"]
     found = []
     for run in runs:
         ground = [run.row.configuration.get(key) for key in SAME_GROUND]
