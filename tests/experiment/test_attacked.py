@@ -51,7 +51,6 @@ def test_a_mechanism_that_costs_more_than_its_noise_says_is_refused_beforehand(t
     [
         ('method = "ifca"', "without noise"),
         ('noise = "integers"', "infinite"),
-        ('method = "dp-fedavg-record"', "protects records"),
         ('method = "dp-fedsam"\nvariant = "paper"', "costs more"),
     ],
 )

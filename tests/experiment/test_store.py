@@ -239,7 +239,7 @@ def test_reading_makes_no_store(folder: str, tmp_path: Path) -> None:
     if folder == "empty":
         store.mkdir()
     before = sorted(tmp_path.rglob("*"))
-    assert "No runs yet" in command("runs", "--store", store).out
+    assert "No runs in" in command("runs", "--store", store).out
     assert "There is no store" in refused("resume", "a", "--store", store)
     for read in (sordino.load_models, sordino.resume):
         with pytest.raises(UserError, match="There is no store"):
