@@ -75,15 +75,15 @@ def test_every_page_is_in_the_navigation() -> None:
     assert {path.stem for path in PAGES} - {"index"} <= set(listed)
 
 
-def commands_in(path: Path) -> list[list[str]]:
-    """The lines of a page's code that call `sordino`."""
-    lines = "\n".join(blocks(path, "", "sh")).replace("\\\n", " ").splitlines()
+def commands_in(path: Path, *kinds: str) -> list[list[str]]:
+    """The lines of a page's code that call `sordino`: those of `sh` are run, those without a language only read."""
+    lines = "\n".join(blocks(path, *kinds)).replace("\\\n", " ").splitlines()
     return [shlex.split(line, comments=True)[1:] for line in lines if line.startswith("sordino ")]
 
 
 @pytest.mark.parametrize("path", TEXTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_commands_on_pages_exist(path: Path) -> None:
-    for words in commands_in(path):
+    for words in commands_in(path, "", "sh"):
         found: Any = typer.main.get_command(sordino.cli.app)
         rest = list(words)
         while hasattr(found, "commands") and rest and not rest[0].startswith("-"):
@@ -162,7 +162,7 @@ def test_tutorials_run(page: str, made: str, tmp_path: Path, monkeypatch: pytest
         name = re.match(r"# (\S+)\n", code)
         assert name is not None
         (tmp_path / name[1]).write_text(code.replace("rounds = 20", "rounds = 2"))
-    for words in commands_in(path):
+    for words in commands_in(path, "sh"):
         outcome = command(*words)
         assert outcome.code == 0, (words, outcome)
     assert (tmp_path / made).exists()
