@@ -1,4 +1,4 @@
-# make demo         install, then compare local training, two methods and a blend on built-in real data
+# make demo         install, then compare local training, two methods and a blend on built-in real data, five seeds
 # make test         install, then lint, type-check and test
 # make test-slow    the statistical and learning checks that take longer; pages too, where Debian's chromium is installed
 # make mutants      break the privacy code in many ways and see that the tests notice
@@ -21,7 +21,7 @@ INSTALLED := $(VENV)/.installed
 	clean
 
 demo: $(INSTALLED)
-	$(BIN)/sordino compare experiments/demo.toml --methods "local,dp-fedavg,feddpa,dp-fedavg[personal=blend]" --seeds 2 --store .sordino/demo
+	$(BIN)/sordino compare experiments/demo.toml --methods "local,dp-fedavg,feddpa,dp-fedavg[personal=blend]" --seeds 5 --store .sordino/demo
 
 test: $(INSTALLED)
 	$(BIN)/ruff check .

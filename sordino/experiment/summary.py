@@ -48,6 +48,8 @@ class Told(Protocol):
     def disclosed(self) -> list[str]: ...
 
 
+ENOUGH = 10
+"""With so many test records, a model that gives them all one class is worth a warning."""
 NAMED = 10
 """How many clients a sentence names."""
 
@@ -171,7 +173,9 @@ def summarize(
     if figures is not None and prepared.data is not None:
         summary["metrics"] = metrics_over_clients(figures)
         summary["positive"] = prepared.data.meaning.positive_name
-        summary["notes"] += one_class_notes(figures, [client.name for client in prepared.data.clients])
+        clients = prepared.data.clients
+        judged = np.array([len(client.y_test) for client in clients])
+        summary["notes"] += one_class_notes(figures, [client.name for client in clients], judged)
     if prepared.method.unit == "record":
         summary |= _record_figures(ledger, delta, ending)
     if blends is not None:
@@ -190,16 +194,15 @@ def metrics_over_clients(figures: np.ndarray) -> dict[str, Metric]:
     return found
 
 
-def one_class_notes(figures: np.ndarray, names: Sequence[str]) -> list[str]:
-    """A warning where models give all records one class."""
-    places = np.flatnonzero(figures[:, METRICS.index("one_class")] == 1)
+def one_class_notes(figures: np.ndarray, names: Sequence[str], records: np.ndarray) -> list[str]:
+    """A warning where models give all records one class; of a handful of `records` it would say nothing."""
+    places = np.flatnonzero((figures[:, METRICS.index("one_class")] == 1) & (records >= ENOUGH))
     if not len(places):
         return []
     shown = ", ".join(names[place] for place in places[:NAMED])
     more = f" and {len(places) - NAMED} more" if len(places) > NAMED else ""
-    of_all = int(np.isfinite(figures[:, METRICS.index("one_class")]).sum())
     return [
-        f"{len(places)} of {of_all} clients' models give all test records one class ({shown}{more}): compare the "
+        f"{len(places)} of {len(names)} clients' models give all test records one class ({shown}{more}): compare the "
         "accuracy with the majority class's, and look at balanced accuracy and AUC."
     ]
 
