@@ -14,4 +14,4 @@ def test_killed_deployments_keep_their_promises(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_many_killed_deployments_keep_their_promises(tmp_path: Path) -> None:
-    assert trials(40, 2000, tmp_path) == []
+    assert trials(20, 2000, tmp_path) == []

@@ -46,9 +46,10 @@ class Outcome:
 
     @property
     def refused(self) -> bool:
-        """Whether the command ended as it should on bad input: exit code 2 and one sentence."""
-        lines = self.err.splitlines()
-        return self.code == 2 and len(lines) == 1 and lines[0].startswith("Error: ") and not self.out
+        """Whether the command ended as it should on bad input: exit code 2 and one sentence, or one for each problem."""
+        first, *problems = self.err.splitlines() or [""]
+        listed = all(line.startswith("- ") for line in problems)
+        return self.code == 2 and first.startswith("Error: ") and listed and not self.out
 
     @property
     def traceback(self) -> bool:
