@@ -46,7 +46,7 @@ class Outcome:
 
     @property
     def refused(self) -> bool:
-        """Whether the command ended as it should on bad input: exit code 2 and one sentence, or one for each problem."""
+        """Whether the command ended as it should on bad input: exit code 2, a sentence or one for each problem."""
         first, *problems = self.err.splitlines() or [""]
         listed = all(line.startswith("- ") for line in problems)
         return self.code == 2 and first.startswith("Error: ") and listed and not self.out
