@@ -360,6 +360,7 @@ def test_help_needs_no_torch() -> None:
     assert process(script).out.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_the_shell_sees_exit_codes_and_a_sentence(tmp_path: Path) -> None:
     good = process(COMMAND, "run", "--method=fedavg", *QUICK, "--store", tmp_path, "--json")
     assert (good.code, good.err) == (0, "")

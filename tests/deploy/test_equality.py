@@ -25,7 +25,11 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("method", CASES)
+QUICK = ("dp-fedavg", "dp-fedavg-record")
+LATER = [pytest.param(name, marks=pytest.mark.slow) for name in CASES if name not in QUICK]
+
+
+@pytest.mark.parametrize("method", [*QUICK, *LATER])
 def test_models_equal_those_of_a_simulation(method: str, tmp_path: Path) -> None:
     with federation(tmp_path, 10, method=method, noise="integers", **CASES[method]) as made:
         summary = made.run()

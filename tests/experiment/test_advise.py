@@ -102,6 +102,7 @@ def test_what_is_advised_can_be_run(level: str) -> None:
         assert Experiment.make({}).for_method(name, settings).method == name
 
 
+@pytest.mark.slow
 def test_trying_runs_the_most_promising(tmp_path: Path) -> None:
     options = ("--clients", "12", "--records", "10", "--epsilon", "8", "--store", tmp_path)
     found = command("advise", *options, "--try", "--json").document

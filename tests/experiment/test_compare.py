@@ -191,6 +191,7 @@ def test_runs_side_by_side_give_the_same_numbers(tmp_path: Path) -> None:
         assert figures == [[{**point, "run": "", "seconds": 0} for point in curve] for curve in other["curves"]]
 
 
+@pytest.mark.slow
 def test_a_mistake_in_a_run_side_by_side_is_a_sentence(tmp_path: Path) -> None:
     chosen = experiment(tmp_path, model="lenet")
     with pytest.raises(UserError, match="'lenet' needs images"):

@@ -183,6 +183,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_a_process_killed_from_outside(tmp_path: Path) -> None:
     """Killed with two workers, finished with one: their number does not matter."""
     options = (

@@ -338,6 +338,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
 """
 
 
+@pytest.mark.slow
 def test_a_real_limit_on_file_sizes(tmp_path: Path) -> None:
     """The system refuses to let any file grow beyond 30,000 bytes; the clients' memory alone needs 41,600."""
     outcome = process(LIMITED + COMMAND, 30_000, *RUN, "--store", tmp_path)

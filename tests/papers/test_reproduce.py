@@ -113,6 +113,7 @@ def test_a_table_is_made_once_and_told_to_scripts(tiny):
     assert told["verdict"] in page.read_text()
 
 
+@pytest.mark.slow
 def test_tuning_takes_seeds_that_are_not_reported_and_tells_its_cost(tiny):
     store = tiny / "store"
     asked = ("feddpa", "table-3", "--seeds", "1", "--jobs", "1", "--store", store, "--tune", "rate=0.01,0.3", "--json")

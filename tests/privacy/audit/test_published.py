@@ -91,7 +91,7 @@ def test_pac_dps_five_steps_that_are_charged_once() -> None:
     assert server.bound < server.true
 
 
-@pytest.mark.parametrize("name", ["dp-fedsam", "nbafl", "fedaddp"])
+@pytest.mark.parametrize("name", ["dp-fedsam", "nbafl", pytest.param("fedaddp", marks=pytest.mark.slow)])
 def test_other_published_mechanisms(name: str) -> None:
     report = attacked(name, trials=40_000 if name == "dp-fedsam" else 4000)
     assert report.refuted
