@@ -471,6 +471,8 @@ def test_a_restored_backup_is_noticed_though_the_server_lies(tmp_path: Path) -> 
             reply = made.sites[node].answer(silent)
             if node == 0 and kind(request) in ("work", "open"):
                 codes.append((kind(request), refused(reply)))
+            if node == 0 and kind(request) == "open":
+                assert refused(made.sites[0].answer(silent)) == "closed", "for good, whatever is asked"
             return reply
 
         with pytest.raises(UserError, match="too few sites answered"):
