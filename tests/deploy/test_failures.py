@@ -19,7 +19,7 @@ from killing import die_at, killed
 from safetensors.torch import load_file
 
 from sordino.api import load_models
-from sordino.deploy import wire
+from sordino.deploy import keys, wire
 from sordino.deploy.book import Book
 from sordino.deploy.carrier import Failure
 from sordino.deploy.journal import Journal
@@ -289,9 +289,14 @@ def test_cohorts_that_no_rule_allows_are_refused(asked: tuple[Federation, bytes]
     site, parties = made.sites[0], wire.unpacked(wire.unpacked(request)["ask"].tobytes())["parties"]
     stranger = [os.urandom(32), public_key(new_key()), bytes(64)]
     forged = [parties[1][0], public_key(new_key()), parties[1][2]]
+    (session,) = site._sessions.values()
+    invented, key = keys.new_identity(), public_key(new_key())
+    about = (session.run.encode(), session.terms.identity.encode())
+    signing = [keys.public_identity(invented), key, keys.signed(invented, "run key", *about, key)]
     cohorts = {
         "roster": [
             [*parties[:3], stranger],
+            [*parties[:3], signing],
             [*parties[:3], parties[2]],
             [parties[0], forged, *parties[2:]],
             parties[1:],
