@@ -158,7 +158,7 @@ def test_fuzzed_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sordino.privacy.records._by_distribution", lambda recipe, delta: math.inf)
     monkeypatch.setattr("sordino.privacy.accountant.OPACUS_ORDERS", (2, 8, 32))
     monkeypatch.setattr("sordino.parts.clustering.draw", lambda *_: None)
-    survive(0, 80, tmp_path, monkeypatch)
+    survive(0, 40, tmp_path, monkeypatch)
 
 
 @pytest.mark.slow

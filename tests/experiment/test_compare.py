@@ -115,6 +115,7 @@ def test_methods_may_come_with_their_own_hyper_parameters(tmp_path: Path) -> Non
         contender("feddpa[tau=2")
 
 
+@pytest.mark.slow
 def test_records_set_aside_for_one_method_are_set_aside_for_all(tmp_path: Path) -> None:
     from sordino.api import compare
     from sordino.experiment.store import Store
