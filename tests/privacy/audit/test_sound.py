@@ -71,7 +71,8 @@ def test_whole_numbers_are_consistent_too(name: str) -> None:
     secret = replace(prepared, allowance=replace(prepared.allowance, known=""))
     report = attack(secret, 4000, (0, 1))
     assert not report.refuted, report.asdict()
-    assert 0.05 < report.views["outsider"].bound / report.views["outsider"].claimed < 1.2
+    least = 0.3 if report.unit == "client" else 0.05  # of single gradients 4,000 trials show less, and vary more
+    assert least < report.views["outsider"].bound / report.views["outsider"].claimed < 1.2
 
 
 @pytest.mark.slow
