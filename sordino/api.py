@@ -33,7 +33,7 @@ from sordino.report.logs import logged
 from sordino.report.page.make import make_report
 from sordino.report.progress import Place, in_notebook, watching
 from sordino.report.result import RunResult
-from sordino.server import RoundReport, Watch
+from sordino.rounds import RoundReport, Watch
 
 __all__ = [
     "Comparison",

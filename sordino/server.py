@@ -1,38 +1,37 @@
-"""The server's side of any federation: rounds, turns, charging, over a transport.
+"""The server's side of any federation: state, rounds and turns, over a transport.
 
-A method's script talks to a `Server`. It charges what a question will cost before anything is asked, so that a process
-that is killed has written down what it spent; it puts the question to the clients over its transport, and hands back
-what left them. Between rounds it evaluates, notes down and saves.
+A method's script talks to a `Server`. What it asks goes through `Asking`, which charges before anything is asked.
+Between rounds the server evaluates, notes down and saves.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from sordino.client import Question
+from sordino.asking import Asking
+from sordino.bookkeeping import Books, Ending, Restored
 from sordino.errors import UserError
 from sordino.learning.parameters import Layout
 from sordino.learning.records import Records
 from sordino.message import Message
 from sordino.method import Budget, Method, Replies, Result, State
 from sordino.privacy.gate import Gate
-from sordino.privacy.ledger import Ledger, Row
 from sordino.privacy.plan import planned_epsilon
 from sordino.privacy.records import RecordPlan
-from sordino.privacy.release import Public, Releases, due
+from sordino.privacy.release import Public
 from sordino.privacy.views import VIEWS, View
-from sordino.replies import Answers, Sums
+from sordino.rounds import OpenRound, RoundReport, Watch, mean, overall, worst
 from sordino.schedule import Schedule, Turns
 from sordino.transcript import Transcript
-from sordino.transport import Answer, Transport
+from sordino.transport import Transport
 
 EXACT = 400
 """About how often the epsilon of records is worked out while a run goes on."""
@@ -49,79 +48,6 @@ class Ground:
     classes: int
     public: Records | None
     """Records that belong to no client, where the method judges models on the server."""
-
-
-@dataclass(frozen=True)
-class RoundReport:
-    """What a round brought, for people who watch."""
-
-    round: int
-    rounds: int
-    personal: float
-    personal_worst: float
-    start: float
-    global_: float
-    loss: float
-    """The mean cross-entropy of the personal models after training."""
-    clip: float | None
-    cohort: int
-    rejected: int
-    bytes: int
-    seconds: float
-    epsilon: dict[View, float]
-    """By the accountant that tells the end's figures; `nan` in rounds that leave it out, because it takes time."""
-    observer: View
-    """From whom the run protects."""
-    planned: float | None
-    """What that observer's epsilon will be in the end, if all goes as planned; None where nothing was planned."""
-    clients: int
-    """How many there are; accuracies are those of the `cohort` that took part in this round."""
-
-
-@dataclass(frozen=True)
-class Restored:
-    """Where a run that was stopped goes on."""
-
-    state: dict[str, Any]
-    rounds: int
-    """How many are done."""
-    questions: int
-    """How many have been asked."""
-
-
-@dataclass(frozen=True)
-class Ending:
-    """How a run ended, for whoever sums it up; a method's script has no part in it."""
-
-    now: Restored
-    shared: np.ndarray | None
-    """Each client's accuracy with the server's model; None where the server has none."""
-    stopped: dict[int, int]
-    """Clients whose budget did not pay for their next turn, and after which round; zero: they never took part."""
-    unreached: list[int]
-    """Clients that never had a turn."""
-
-
-class Books(Protocol):
-    """What is kept of a run, durably."""
-
-    ledger: Ledger
-    restored: Restored | None
-
-    def charge(self, rows: Sequence[Row]) -> None:
-        """Write down rows of the ledger before anything is asked or read for which they pay."""
-
-    def note(self, report: RoundReport, accuracies: Mapping[int, Sequence[float]]) -> None:
-        """Note down a round, and each client's accuracies: personal, at round start, with the server's model."""
-
-    def check(self, state: dict[str, Any]) -> None:
-        """Refuse a server's state that could not be saved."""
-
-    def save(self, now: Restored) -> None:
-        """Make everything so far durable."""
-
-
-Watch = Callable[[RoundReport], None]
 
 
 class Server:
@@ -147,20 +73,16 @@ class Server:
         self.features, self.classes = ground.features, ground.classes
         self._closed = 0
         self._method, self._gate, self._transport, self._books, self._ground = method, gate, transport, books, ground
-        self._evaluate_every, self._watch, self._transcript = evaluate_every, watch, transcript
-        self._save_seconds = save_seconds
-        self._steps = method.steps()
-        self._state_names = sorted(method.public_memory(torch.zeros(ground.layout.size), ground.layout))
+        self._asking = Asking(method, ground.layout, schedule.clients, gate, transport, books, transcript)
+        self._evaluate_every, self._watch, self._save_seconds = evaluate_every, watch, save_seconds
         plan = gate.allowance.records
         self._turns = Turns(schedule, gate.source, None if plan is None else plan.turns)
         self._last_round = self._turns.last()
         self._observer: View = "server" if gate.allowance.noise is None else gate.allowance.noise.protect_from
         self._planned = planned_epsilon(gate.allowance, schedule.turns, budget.delta)
-        restored = books.restored
-        self._next_round = 0 if restored is None else restored.rounds
-        self._questions = 0 if restored is None else restored.questions
+        self._next_round = 0 if books.restored is None else books.restored.rounds
         self._state = State()
-        self._open: _OpenRound | None = None
+        self._open: OpenRound | None = None
         self._saved = time.monotonic()
 
     def state(self, **initial: Any) -> State:
@@ -176,7 +98,7 @@ class Server:
             if not self._turns.of(self._next_round):  # nobody has budget left for it
                 self._next_round += 1
                 continue
-            self._open = _OpenRound(self._next_round, time.monotonic())
+            self._open = OpenRound(self._next_round, time.monotonic())
             yield self._next_round
             self._close()
             repeated = SAVE_SECONDS if self._save_seconds is None else self._save_seconds
@@ -193,43 +115,20 @@ class Server:
 
     def _now(self) -> Restored:
         """Where the run would go on."""
-        return Restored(self._state.__dict__, self._next_round, self._questions)
+        return Restored(self._state.__dict__, self._next_round, self._asking.count)
 
     def sample(self) -> Sequence[int]:
-        return self._turns.of(self._round)
+        return self._turns.of(self._opened.number)
 
     def everyone(self) -> Sequence[int]:
         return range(self.schedule.clients)
 
     def ask(self, who: Sequence[int], step: Callable[..., Result], message: Message) -> Replies:
-        name, clients = self._known_step(step), self._known_clients(who)
         opened = self._opened
-        releases = due(self._steps[name], opened.number)
-        public = Public(message, clients, self._transport.public_states(clients, self._state_names), self.layout.layers)
-        self._check(name, releases, clients)
-        self._gate.check(releases, public)
-        self._expose_states(releases, clients, (self._questions, opened.number, name))
-        question = Question(self._questions, opened.number, name, message, clients)
-        self._questions += 1
-        charged: dict[str, Row] = {}
-
-        def charge() -> None:
-            about = (question.number, opened.number, name)
-            rows = self._books.ledger.charge(releases, *about, self._gate.allowance, public)
-            self._books.charge(rows)
-            charged.update({row.release: row for row in rows})
-
-        answer = self._transport.ask(question, self._evaluates(opened.number), charge)
-        who = clients if answer.who is None else list(answer.who)
-        opened.answers.append((who, answer))
-        answered = replace(public, clients=who)
-        if answer.summed:
-            return Sums(releases, answer, self._gate, answered)
-        noted = None if self._transcript is None else self._transcript.note(question, releases, answered, answer)
-        return Answers(releases, charged, answer, self._gate, answered, self._books, noted)
+        return self._asking.ask(opened, self._evaluates(opened.number), who, step, message)
 
     def deviation(self, step: Callable[..., Result], release: str, message: Message) -> Tensor:
-        releases, who = due(self._steps[self._known_step(step)], self._opened.number), self.sample()
+        releases, who = self._asking.releases(step, self._opened.number), self.sample()
         summed = releases[release].deviation(self._gate.allowance, Public(message, who, {}, self.layout.layers))
         return summed / len(who) ** 0.5
 
@@ -267,64 +166,13 @@ class Server:
         return found
 
     @property
-    def _opened(self) -> _OpenRound:
+    def _opened(self) -> OpenRound:
         if self._open is None:
             raise UserError(
                 "A method asks clients within its loop over fed.rounds(...): what it asks before would be asked again, "
                 "and paid for again, when a run resumes."
             )
         return self._open
-
-    @property
-    def _round(self) -> int:
-        return self._opened.number
-
-    def _known_step(self, step: Callable[..., Result]) -> str:
-        name = getattr(step, "__name__", str(step))
-        if name not in self._steps:
-            raise UserError(f"{name} cannot be asked: it is no step of the method, declared with @sends.")
-        return name
-
-    def _known_clients(self, who: Sequence[int]) -> list[int]:
-        """The clients that are asked: each once, because each pays once."""
-        clients = [int(client) for client in who]
-        if not clients:
-            raise UserError("A method asked nobody: a question needs at least one client.")
-        if len(set(clients)) < len(clients):
-            raise UserError("A method asked a client twice in one question: name each client once.")
-        if min(clients) < 0 or max(clients) >= self.schedule.clients:
-            raise UserError(f"A method asked a client that there is not: they are 0 to {self.schedule.clients - 1}.")
-        return clients
-
-    def _check(self, step: str, releases: Releases, clients: Sequence[int]) -> None:
-        """Refuse a question whose noise would not cover it, before anything is charged."""
-        summed = any(release.summed for release in releases.values())
-        noise = self._gate.allowance.noise
-        if summed and noise is not None and len(clients) < noise.minimum_cohort:
-            raise UserError(
-                f"Round {self._round + 1} asks {len(clients)} clients, but the noise is shared out over at least "
-                f"{noise.minimum_cohort}: the round is given up before anything is used."
-            )
-        for name in [name for name, release in releases.items() if release.made_of_gradients]:
-            times, most = self._books.ledger.times(name)[clients], self.record_plan.turns[clients]
-            if (times >= most).any():
-                place = int(np.argmax(times >= most))
-                raise UserError(
-                    f"{step} asks client {clients[place]} for noisy gradients more often than the {int(most[place])} "
-                    "times that its budget allows: ask those whom fed.sample() names, once a round."
-                )
-
-    def _expose_states(self, releases: Releases, clients: Sequence[int], about: tuple[int, int, str]) -> None:
-        """Charge for single messages of which sums will tell, because clients remember what they sent.
-
-        A client's public state is a function of its own messages, their noise included. Where it bounds what the client
-        sends, it shows in the noise of the sum. Where a step reads it, what the client sends depends on its share of
-        the noise in an earlier sum: later sums tell of that share, and the earlier one hides less than its noise says.
-        """
-        bounds = {name for release in releases.values() for name in release.bounded_by()}
-        summed = any(release.summed for release in releases.values())
-        if bounds & set(self._state_names) or (summed and self._state_names):
-            self._books.charge(self._books.ledger.expose_all(clients, about))
 
     def _evaluates(self, number: int) -> bool:
         return (number + 1) % self._evaluate_every == 0 or number == self._last_round
@@ -387,36 +235,3 @@ class Server:
         self._books.note(report, {client: figures for client, *figures in evaluated})
         if self._watch is not None:
             self._watch(report)
-
-
-@dataclass
-class _OpenRound:
-    """A round that the script is in the middle of."""
-
-    number: int
-    begun: float
-    answers: list[tuple[list[int], Answer]] = field(default_factory=list)
-
-
-def mean(values: np.ndarray) -> float:
-    """The mean of the finite values; `nan` when there is none."""
-    return float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
-
-
-def worst(values: np.ndarray) -> float:
-    """The smallest of the finite values; `nan` when there is none."""
-    return float(np.nanmin(values)) if np.isfinite(values).any() else float("nan")
-
-
-def worst_tenth(values: np.ndarray) -> float:
-    """The mean of the smallest tenth of the finite values, at least one; `nan` when there is none."""
-    known = np.sort(values[np.isfinite(values)])
-    return mean(known[: max(1, round(len(known) / 10))])
-
-
-def overall(threshold: Mapping[str, Any] | None) -> float | None:
-    """The clipping threshold of the next round, all layers together, for people who watch; None where each client has
-    its own."""
-    if threshold is None or "clip" not in threshold:
-        return None
-    return float(torch.as_tensor(threshold["clip"], dtype=torch.float64).norm())

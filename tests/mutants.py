@@ -751,7 +751,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         "tests/privacy/audit/test_false_claims.py",
         [("single messages that are read reach nobody", ' or (release, "rows") in self.read', "")],
     ),
-    "server.py": (
+    "asking.py": (
         "tests/test_own_methods.py tests/test_server.py",
         [
             ("a smaller cohort is used", "len(clients) < noise.minimum_cohort", "False"),
@@ -760,7 +760,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("bounds that tell of single messages are free", "if bounds & set(self._state_names) or", "if"),
             ("states that tell of single messages are free", "or (summed and self._state_names):", ":"),
             ("clients are asked beyond their budget", "if (times >= most).any():", "if False:"),
-            ("one number for all questions", "self._questions += 1", "self._questions += 0"),
+            ("one number for all questions", "self.count += 1", "self.count += 0"),
         ],
     ),
     "replies.py": (

@@ -32,7 +32,7 @@ from sordino.privacy.records import plan_without_noise
 from sordino.privacy.release import Average, Matrix, Number, Public, Release, Unprotected, Update, unprotected
 from sordino.privacy.sealed import Sealed
 from sordino.privacy.views import VIEWS
-from sordino.server import RoundReport
+from sordino.rounds import RoundReport
 from sordino.testing import CHECKS
 from sordino.testing.case import Case, OneRound
 

@@ -21,7 +21,7 @@ from sordino.method import Federation, Result
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.methods.dp_fedavg_record import DPFedAvgRecord
 from sordino.privacy.ledger import BLANK
-from sordino.server import RoundReport
+from sordino.rounds import RoundReport
 
 Script = Callable[[Any, Federation, Any, int], None]
 

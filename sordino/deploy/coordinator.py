@@ -20,6 +20,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from sordino.bookkeeping import Ending
 from sordino.data import Dataset, load
 from sordino.deploy.carrier import Carrier
 from sordino.deploy.journal import FILE, Journal
@@ -42,7 +43,8 @@ from sordino.method import State
 from sordino.privacy.gate import Gate
 from sordino.privacy.mechanism import MECHANISMS
 from sordino.privacy.noise import Seeded
-from sordino.server import Ending, Ground, Server, Watch
+from sordino.rounds import Watch
+from sordino.server import Ground, Server
 from sordino.simulator.memory import Memory, unused
 from sordino.threads import single_threaded
 

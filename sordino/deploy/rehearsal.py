@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sordino.bookkeeping import Restored
 from sordino.client import Question
 from sordino.deploy.terms import Terms
 from sordino.errors import UserError
@@ -19,7 +20,8 @@ from sordino.privacy.ledger import Ledger, Row
 from sordino.privacy.mechanism import MECHANISMS
 from sordino.privacy.noise import Seeded
 from sordino.privacy.release import Matrix, Public, Release, due
-from sordino.server import Ground, Restored, RoundReport, Server
+from sordino.rounds import RoundReport
+from sordino.server import Ground, Server
 from sordino.threads import single_threaded
 from sordino.transport import Answer
 

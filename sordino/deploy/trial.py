@@ -20,7 +20,7 @@ from sordino.experiment.config import DEFAULT_EPSILON, Experiment
 from sordino.experiment.prepare import Prepared, deal_with_public, prepare
 from sordino.experiment.summary import Summary
 from sordino.methods.bases import RecordLevel
-from sordino.server import mean, worst
+from sordino.rounds import mean, worst
 
 ROSTER = "roster.toml"
 DATA = "data.npz"

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from sordino.bookkeeping import Restored
 from sordino.errors import UserError
 from sordino.experiment import checkpoint as checkpoints
 from sordino.experiment.files import KeptFile
@@ -15,7 +16,7 @@ from sordino.experiment.state import check_keepable
 from sordino.experiment.store import Progress, Store, saving
 from sordino.privacy.ledger import Ledger, Row
 from sordino.privacy.release import Unit
-from sordino.server import Restored, RoundReport
+from sordino.rounds import RoundReport
 from sordino.simulator.memory import Memory
 
 

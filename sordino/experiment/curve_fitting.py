@@ -19,7 +19,7 @@ from sordino.experiment.config import Experiment, check_seeds
 from sordino.experiment.prepare import deal, prepare
 from sordino.experiment.run import start
 from sordino.parts.curves import Curve, check, filtered, fit
-from sordino.server import RoundReport, Watch
+from sordino.rounds import RoundReport, Watch
 
 
 def fit_curve(

@@ -10,7 +10,7 @@ from sordino.experiment.prepare import prepare
 from sordino.experiment.run import resume, start
 from sordino.experiment.store import Store
 from sordino.experiment.summary import Summary
-from sordino.server import Watch
+from sordino.rounds import Watch
 
 
 def made(

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from sordino.blend import TRAINED
+from sordino.bookkeeping import Ending
 from sordino.client import Clients
 from sordino.errors import Stopped, UserError, WorkerError
 from sordino.execution import EXECUTIONS
@@ -32,7 +33,8 @@ from sordino.learning import compiling
 from sordino.learning.metrics import METRICS
 from sordino.method import State
 from sordino.privacy.gate import Gate
-from sordino.server import Ending, Server, Watch
+from sordino.rounds import Watch
+from sordino.server import Server
 from sordino.simulator.engine import Engine
 from sordino.simulator.memory import Memory, unused
 from sordino.simulator.simulation import Simulation

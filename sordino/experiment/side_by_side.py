@@ -23,7 +23,7 @@ from sordino.experiment.prepare import prepare
 from sordino.experiment.store import Store
 from sordino.experiment.summary import Summary
 from sordino.experiment.sweep import Cell
-from sordino.server import RoundReport
+from sordino.rounds import RoundReport
 
 MOST_JOBS = 256
 WORTH = 2

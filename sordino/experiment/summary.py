@@ -7,6 +7,7 @@ from typing import Protocol, TypedDict
 
 import numpy as np
 
+from sordino.bookkeeping import Ending
 from sordino.data import FederatedData
 from sordino.experiment.blends import Blends
 from sordino.experiment.books import RunBooks, none
@@ -21,8 +22,8 @@ from sordino.privacy.ledger import Ledger
 from sordino.privacy.release import Unit
 from sordino.privacy.views import View
 from sordino.rounding import rounded_up
+from sordino.rounds import mean, worst, worst_tenth
 from sordino.schedule import Schedule
-from sordino.server import Ending, mean, worst, worst_tenth
 
 
 class Told(Protocol):

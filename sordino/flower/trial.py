@@ -24,7 +24,7 @@ from sordino.experiment.store import Store
 from sordino.experiment.summary import Summary
 from sordino.flower.carrier import FlowerCarrier
 from sordino.flower.household import household
-from sordino.server import Watch
+from sordino.rounds import Watch
 
 TRIALS = "trials"
 ROSTER = "roster.toml"

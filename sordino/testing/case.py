@@ -12,6 +12,7 @@ import numpy as np
 from safetensors.torch import load_file
 from torch import Tensor
 
+from sordino.bookkeeping import Restored
 from sordino.client import Question
 from sordino.data import FederatedData
 from sordino.experiment.config import Experiment
@@ -22,7 +23,8 @@ from sordino.method import Method
 from sordino.privacy.gate import Gate
 from sordino.privacy.ledger import Ledger, Row
 from sordino.privacy.release import Public, Release
-from sordino.server import Restored, RoundReport, Server
+from sordino.rounds import RoundReport
+from sordino.server import Server
 from sordino.simulator.engine import Engine
 from sordino.simulator.memory import Memory
 from sordino.simulator.simulation import Simulation

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from sordino.experiment.run import carry_on, register
 from sordino.experiment.store import Store
-from sordino.server import RoundReport
+from sordino.rounds import RoundReport
 from sordino.simulator.choice import why_no_records_stacked
 from sordino.testing.case import Case
 

@@ -21,7 +21,7 @@ from sordino.experiment.store import RunRow
 from sordino.methods import names
 from sordino.report.glossary import ALIASES, WORDS
 from sordino.report.hyperparameters import hyperparameters
-from sordino.server import RoundReport
+from sordino.rounds import RoundReport
 from sordino.version import VERSION
 
 RECORD: dict[str, Any] = {**QUICK_KEYS, "method": "dp-fedavg-record", "epsilon": 4, "rounds": 3}

@@ -20,7 +20,7 @@ from sordino import server
 from sordino.api import load_models, run
 from sordino.errors import UserError
 from sordino.experiment.store import Store
-from sordino.server import RoundReport
+from sordino.rounds import RoundReport
 
 KEYS: dict[str, Any] = {
     **{"method": "dp-fedavg", "model": "logistic", "clients": 4, "rounds": 3, "partition": "iid", "workers": 1},

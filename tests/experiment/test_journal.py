@@ -21,7 +21,7 @@ from sordino.method import Federation
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.privacy.ledger import BLANK, Ledger, Row
 from sordino.privacy.release import Charge
-from sordino.server import RoundReport
+from sordino.rounds import RoundReport
 
 
 def rows(count: int) -> list[Row]:

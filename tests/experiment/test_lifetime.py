@@ -24,7 +24,7 @@ from sordino.privacy.ledger import Ledger
 from sordino.privacy.records import record_epsilon
 from sordino.privacy.release import Unit
 from sordino.privacy.views import VIEWS
-from sordino.server import RoundReport
+from sordino.rounds import RoundReport
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -24,7 +24,7 @@ from sordino.experiment import run as running
 from sordino.experiment.store import Store
 from sordino.method import Federation
 from sordino.methods.fedavg import FedAvg
-from sordino.server import RoundReport
+from sordino.rounds import RoundReport
 from sordino.simulator.memory import Memory
 
 pytestmark = pytest.mark.usefixtures("one_thread")

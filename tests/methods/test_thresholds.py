@@ -13,7 +13,7 @@ from sordino.privacy.allowance import Allowance, Noise
 from sordino.privacy.gate import Gate
 from sordino.privacy.noise import Seeded
 from sordino.privacy.release import Public
-from sordino.server import Answers
+from sordino.replies import Answers
 from sordino.transport import Answer
 
 RULE = Quantile(quantile=0.5, rate=0.2, share=0.05)

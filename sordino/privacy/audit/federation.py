@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from sordino.bookkeeping import Restored
 from sordino.client import Clients, Question
 from sordino.experiment.prepare import Prepared
 from sordino.experiment.run import clients_of
@@ -25,7 +26,8 @@ from sordino.privacy.audit.watching import Watching, WatchingSource
 from sordino.privacy.gate import Gate
 from sordino.privacy.ledger import Ledger, Row
 from sordino.privacy.noise import Seeded
-from sordino.server import Restored, RoundReport, Server
+from sordino.rounds import RoundReport
+from sordino.server import Server
 from sordino.simulator.engine import Engine
 from sordino.simulator.memory import Memory
 from sordino.simulator.simulation import Simulation

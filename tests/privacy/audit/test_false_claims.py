@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from sordino.bookkeeping import Restored
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
 from sordino.methods.dp_fedavg import DPFedAvg
@@ -27,7 +28,7 @@ from sordino.privacy.noise import Seeded
 from sordino.privacy.release import Charge, Gradients, Public, Releases, Update, sends
 from sordino.privacy.release.base import Bounded
 from sordino.privacy.release.bounding import lengths, shortened
-from sordino.server import Restored, Server
+from sordino.server import Server
 
 CLIENTS: dict[str, Any] = {
     "method": "dp-fedavg",
