@@ -25,7 +25,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from sordino import models
 from sordino.errors import UserError
-from sordino.learning.compiled import COMPILER_OPTIONS, CompiledSum, compiled_sum
+from sordino.privacy.compiled import COMPILER_OPTIONS, CompiledSum, compiled_sum
 from sordino.learning.descent import InPlace
 from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Bookkeeper

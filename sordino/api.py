@@ -17,7 +17,6 @@ from typing import Any
 
 from sordino.display import Display
 from sordino.errors import UserError, quoted
-from sordino.experiment.compare import Comparison
 from sordino.experiment.compare import compare as compare_methods
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
@@ -32,11 +31,11 @@ from sordino.privacy.plan import Plan, plan
 from sordino.report.logs import logged
 from sordino.report.page.make import make_report
 from sordino.report.progress import Place, in_notebook, watching
-from sordino.report.result import RunResult
+from sordino.report.result import ComparisonResult, RunResult
 from sordino.rounds import RoundReport, Watch
 
 __all__ = [
-    "Comparison",
+    "ComparisonResult",
     "Models",
     "Plan",
     "RunResult",
@@ -92,7 +91,7 @@ def compare(
     tune: Mapping[str, Sequence[Any]] | None = None,
     progress: bool | None = None,
     **keys: Any,
-) -> Comparison:
+) -> ComparisonResult:
     """Run several methods with several seeds at equal epsilon.
 
     `sweep={"epsilon": [1, 2, 4, 8]}` goes through the values of any keys; `tune={"rate": [0.01, 0.1]}` first chooses
@@ -105,7 +104,8 @@ def compare(
     names = [contender(text)[0] for text in methods]
     chosen = _experiment(experiment, keys, names)
     with _display(progress) as display:
-        return compare_methods(chosen, methods, seeds, display, sweep=sweep, jobs=jobs, grid=tune)
+        found = compare_methods(chosen, methods, seeds, display, sweep=sweep, jobs=jobs, grid=tune)
+    return ComparisonResult.of(found)
 
 
 def _display(progress: bool | None) -> AbstractContextManager[Display]:

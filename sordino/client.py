@@ -18,7 +18,7 @@ from sordino import message as messages
 from sordino.data import FederatedData
 from sordino.data.dataset import Split
 from sordino.errors import UserError
-from sordino.learning.compiled import CompiledSum
+from sordino.privacy.compiled import CompiledSum
 from sordino.learning.per_record import Bookkeeper
 from sordino.learning.records import Learner, Records
 from sordino.message import Message

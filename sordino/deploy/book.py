@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.errors import UserError
-from sordino.experiment.files import sync_folder
+from sordino.files import sync_folder
 from sordino.privacy.ledger import BLANK, Row
 
 FILE = "site.db"

@@ -19,7 +19,7 @@ from torch import Tensor
 from sordino.blend import FIGURES
 from sordino.errors import UserError
 from sordino.experiment.checkpoint import write_tensors
-from sordino.experiment.files import digest_of, replace_file
+from sordino.files import digest_of, replace_file
 from sordino.message import Message
 from sordino.simulator.simulation import Simulation
 

@@ -10,7 +10,7 @@ import numpy as np
 from sordino.bookkeeping import Restored
 from sordino.errors import UserError
 from sordino.experiment import checkpoint as checkpoints
-from sordino.experiment.files import KeptFile
+from sordino.files import KeptFile
 from sordino.experiment.journal import Journal
 from sordino.experiment.state import check_keepable
 from sordino.experiment.store import Progress, Store, saving

@@ -16,7 +16,7 @@ from safetensors.torch import save as serialized
 from safetensors.torch import save_file
 from torch import Tensor
 
-from sordino.experiment.files import KeptFile, replace_file
+from sordino.files import KeptFile, replace_file
 from sordino.experiment.state import decoded, encoded
 
 MODELS = "models.safetensors"

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,9 +22,6 @@ from sordino.experiment.tuning import Tuned, tune
 from sordino.experiment.verdict import Difference, verdicts
 from sordino.privacy.release import Unit
 from sordino.privacy.views import VIEWS, View
-
-if TYPE_CHECKING:
-    import pandas
 
 FIGURES = ("personal", "personal_worst", "start", "global")
 
@@ -56,26 +53,11 @@ class Comparison:
         rows = [{key: value for key, value in row.items() if key != "curves"} for row in self.rows]
         return {**{part.name: getattr(self, part.name) for part in dataclasses.fields(self)}, "rows": rows}
 
-    def to_frame(self, by_seed: bool = False) -> pandas.DataFrame:
-        """The rows as a table of pandas, which must be installed; `by_seed` gives one row for each run."""
-        from sordino.report.exports import records
-
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise UserError("Tables for pandas need pandas: pip install pandas.") from error
-        return pd.DataFrame(records(self.rows, self.sweep, by_seed))
-
     def __repr__(self) -> str:
         names = list(dict.fromkeys(row["method"] for row in self.rows))
         seeds = self.rows[0]["seeds"] if self.rows else 0
         over = f" over {', '.join(self.sweep)}" if self.sweep else ""
         return f"<Comparison of {', '.join(names)}{over}, {seeds} seed{'s' if seeds != 1 else ''}>"
-
-    def _repr_markdown_(self) -> str:
-        from sordino.report.exports import markdown
-
-        return "\n\n".join([markdown(self.rows, self.sweep), *self.verdict])
 
 
 def compare(

@@ -20,7 +20,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from sordino.errors import UserError
-from sordino.experiment.files import ADVICE
+from sordino.files import ADVICE
 from sordino.privacy.ledger import BLANK, Row
 
 LENGTH = struct.Struct("<I")

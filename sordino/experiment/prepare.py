@@ -18,8 +18,8 @@ from sordino.errors import UserError, quoted
 from sordino.experiment.config import Experiment
 from sordino.experiment.defaults import DEFAULT_CLIENTS, DEFAULT_EPSILON
 from sordino.experiment.identity import identity_of
-from sordino.learning import compiling
-from sordino.learning.compiled import CompiledSum
+from sordino.simulator import compiling
+from sordino.privacy.compiled import CompiledSum
 from sordino.learning.parameters import flatten
 from sordino.learning.records import Learner, Records
 from sordino.method import Budget, Method

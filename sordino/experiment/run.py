@@ -23,13 +23,13 @@ from sordino.experiment.blends import Blends
 from sordino.experiment.books import RunBooks
 from sordino.experiment.checkpoint import Stream
 from sordino.experiment.config import Experiment
-from sordino.experiment.files import KeptFile
+from sordino.files import KeptFile
 from sordino.experiment.lifetime import check_lifetime
 from sordino.experiment.prepare import Prepared, prepare
 from sordino.experiment.store import NewRun, RunRow, Store, saving
 from sordino.experiment.summary import Summary, summarize
 from sordino.experiment.trained import described, measured
-from sordino.learning import compiling
+from sordino.simulator import compiling
 from sordino.learning.metrics import METRICS
 from sordino.method import State
 from sordino.privacy.gate import Gate

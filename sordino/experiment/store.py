@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from sordino.errors import UserError, unknown
-from sordino.experiment.files import KeptFile, sync_folder
+from sordino.files import KeptFile, sync_folder
 from sordino.experiment.holding import HeldError, holding, is_held
 
 if TYPE_CHECKING:  # a list of runs is on the screen before torch would be loaded

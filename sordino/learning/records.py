@@ -10,16 +10,20 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
+from sordino.errors import UserError
 from sordino.learning.parameters import Layout
 from sordino.learning.stacked import Chain, under_vmap
 from sordino.models.arrangement import arranged
+
+if TYPE_CHECKING:
+    from sordino.learning.per_record import Bookkeeper
 
 Precision = Literal["fp32", "bf16"]
 
@@ -72,7 +76,6 @@ class Learner:
         self.layout = Layout.of(module)
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         self._bound: Tensor | None = None
-        self._bookkeeper: Any = None
         self.chain = Chain.of(module)
 
     def bind(self, flat: Tensor) -> None:
@@ -129,18 +132,18 @@ class Learner:
 
     def booked_squares(self, flat: Tensor, batch: Batch) -> Tensor:
         """`squared_gradients` for one client, by book-keeping where the network's layers allow it: much faster."""
-        if self._bookkeeper is None:
-            from sordino.errors import UserError
-            from sordino.learning.per_record import Bookkeeper
+        keeper = self._bookkeeper
+        return self.squared_gradients(flat, batch) if keeper is None else keeper.squares(flat, batch, cross_entropy)
 
-            try:
-                self._bookkeeper = Bookkeeper(self)
-            except UserError:
-                self._bookkeeper = False
-        if not self._bookkeeper:
-            return self.squared_gradients(flat, batch)
-        squares: Tensor = self._bookkeeper.squares(flat, batch, cross_entropy)
-        return squares
+    @functools.cached_property
+    def _bookkeeper(self) -> Bookkeeper | None:
+        """Made when it is first asked for; None where gradients of single records are not known for a layer."""
+        from sordino.learning.per_record import Bookkeeper
+
+        try:
+            return Bookkeeper(self)
+        except UserError:
+            return None
 
     def accuracy(self, flat: Tensor, x: Tensor, y: Tensor) -> float:
         """The share of records that the model `flat` labels rightly; `nan` when there are none."""

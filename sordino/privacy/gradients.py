@@ -18,7 +18,7 @@ from sordino.privacy.records import held_out_count
 from sordino.privacy.sealed import Sealed
 
 if TYPE_CHECKING:
-    from sordino.learning.compiled import CompiledSum
+    from sordino.privacy.compiled import CompiledSum
 
 LOOKED_AT = 256
 """How many records' gradients are measured at once."""

@@ -1,10 +1,16 @@
-"""A run's summary as Python users meet it."""
+"""What Python users meet: a run's summary and a comparison, told in short where they are shown."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from sordino.errors import UserError
+from sordino.experiment.compare import Comparison
+from sordino.report.exports import markdown, records
 from sordino.report.tables import OBSERVERS, epsilon_text, percent
+
+if TYPE_CHECKING:
+    import pandas
 
 
 class RunResult(dict[str, Any]):
@@ -31,3 +37,23 @@ class RunResult(dict[str, Any]):
         lines += ["", f"at delta = {self['delta']:.3g}, protecting one {self['unit']}"]
         lines += ["", *(f"Not covered: {reason}" for reason in self["not_covered"])]
         return "\n".join(lines)
+
+
+class ComparisonResult(Comparison):
+    """What came of a comparison."""
+
+    @classmethod
+    def of(cls, found: Comparison) -> ComparisonResult:
+        """The same, for Python users."""
+        return cls(**vars(found))
+
+    def to_frame(self, by_seed: bool = False) -> pandas.DataFrame:
+        """The rows as a table of pandas, which must be installed; `by_seed` gives one row for each run."""
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise UserError("Tables for pandas need pandas: pip install pandas.") from error
+        return pd.DataFrame(records(self.rows, self.sweep, by_seed))
+
+    def _repr_markdown_(self) -> str:
+        return "\n\n".join([markdown(self.rows, self.sweep), *self.verdict])

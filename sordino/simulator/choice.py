@@ -8,6 +8,7 @@ choice is also written into the experiment. The number of processes changes no b
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, Protocol
 
 import numpy as np
 from torch import nn
@@ -15,7 +16,6 @@ from torch import nn
 from sordino.data import FederatedData
 from sordino.errors import UserError
 from sordino.execution import Mode, stack_count, stack_size
-from sordino.experiment.config import Experiment
 from sordino.learning.records import Learner
 from sordino.method import Method
 from sordino.privacy.release import takes_gradients_alone
@@ -28,6 +28,21 @@ HOP = 5e-4
 """Seconds that a question to worker processes costs; less work than that is better done here."""
 
 
+class Wishes(Protocol):
+    """What an experiment says about its execution."""
+
+    @property
+    def engine(self) -> Literal["auto"] | Mode: ...
+    @property
+    def compiled(self) -> Literal["auto", "never", "always"]: ...
+    @property
+    def device(self) -> str: ...
+    @property
+    def workers(self) -> int | None: ...
+    def process_count(self) -> int:
+        """How many processes there may be."""
+
+
 @dataclass(frozen=True)
 class Choice:
     """How to execute a run, and why."""
@@ -38,20 +53,20 @@ class Choice:
     """Sentences for people who ask."""
 
 
-def choose(experiment: Experiment, method: Method, learner: Learner, data: FederatedData, cohort: int) -> Choice:
-    """Decide for a run with `cohort` clients a round, where the experiment leaves it open."""
+def choose(wishes: Wishes, method: Method, learner: Learner, data: FederatedData, cohort: int) -> Choice:
+    """Decide for a run with `cohort` clients a round, where the experiment's wishes leave it open."""
     stack = min(stack_size(learner.layout.size), cohort)
-    obstacle = why_not_stacked(method, learner, cohort, experiment.compiled == "always")
+    obstacle = why_not_stacked(method, learner, cohort, wishes.compiled == "always")
     seconds: dict[Mode, float] = {}
     engine: Mode
-    if experiment.engine == "stacked" and method.unit == "record" and obstacle:
+    if wishes.engine == "stacked" and method.unit == "record" and obstacle:
         raise UserError(f"Clients of this run cannot be stacked, {obstacle}: leave `engine` out.")
-    if experiment.engine != "auto":
-        engine = experiment.engine
+    if wishes.engine != "auto":
+        engine = wishes.engine
         reasons = [f"Clients are trained {described(engine, stack)}, as the experiment says."]
     elif obstacle:
         engine, reasons = "one-by-one", [f"Clients are trained one by one: {obstacle}."]
-    elif experiment.device != "cpu":
+    elif wishes.device != "cpu":
         engine, reasons = "stacked", ["Clients are trained stacked: small networks alone leave a device idle."]
     else:
         seconds = seconds_of_a_step(method, learner, data, cohort)
@@ -61,8 +76,8 @@ def choose(experiment: Experiment, method: Method, learner: Learner, data: Feder
             f"Clients are trained {described(engine, stack)}: by rule, from the sizes of network and batch, a step "
             f"counts {alone} microseconds for a client by itself and {together} for each of stacked ones."
         ]
-    workers = min(experiment.process_count(), cohort)
-    if workers > 1 and experiment.workers is None and seconds:
+    workers = min(wishes.process_count(), cohort)
+    if workers > 1 and wishes.workers is None and seconds:
         steps = cohort * method.epochs * float(data.train.sizes.mean()) / method.batch
         work = steps * seconds[engine]
         if work < HOP:

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from sordino.errors import UserError
-from sordino.experiment.files import ADVICE
+from sordino.files import ADVICE
 
 CHECKSUM = np.dtype("<u4")
 

@@ -16,7 +16,7 @@ from helpers import COMMAND, QUICK, command, process, refused
 
 from sordino.errors import UserError
 from sordino.experiment import checkpoint
-from sordino.experiment.files import KeptFile
+from sordino.files import KeptFile
 from sordino.experiment.store import NO_ROWS, NewRun, Progress, Store, _chain
 from sordino.simulator.memory import Memory
 

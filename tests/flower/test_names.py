@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import inspect
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 
-import sordino
-
-ROOT = Path(sordino.__file__).parent
 PARAMETERS = {
     "flwr.superlink.extensions:get_middleware": (),
     "flwr.superlink.servicer.fleet.fleet_handlers:push_messages": ("request", "state"),
@@ -95,13 +90,3 @@ def test_superlink_starts_no_process_of_its_own_in_the_mode_we_use():
     lifespan = named("flwr.superlink.cli.flower_superlink:SuperLinkLifespan")
     source = inspect.getsource(lifespan._start_superexec_if_needed)
     assert "if config.isolation != ISOLATION_MODE_SUBPROCESS:\n            return" in source
-
-
-def test_nothing_else_imports_flower():
-    for path in ROOT.rglob("*.py"):
-        if path.is_relative_to(ROOT / "flower"):
-            continue
-        for node in ast.walk(ast.parse(path.read_text())):
-            names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            assert not any(name.split(".")[0] == "flwr" for name in names), path

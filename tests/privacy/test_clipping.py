@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sordino import models
-from sordino.learning.compiled import CompiledSum, compiled_sum, traced
+from sordino.privacy.compiled import CompiledSum, compiled_sum, traced
 from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Book, Bookkeeper, Page, rounding
 from sordino.learning.records import Batch, Learner, cross_entropy

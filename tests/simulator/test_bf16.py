@@ -21,7 +21,7 @@ from sordino.experiment.store import NewRun, Store
 from sordino.learning.parameters import flatten
 from sordino.learning.records import Batch, Learner, Precision, cross_entropy
 from sordino.simulator import bf16
-from sordino.simulator.trials import CAN_FORK
+from sordino.trials import CAN_FORK
 
 forking = pytest.mark.skipif(not CAN_FORK, reason="processes cannot be forked here")
 

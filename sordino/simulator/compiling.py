@@ -14,7 +14,7 @@ from torch import nn
 
 from sordino.data import FederatedData
 from sordino.errors import UserError
-from sordino.learning.compiled import CompiledSum, compiled_sum
+from sordino.privacy.compiled import CompiledSum, compiled_sum
 from sordino.learning.records import Learner
 from sordino.method import Method
 from sordino.privacy.records import RecordPlan

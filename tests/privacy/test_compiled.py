@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from sordino import models
 from sordino.errors import UserError
-from sordino.learning.compiled import CompiledSum, compiled_sum, traced
+from sordino.privacy.compiled import CompiledSum, compiled_sum, traced
 from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Bookkeeper
 from sordino.learning.records import Batch, Learner, cross_entropy
@@ -25,7 +25,7 @@ from sordino.privacy.clipping import clipped_sum
 from sordino.privacy.gate import SampledGradients
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.noise import Seeded
-from sordino.simulator.trials import CAN_FORK
+from sordino.trials import CAN_FORK
 
 NETWORKS = {
     "mlp": (lambda: models.build("mlp", (1, 8, 8), 10), (1, 8, 8)),

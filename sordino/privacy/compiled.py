@@ -23,7 +23,7 @@ from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Bookkeeper
 from sordino.learning.records import Batch, Learner, Loss, cross_entropy
 from sordino.privacy.clipping import clipped_sum
-from sordino.simulator.trials import in_child
+from sordino.trials import in_child
 
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
 """The model, the records, their labels, and the thresholds in double precision."""

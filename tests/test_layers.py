@@ -1,0 +1,80 @@
+"""Who may import whom: every module imports from its own layer and from those below it, wherever the import stands."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+LAYERS = (
+    "errors version rounding threads display dotted named message files trials",
+    "data models",
+    "learning",
+    "privacy schedule",
+    "method",
+    "parts",
+    "methods",
+    "client execution evaluation blend transport transcript replies server",
+    "simulator",
+    "experiment",
+    "testing papers deploy",
+    "privacy.audit flower",
+    "report",
+    "api",
+    "cli __init__ __main__",
+)
+"""The parts of the package from the lowest to the highest. The audit, which attacks whole runs, stands apart from what
+it attacks."""
+PLACES = {part: place for place, layer in enumerate(LAYERS) for part in layer.split()}
+MODULES = {
+    ".".join(path.relative_to(ROOT / "sordino").with_suffix("").parts): path
+    for path in sorted((ROOT / "sordino").rglob("*.py"))
+}
+
+
+def part_of(module: str) -> str:
+    """The longest known name that a module's begins with."""
+    parts = module.split(".")
+    names = [".".join(parts[:end]) for end in range(len(parts), 0, -1)]
+    return next(name for name in names if name in PLACES)
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    """Everything that a file imports, in functions too."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (one.name for one in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: a relative import"
+            yield from (f"{node.module}.{one.name}" for one in node.names)
+
+
+def test_nothing_is_imported_from_above() -> None:
+    above = [
+        (module, name)
+        for module, path in MODULES.items()
+        for name in imports_of(path)
+        if name.startswith("sordino.") and PLACES[part_of(name[len("sordino.") :])] > PLACES[part_of(module)]
+    ]
+    assert above == []
+
+
+def test_no_method_imports_another() -> None:
+    shared = {"methods.bases", "methods.__init__"}
+    for module, path in MODULES.items():
+        if module.startswith("methods.") and module not in shared:
+            others = [name for name in imports_of(path) if name.startswith("sordino.methods.")]
+            assert [name for name in others if not name.startswith("sordino.methods.bases")] == [], module
+
+
+@pytest.mark.parametrize(("library", "importers"), [("flwr", {"flower"}), ("dp_accounting", {"privacy"})])
+def test_a_library_has_one_importer(library: str, importers: set[str]) -> None:
+    found = {
+        module.split(".")[0]
+        for module, path in MODULES.items()
+        if any(name.split(".")[0] == library for name in imports_of(path))
+    }
+    assert found == importers
