@@ -18,11 +18,11 @@ from sordino import message as messages
 from sordino.data import FederatedData
 from sordino.data.dataset import Split
 from sordino.errors import UserError
-from sordino.privacy.compiled import CompiledSum
 from sordino.learning.per_record import Bookkeeper
 from sordino.learning.records import Learner, Records
 from sordino.message import Message
 from sordino.method import Method, Result
+from sordino.privacy.compiled import CompiledSum
 from sordino.privacy.gate import Gate, Passed, check_declared
 from sordino.privacy.gradients import PrivateRecords, validation_records
 from sordino.privacy.release import Public, Releases, due, takes_gradients_alone

@@ -34,7 +34,8 @@ from sordino.experiment import checkpoint as checkpoints
 from sordino.experiment.books import RunBooks
 from sordino.experiment.checkpoint import Stream
 from sordino.experiment.config import Experiment
-from sordino.experiment.store import NewRun, Store, saving
+from sordino.experiment.database import saving
+from sordino.experiment.store import NewRun, Store
 from sordino.experiment.summary import Summary, summarize
 from sordino.experiment.trained import measured
 from sordino.learning.metrics import METRICS

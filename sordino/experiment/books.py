@@ -10,10 +10,11 @@ import numpy as np
 from sordino.bookkeeping import Restored
 from sordino.errors import UserError
 from sordino.experiment import checkpoint as checkpoints
-from sordino.files import KeptFile
+from sordino.experiment.database import saving
 from sordino.experiment.journal import Journal
 from sordino.experiment.state import check_keepable
-from sordino.experiment.store import Progress, Store, saving
+from sordino.experiment.store import Progress, Store
+from sordino.files import KeptFile
 from sordino.privacy.ledger import Ledger, Row
 from sordino.privacy.release import Unit
 from sordino.rounds import RoundReport

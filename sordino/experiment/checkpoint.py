@@ -16,8 +16,8 @@ from safetensors.torch import save as serialized
 from safetensors.torch import save_file
 from torch import Tensor
 
-from sordino.files import KeptFile, replace_file
 from sordino.experiment.state import decoded, encoded
+from sordino.files import KeptFile, replace_file
 
 MODELS = "models.safetensors"
 LEFTOVERS = ("round-*", "memory-*", "models.*", "ledger-*", "blend-*")

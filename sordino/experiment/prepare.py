@@ -18,13 +18,12 @@ from sordino.errors import UserError, quoted
 from sordino.experiment.config import Experiment
 from sordino.experiment.defaults import DEFAULT_CLIENTS, DEFAULT_EPSILON
 from sordino.experiment.identity import identity_of
-from sordino.simulator import compiling
-from sordino.privacy.compiled import CompiledSum
 from sordino.learning.parameters import flatten
 from sordino.learning.records import Learner, Records
 from sordino.method import Budget, Method
 from sordino.methods.bases import RecordLevel
 from sordino.privacy.allowance import Allowance, Noise
+from sordino.privacy.compiled import CompiledSum
 from sordino.privacy.mechanism import MECHANISMS, Mechanism
 from sordino.privacy.noise import Seeded
 from sordino.privacy.outlook import Outlook
@@ -34,7 +33,7 @@ from sordino.privacy.release import check_steps
 from sordino.privacy.views import honest_shares
 from sordino.schedule import Schedule
 from sordino.server import Ground
-from sordino.simulator import bf16
+from sordino.simulator import bf16, compiling
 from sordino.simulator.choice import Choice, choose
 from sordino.threads import single_threaded
 

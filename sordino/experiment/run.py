@@ -23,18 +23,19 @@ from sordino.experiment.blends import Blends
 from sordino.experiment.books import RunBooks
 from sordino.experiment.checkpoint import Stream
 from sordino.experiment.config import Experiment
-from sordino.files import KeptFile
+from sordino.experiment.database import saving
 from sordino.experiment.lifetime import check_lifetime
 from sordino.experiment.prepare import Prepared, prepare
-from sordino.experiment.store import NewRun, RunRow, Store, saving
+from sordino.experiment.store import NewRun, RunRow, Store
 from sordino.experiment.summary import Summary, summarize
 from sordino.experiment.trained import described, measured
-from sordino.simulator import compiling
+from sordino.files import KeptFile
 from sordino.learning.metrics import METRICS
 from sordino.method import State
 from sordino.privacy.gate import Gate
 from sordino.rounds import Watch
 from sordino.server import Server
+from sordino.simulator import compiling
 from sordino.simulator.engine import Engine
 from sordino.simulator.memory import Memory, unused
 from sordino.simulator.simulation import Simulation

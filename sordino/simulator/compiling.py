@@ -14,9 +14,9 @@ from torch import nn
 
 from sordino.data import FederatedData
 from sordino.errors import UserError
-from sordino.privacy.compiled import CompiledSum, compiled_sum
 from sordino.learning.records import Learner
 from sordino.method import Method
+from sordino.privacy.compiled import CompiledSum, compiled_sum
 from sordino.privacy.records import RecordPlan
 from sordino.privacy.release import Gradients
 from sordino.simulator.effort import eager_seconds

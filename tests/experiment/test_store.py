@@ -16,8 +16,8 @@ from helpers import COMMAND, QUICK, command, process, refused
 
 from sordino.errors import UserError
 from sordino.experiment import checkpoint
-from sordino.files import KeptFile
 from sordino.experiment.store import NO_ROWS, NewRun, Progress, Store, _chain
+from sordino.files import KeptFile
 from sordino.simulator.memory import Memory
 
 RUN = ("run", "--method=dp-fedavg", *QUICK, "--json")

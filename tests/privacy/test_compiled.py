@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from sordino import models
 from sordino.errors import UserError
-from sordino.privacy.compiled import CompiledSum, compiled_sum, traced
 from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Bookkeeper
 from sordino.learning.records import Batch, Learner, cross_entropy
 from sordino.privacy.clipping import clipped_sum
+from sordino.privacy.compiled import CompiledSum, compiled_sum, traced
 from sordino.privacy.gate import SampledGradients
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.noise import Seeded

@@ -21,8 +21,8 @@ from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
 from sordino.experiment.run import start
 from sordino.experiment.store import Store
-from sordino.simulator import compiling
 from sordino.privacy.compiled import CompiledSum
+from sordino.simulator import compiling
 from sordino.simulator.effort import EAGER_LAYER, EAGER_OUTPUT, EAGER_PRODUCT, eager_seconds
 
 
