@@ -19,6 +19,7 @@ from sordino.display import Display
 from sordino.errors import UserError, quoted
 from sordino.experiment.compare import compare as compare_methods
 from sordino.experiment.config import Experiment
+from sordino.experiment.defaults import DEFAULT_STORE
 from sordino.experiment.prepare import prepare
 from sordino.experiment.run import resume as resume_run
 from sordino.experiment.run import start
@@ -76,7 +77,7 @@ def run(
         return RunResult(result)
 
 
-def resume(run: str, store: str | Path = ".sordino", *, watch: Watch | None = None) -> RunResult:
+def resume(run: str, store: str | Path = DEFAULT_STORE, *, watch: Watch | None = None) -> RunResult:
     """Take up a stopped run and return its summary: the same as if it had never been stopped."""
     return RunResult(resume_run(run, Store(Path(store), must_exist=True), watch))
 

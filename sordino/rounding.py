@@ -1,4 +1,4 @@
-"""Figures for people. It imports nothing, so that a list of runs is on the screen at once."""
+"""Figures for people and for machines. It imports nothing, so that a list of runs is on the screen at once."""
 
 from __future__ import annotations
 
@@ -11,3 +11,8 @@ def rounded_up(figure: float) -> str:
     if figure >= 1000:
         return f"{math.ceil(round(figure, 6)):,}"
     return f"{math.ceil(round(figure * 100, 8)) / 100:.2f}"
+
+
+def none(value: float) -> float | None:
+    """`nan` and infinity as None, for databases and JSON."""
+    return float(value) if math.isfinite(value) else None

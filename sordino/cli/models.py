@@ -47,9 +47,9 @@ def show(
 
 def _client_rows(run: str, folder: Path) -> list[dict[str, Any]]:
     """The metrics of each client by its name; None where it has none."""
-    from sordino.experiment.books import none
     from sordino.experiment.trained import load_models
     from sordino.learning.metrics import METRICS
+    from sordino.rounding import none
 
     models = load_models(run, folder)
     return [

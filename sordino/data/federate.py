@@ -13,7 +13,7 @@ from sordino.data.dataset import Dataset, Dealt, FederatedData, Split
 from sordino.data.partition import NOBODY, deal, parse, rank_within
 from sordino.errors import UserError, unknown
 
-DEFAULT_CLIENTS = 10
+DEFAULT_CLIENTS = 100
 DEFAULT_PARTITION = "dirichlet:0.5"
 
 
@@ -29,9 +29,9 @@ def federate(
 
     The natural partition makes one client of each owner, with the published test split where there is one;
     every other partition deals the published training split, or all records where none is published.
-    `partition` None is natural for data with owners, else dirichlet:0.5; `clients` None is every owner,
-    else 10. `test` "own" gives each client `test_fraction` of its records as test records; "official" gives
-    every client the whole published test set, and all of its own records for training.
+    `partition` None is natural for data with owners, else dirichlet:0.5; `clients` None is as `client_count` says.
+    `test` "own" gives each client `test_fraction` of its records as test records; "official" gives every client the
+    whole published test set, and all of its own records for training.
     """
     check(dataset, test_fraction, test)
     chosen = parse(partition or (DEFAULT_PARTITION if dataset.owner is None else "natural"))
@@ -41,7 +41,7 @@ def federate(
         client, names = natural(dataset, clients)
         in_test = dataset.test
     else:
-        count = DEFAULT_CLIENTS if clients is None else clients
+        count = client_count(dataset, clients)
         pool = np.arange(len(dataset.y)) if dataset.test is None else np.flatnonzero(~dataset.test)
         client = np.full(len(dataset.y), NOBODY, np.int64)
         client[pool] = deal(chosen, dataset.y.numpy()[pool], dataset.classes, count, deal_rng)
@@ -55,6 +55,11 @@ def federate(
     train, tested = np.where(in_test, NOBODY, client), np.where(in_test, client, NOBODY)
     test_order, test_sizes = order_by_client(tested, len(names))
     return build(dataset, names, train, test_order, test_sizes)
+
+
+def client_count(dataset: Dataset, clients: int | None) -> int:
+    """How many clients there are: those asked for, else as many as records have owners, else 100."""
+    return clients if clients is not None else len(dataset.owner_names) or DEFAULT_CLIENTS
 
 
 def random_stream(seed: int, stream: int) -> np.random.Generator:

@@ -22,7 +22,7 @@ from sordino import models
 from sordino.data.meaning import Meaning
 from sordino.deploy import masking
 from sordino.errors import UserError
-from sordino.experiment.config import DEFAULT_EPSILON, Experiment
+from sordino.experiment.config import Experiment
 from sordino.experiment.identity import identity_of
 from sordino.experiment.prepare import SEED_IS_KNOWN, client_budgets
 from sordino.experiment.trained import Description
@@ -295,7 +295,7 @@ def _multiplier(
     experiment: Experiment, method: Method, learner: Learner, delta: float, turns: int, shares: int
 ) -> float:
     """The noise for the budget, with what whole numbers add to epsilon and delta taken off first."""
-    epsilon = experiment.epsilon or DEFAULT_EPSILON
+    epsilon = experiment.asked_epsilon
     if experiment.noise == "integers":  # no epsilon holds: as in a simulation
         return multiplier_for(epsilon, delta, turns)
     most = max(sum(_width(release, learner) for release in one.values()) for one in method.steps().values())

@@ -16,7 +16,7 @@ from sordino.deploy.site import Site
 from sordino.deploy.standing import status
 from sordino.deploy.terms import terms_of
 from sordino.errors import UserError
-from sordino.experiment.config import DEFAULT_EPSILON, Experiment
+from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, deal_with_public, prepare
 from sordino.experiment.summary import Summary
 from sordino.methods.bases import RecordLevel
@@ -61,10 +61,10 @@ def lay_out(experiment: Experiment, folder: Path, sites: int) -> tuple[Experimen
 
 def _rules(experiment: Experiment, of_records: bool, minimum: int, delta: float) -> dict[str, Any]:
     """Rules that allow this experiment, once."""
-    epsilon = math.inf if experiment.noise == "integers" or experiment.noise_multiplier else experiment.epsilon
+    epsilon = math.inf if experiment.noise == "integers" or experiment.noise_multiplier else experiment.asked_epsilon
     return {
         "unit": "record" if of_records else "client",
-        "max_epsilon": epsilon or DEFAULT_EPSILON,
+        "max_epsilon": epsilon,
         "max_delta": delta,
         "min_cohort": min(minimum, 3),
         "colluders": experiment.colluders,

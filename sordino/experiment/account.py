@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from sordino.experiment.books import none
 from sordino.experiment.journal import rows_after
 from sordino.experiment.store import RunRow, Store
-from sordino.privacy.ledger import BLANK, Ledger, Row
+from sordino.privacy.ledger import Ledger, Row, head_of
 from sordino.privacy.views import VIEWS
+from sordino.rounding import none
 
 COLUMNS = (
     *("position", "question", "round", "step", "release", "clients", "owners", "pool"),
@@ -34,12 +34,7 @@ class Account:
     def of(cls, store: Store, run: str) -> Account:
         """The ledger of a run; one that was altered is refused."""
         row = store.get(run)
-        rows, head = store.ledger(run), BLANK
-        for one in rows:
-            head = one.link(head)
-        rows += rows_after(store.path(run), len(rows), head)
-        last = max((int(one.clients().max()) for one in rows), default=-1) + 1
-        return cls(row, Ledger(max(last, row.summary["clients"] if row.summary else 0), row.unit, rows))
+        return cls(row, ledger_of(row, store))
 
     @property
     def head(self) -> str:
@@ -67,6 +62,14 @@ class Account:
             for view in VIEWS
             if not _agree(said[view], found[view])
         ]
+
+
+def ledger_of(row: RunRow, store: Store) -> Ledger:
+    """The ledger of a run: what its database has, and, where it was stopped, what stands only in the journal."""
+    rows = store.ledger(row.run)
+    rows += rows_after(store.path(row.run), len(rows), head_of(rows))
+    last = max((int(one.clients().max()) for one in rows), default=-1) + 1
+    return Ledger(max(last, row.summary["clients"] if row.summary else 0), row.unit, rows)
 
 
 def _agree(one: float | None, other: float | None) -> bool:

@@ -19,9 +19,9 @@ from typing import Literal
 
 import numpy as np
 
+from sordino.data.federate import DEFAULT_CLIENTS
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
-from sordino.experiment.defaults import DEFAULT_CLIENTS, DEFAULT_EPSILON
 from sordino.privacy.accountant import mu_of
 from sordino.privacy.allowance import ProtectFrom
 from sordino.privacy.plan import default_delta
@@ -109,7 +109,7 @@ def situation_of(experiment: Experiment, records: int | None, parameters: int | 
     return Situation(
         clients,
         records,
-        experiment.epsilon or DEFAULT_EPSILON,
+        experiment.asked_epsilon,
         parameters,
         experiment.protect_from,
         experiment.delta,
@@ -140,7 +140,7 @@ def spends(experiment: Experiment, advice: Advice, real: bool) -> str:
     """What trying the candidates costs the people whose records they are tried on, in a sentence."""
     if not real:
         return "Trying on the built-in digits in the place of records that are not there: it costs nobody anything."
-    budget = experiment.epsilon or DEFAULT_EPSILON
+    budget = experiment.asked_epsilon
     costly = [one for one in advice.candidates if not one.startswith("local")]
     return (
         f"Trying makes {len(costly)} runs with epsilon {budget:g} on these people, each of which counts: what they "

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from sordino.bookkeeping import Restored
 from sordino.errors import UserError
 from sordino.experiment import checkpoint as checkpoints
@@ -17,6 +15,7 @@ from sordino.experiment.store import Progress, Store
 from sordino.files import KeptFile
 from sordino.privacy.ledger import Ledger, Row
 from sordino.privacy.release import Unit
+from sordino.rounding import none
 from sordino.rounds import RoundReport
 from sordino.simulator.memory import Memory
 
@@ -123,8 +122,3 @@ class RunBooks:
     def _needed(self) -> list[str]:
         """The files of an earlier session that are read later than its checkpoint: journals and blended models."""
         return [path.name for pattern in ("ledger-*", "blend-*") for path in self._folder.glob(pattern)]
-
-
-def none(value: float) -> float | None:
-    """`nan` and infinity as None, for databases and JSON."""
-    return float(value) if np.isfinite(value) else None

@@ -14,7 +14,7 @@ from sordino.data.own import Reading
 from sordino.data.schema import Schema
 from sordino.data.selection import PublicChoice
 from sordino.errors import UserError, quoted, unknown
-from sordino.experiment.defaults import DEFAULT_CLIENTS, DEFAULT_EPSILON  # noqa: F401 (keys, as others know them)
+from sordino.experiment.defaults import DEFAULT_EPSILON, DEFAULT_STORE
 from sordino.experiment.hyperparameters import check_known, concerns, make_method
 from sordino.method import Epsilon, Method
 
@@ -136,7 +136,7 @@ class Experiment(BaseModel):
     """Where training happens: a torch device. Workers are for the CPU."""
     evaluate_every: int = Field(default=1, ge=1, le=MOST)
     """Evaluate each so many rounds, and after the last."""
-    store: Path = Path(".sordino")
+    store: Path = DEFAULT_STORE
     """The folder for runs."""
     set: Settings = Field(default_factory=dict)
     """Hyper-parameters of the method (`method.tau`, `feddpa.tau` or `tau`) and of the model (`model.hidden`)."""
@@ -220,6 +220,11 @@ class Experiment(BaseModel):
     def build_method(self) -> Method:
         """The method with its hyper-parameters."""
         return make_method(self.method, self.variant, self.privacy, self.set, KEYS)
+
+    @property
+    def asked_epsilon(self) -> float:
+        """The budget that noise is made for, where no noise is given: the default where none is named."""
+        return self.epsilon or DEFAULT_EPSILON
 
     def model_options(self) -> dict[str, Any]:
         """The options of the network."""

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypedDict
 
 from sordino.errors import UserError
-from sordino.experiment.journal import rows_after
+from sordino.experiment.account import ledger_of
 from sordino.experiment.store import RunRow, Store
 from sordino.privacy.accountant import epsilon_of
-from sordino.privacy.ledger import BLANK, Ledger
+from sordino.privacy.ledger import Ledger
 from sordino.privacy.records import Recipe, RecordPlan, record_epsilon
-from sordino.privacy.release import Unit
+from sordino.privacy.release import Unit, all_releases
 from sordino.privacy.views import VIEWS, View, honest_shares
 from sordino.rounding import rounded_up
 
@@ -148,7 +148,7 @@ def planned(prepared: Prepared) -> Spent:
     """What a prepared run will spend at the most, if its method asks everybody once in each of its turns and reads
     single messages only as it declares."""
     method, schedule = prepared.method, prepared.schedule
-    releases = [release for step in method.steps().values() for release in step.values()]
+    releases = all_releases(method.steps())
     bare = any(not release.private or not release.known_beforehand() for release in releases)
     if bare or (releases and prepared.allowance.known):
         return {"unit": method.unit, "mu": [None] * len(VIEWS), "recipes": [INFINITE]}
@@ -209,9 +209,4 @@ def spent_in(row: RunRow, store: Store) -> Spent:
     """What a run has spent: from its summary, or, where it was stopped, from its ledger and journal."""
     if row.summary is not None:
         return row.summary["spent"]
-    rows, head = store.ledger(row.run), BLANK
-    for one in rows:
-        head = one.link(head)
-    rows += rows_after(store.path(row.run), len(rows), head)
-    clients = max((int(one.clients().max()) for one in rows), default=-1) + 1
-    return spent_by(Ledger(clients, row.unit, rows))
+    return spent_by(ledger_of(row, store))

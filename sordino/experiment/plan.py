@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from sordino.data.federate import DEFAULT_CLIENTS
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
-from sordino.experiment.defaults import DEFAULT_CLIENTS
 from sordino.method import Method
 from sordino.privacy.plan import Plan, plan
 from sordino.privacy.records import (
@@ -18,6 +18,7 @@ from sordino.privacy.records import (
     record_epsilon,
     replace_one,
 )
+from sordino.privacy.release import all_releases
 from sordino.privacy.views import VIEWS, View
 from sordino.schedule import Schedule
 
@@ -90,7 +91,7 @@ def _clients_plan(
 
     assumed = np.ones(schedule.clients, dtype=np.int64) if sizes is None else sizes
     spent = spending(experiment, method, assumed, schedule)
-    releases = [release for step in method.steps().values() for release in step.values()]
+    releases = all_releases(method.steps())
     noise = spent.allowance.of_clients
     found = plan(
         schedule.clients,
@@ -179,7 +180,7 @@ def _advice(where: Any, parameters: int | None) -> list[str]:
 
 def _check_plannable(experiment: Experiment, method: Method) -> None:
     """Refuse an experiment whose epsilon is infinite, or is not known before a run."""
-    releases = [release for step in method.steps().values() for release in step.values()]
+    releases = all_releases(method.steps())
     if experiment.privacy == "none":
         raise UserError('With privacy = "none" there is no noise to plan, and epsilon is infinite: leave it out.')
     if experiment.noise == "integers":

@@ -12,11 +12,10 @@ from torch import Tensor
 
 from sordino import models
 from sordino.data import Dataset, FederatedData, federate, load
-from sordino.data.federate import fingerprint
+from sordino.data.federate import client_count, fingerprint
 from sordino.data.selection import fewer, set_aside
 from sordino.errors import UserError, quoted
 from sordino.experiment.config import Experiment
-from sordino.experiment.defaults import DEFAULT_CLIENTS, DEFAULT_EPSILON
 from sordino.experiment.identity import identity_of
 from sordino.learning.parameters import flatten
 from sordino.learning.records import Learner, Records
@@ -29,7 +28,7 @@ from sordino.privacy.noise import Seeded
 from sordino.privacy.outlook import Outlook
 from sordino.privacy.plan import check_delta, default_delta, drowning, feasible_parameters, multiplier_for
 from sordino.privacy.records import RecordPlan, plan_records, plan_without_noise
-from sordino.privacy.release import check_steps
+from sordino.privacy.release import all_releases, check_steps
 from sordino.privacy.views import honest_shares
 from sordino.schedule import Schedule
 from sordino.server import Ground
@@ -108,15 +107,12 @@ def _deal(experiment: Experiment, method: Method | None) -> tuple[FederatedData,
     dataset = load(experiment.data, experiment.data_dir, experiment.reading())
     if experiment.records is not None:
         dataset = fewer(dataset, experiment.records, experiment.seed)
-    clients = experiment.clients
-    if clients is None and dataset.owner is None:
-        clients = DEFAULT_CLIENTS
     public = None
-    planned = clients or len(dataset.owner_names)
+    planned = client_count(dataset, experiment.clients)
     if experiment.public is not None or (method is not None and method.settled(planned).needs_public()):
         dataset, public = set_aside(dataset, experiment.public_choice())
-    dealt = federate(dataset, experiment.partition, clients, experiment.seed, experiment.test_fraction, experiment.test)
-    return dealt, public
+    how = (experiment.seed, experiment.test_fraction, experiment.test)
+    return federate(dataset, experiment.partition, experiment.clients, *how), public
 
 
 def prepare(
@@ -256,7 +252,7 @@ def infeasible(method: Method, allowance: Allowance, schedule: Schedule, paramet
 
 def shares_a_part(method: Method) -> bool:
     """Whether only some of the parameters leave, so that the network's size does not say how many."""
-    releases = [release for step in method.steps().values() for release in step.values()]
+    releases = all_releases(method.steps())
     return any(getattr(release, "at", None) is not None for release in releases)
 
 
@@ -286,7 +282,7 @@ def client_budgets(experiment: Experiment, method: RecordLevel, schedule: Schedu
     if experiment.noise_multiplier is not None and experiment.epsilon is None and method.budgets is None:
         return np.full(schedule.clients, np.inf)
     random = np.random.default_rng(Seeded(experiment.seed).key("budgets"))
-    return method.client_budgets(schedule.clients, experiment.epsilon or DEFAULT_EPSILON, random)
+    return method.client_budgets(schedule.clients, experiment.asked_epsilon, random)
 
 
 def spending(experiment: Experiment, method: Method, records: np.ndarray, schedule: Schedule) -> Spending:
@@ -309,7 +305,7 @@ def spending(experiment: Experiment, method: Method, records: np.ndarray, schedu
         return Spending(Budget(delta, float(np.median(plan.multipliers))), Allowance(records=plan), notes)
     multiplier = experiment.noise_multiplier
     if multiplier is None:
-        epsilon = experiment.epsilon or DEFAULT_EPSILON
+        epsilon = experiment.asked_epsilon
         if published:
             multiplier = method.published_multiplier(epsilon, delta, experiment.rounds, int(records.sum()))
             if multiplier is not None:

@@ -193,10 +193,10 @@ class Store:
 
     def ledger(self, run: str) -> list[Row]:
         """The ledger rows of a run, in order; a broken chain raises."""
-        from sordino.privacy.ledger import Row
+        from sordino.privacy.ledger import BLANK, Row
 
         rows: list[Row] = []
-        previous = bytes(32)
+        previous = BLANK
         for found in self._database.details(run, "ledger"):
             fields = {field.name: found[field.name] for field in dataclasses.fields(Row)}
             row = Row(**fields | {"exposed": bool(fields["exposed"])})

@@ -10,7 +10,7 @@ import numpy as np
 from sordino.bookkeeping import Ending
 from sordino.data import FederatedData
 from sordino.experiment.blends import Blends
-from sordino.experiment.books import RunBooks, none
+from sordino.experiment.books import RunBooks
 from sordino.experiment.config import Experiment
 from sordino.experiment.lifetime import Spent, spent_by
 from sordino.learning.metrics import LOWER_IS_BETTER, METRICS
@@ -21,7 +21,7 @@ from sordino.privacy.allowance import Allowance
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.release import Unit
 from sordino.privacy.views import View
-from sordino.rounding import rounded_up
+from sordino.rounding import none, rounded_up
 from sordino.rounds import mean, worst, worst_tenth
 from sordino.schedule import Schedule
 

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from sordino import models
 from sordino.data.meaning import Meaning
 from sordino.errors import UserError, unknown
+from sordino.experiment.defaults import DEFAULT_STORE
 from sordino.experiment.prepare import Prepared
 from sordino.experiment.store import Store
 from sordino.learning.records import Learner
@@ -222,7 +223,7 @@ def mixed(networks: Sequence[nn.Module | None], weights: Tensor, powers: Tensor)
     return Blended(list(there.values()), weights[list(there)], powers[list(there)]).eval()
 
 
-def load_models(run: str, store: str | Path = ".sordino") -> Models:
+def load_models(run: str, store: str | Path = DEFAULT_STORE) -> Models:
     """The trained networks of a finished run."""
     found = Store(Path(store), must_exist=True)
     row = found.get(run)

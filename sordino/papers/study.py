@@ -15,6 +15,7 @@ from sordino.data.sources import SOURCES, catalogue
 from sordino.display import Display
 from sordino.errors import UserError
 from sordino.experiment.config import BUDGETS, Experiment
+from sordino.experiment.defaults import DEFAULT_STORE
 from sordino.experiment.side_by_side import results_of
 from sordino.experiment.store import Store
 from sordino.experiment.summary import Summary
@@ -32,7 +33,7 @@ class Options:
 
     scale: Scale = "small"
     seeds: int | None = None
-    store: Path = Path(".sordino")
+    store: Path = DEFAULT_STORE
     data_dir: Path | None = None
     jobs: int | None = None
     grid: Sweep = field(default_factory=dict)

@@ -298,6 +298,14 @@ class Ledger:
         return found
 
 
+def head_of(rows: Iterable[Row]) -> bytes:
+    """The link of the last of a ledger's first rows."""
+    head = BLANK
+    for row in rows:
+        head = row.link(head)
+    return head
+
+
 def whole_gap(entries: int, pool: str, shares: int, view: View) -> Gap:
     """How far noise in whole numbers is from the Gaussian mechanism, for an observer."""
     return Gap(entries, 1, RECORDS) if pool else Gap(entries, honest_shares(view, shares), CLIENTS)

@@ -9,6 +9,7 @@ from typing import Any, get_args
 from sordino.method import Variant
 from sordino.methods import find, names
 from sordino.models.networks import NETWORKS
+from sordino.privacy.release import all_releases
 from sordino.privacy.views import VIEWS
 from sordino.report.hyperparameters import hyperparameters
 
@@ -27,8 +28,7 @@ def _described(name: str) -> dict[str, Any]:
     kind = find(name)
     variants = {}
     for variant in get_args(Variant):
-        releases = [r for step in kind(variant=variant).steps().values() for r in step.values()]
-        covered = all(release.private for release in releases)
+        covered = all(release.private for release in all_releases(kind(variant=variant).steps()))
         variants[variant] = {"views": list(VIEWS) if covered else [], "caveat": kind.caveats.get(variant, "")}
     sent = {key: release.describe() for step in kind().steps().values() for key, release in step.items()}
     about = {"name": name, "title": getattr(kind, "title", name), "paper": getattr(kind, "paper", "")}

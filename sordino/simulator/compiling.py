@@ -18,7 +18,7 @@ from sordino.learning.records import Learner
 from sordino.method import Method
 from sordino.privacy.compiled import CompiledSum, compiled_sum
 from sordino.privacy.records import RecordPlan
-from sordino.privacy.release import Gradients
+from sordino.privacy.release import Gradients, all_releases
 from sordino.simulator.effort import eager_seconds
 
 COMPILING = 40.0
@@ -69,7 +69,7 @@ def decide(
 
 def compile_for(method: Method, module: nn.Module, data: FederatedData) -> CompiledSum:
     """The clipped sum for a method's gradients, compiled."""
-    releases = [release for step in method.steps().values() for release in step.values()]
+    releases = all_releases(method.steps())
     layered = any(isinstance(release, Gradients) and release.layered for release in releases)
     thresholds = len(Learner(module).layout.layers) if layered else 1
     return compiled_sum(module, data.shape, data.classes, thresholds)

@@ -111,7 +111,8 @@ def problem(name: str, data_dir: Path) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         try:
-            data = federate(load(name, data_dir), None, None, 0)
+            dataset = load(name, data_dir)
+            data = federate(dataset, None, 10 if dataset.owner is None else None, 0)
         except UserError as error:
             return str(error)
     summary(data)

@@ -62,9 +62,10 @@ def test_tensors_are_contiguous_views_of_shared_ones() -> None:
 
 
 def test_defaults() -> None:
-    without = records([k % 3 for k in range(90)], 3)
-    assert federate(without, None, None, 7).fingerprint == federate(without, "dirichlet:0.5", 10, 7).fingerprint
-    owned = replace(without, owner=np.arange(90) // 30, owner_names=("a", "b", "c"))
+    many = records([k % 3 for k in range(300)], 3)
+    assert federate(many, None, None, 7).fingerprint == federate(many, "dirichlet:0.5", 100, 7).fingerprint
+    owned = replace(records([k % 3 for k in range(90)], 3), owner=np.arange(90) // 30, owner_names=("a", "b", "c"))
+    assert federate(owned, "iid", None, 7).fingerprint == federate(owned, "iid", 3, 7).fingerprint
     data = federate(owned, None, None, 7)
     assert [client.name for client in data.clients] == ["a", "b", "c"]
     assert sorted(numbers(data, "x") + numbers(data, "x_test")) == list(range(90))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Sequence
 
-from sordino.experiment.config import DEFAULT_EPSILON, Experiment
+from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, prepare
 from sordino.method import Method
 from sordino.privacy.audit import canaries, channels, conformance, one_run, records
@@ -91,4 +91,4 @@ def published_claim(prepared: Prepared) -> float | None:
         return None
     if experiment.noise_multiplier is not None:
         return None
-    return experiment.epsilon or DEFAULT_EPSILON
+    return experiment.asked_epsilon

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from sordino.privacy.records import RecordNeeds
-from sordino.privacy.release.base import ReleaseError, Releases, Unit
+from sordino.privacy.release.base import Release, ReleaseError, Releases, Unit
 
 Step = TypeVar("Step", bound=Callable[..., Any])
 
@@ -35,9 +35,14 @@ def due(releases: Releases, round: int) -> Releases:
     return {n: replace(r, share=r.share / total) if r.share else r for n, r in left.items()}  # type: ignore[type-var]
 
 
+def all_releases(steps: Mapping[str, Releases]) -> list[Release]:
+    """Everything that a method's steps declare."""
+    return [release for releases in steps.values() for release in releases.values()]
+
+
 def record_needs(steps: Mapping[str, Releases]) -> RecordNeeds:
     """What a method's steps release of a client's records besides noisy gradients, from their declarations."""
-    releases = [release for step in steps.values() for release in step.values()]
+    releases = all_releases(steps)
     averaged = [release.held_out for release in releases if release.held_out]
     return RecordNeeds(
         matrix_share=sum(release.share for release in releases if release.once),

@@ -6,12 +6,13 @@ import os
 from pathlib import Path
 
 from sordino.errors import UserError, writing
+from sordino.experiment.defaults import DEFAULT_STORE
 from sordino.report.page.audits import audit_page, is_audit
 from sordino.report.page.gather import compared_runs, read_document
 from sordino.report.page.runs import runs_page
 
 
-def make_report(*what: str | Path, output: str | Path = "report.html", store: str | Path = ".sordino") -> Path:
+def make_report(*what: str | Path, output: str | Path = "report.html", store: str | Path = DEFAULT_STORE) -> Path:
     """Write one self-contained HTML file about runs of a store, a comparison, or an audit, and return its path.
 
     `what` are names of finished runs, or one file of `sordino compare --json` or `sordino audit --json`.

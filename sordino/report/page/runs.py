@@ -9,7 +9,7 @@ import numpy as np
 
 from sordino.experiment.store import Store
 from sordino.learning.metrics import METRICS
-from sordino.privacy.ledger import BLANK, Row
+from sordino.privacy.ledger import Row, head_of
 from sordino.privacy.views import VIEWS
 from sordino.report.page import pictures, rendered, words
 from sordino.report.page.audits import audit_context
@@ -145,16 +145,13 @@ def _group(group: Group) -> dict[str, Any]:
 
 def _ledger(run: RunTold) -> dict[str, Any]:
     """The rows, those of a long ledger's ends, and the link that stands for all of them."""
-    head = BLANK
-    for row in run.ledger:
-        head = row.link(head)
     shown = run.ledger
     if len(shown) > 2 * MOST_ROWS:
         shown = [*shown[:MOST_ROWS], *shown[-MOST_ROWS:]]
     return {
         "count": len(run.ledger),
         "left_out": len(run.ledger) - len(shown),
-        "head": head.hex() if run.ledger else "",
+        "head": head_of(run.ledger).hex() if run.ledger else "",
         "rows": [_entry(row) for row in shown],
     }
 
