@@ -22,9 +22,10 @@ from sordino import models
 from sordino.data.meaning import Meaning
 from sordino.deploy import masking
 from sordino.errors import UserError
+from sordino.experiment.budgeting import client_budgets
 from sordino.experiment.config import Experiment
 from sordino.experiment.identity import identity_of
-from sordino.experiment.prepare import SEED_IS_KNOWN, client_budgets
+from sordino.experiment.prepare import SEED_IS_KNOWN
 from sordino.experiment.trained import Description
 from sordino.learning.parameters import flatten
 from sordino.learning.records import Learner

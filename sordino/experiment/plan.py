@@ -9,7 +9,10 @@ import numpy as np
 
 from sordino.data.federate import DEFAULT_CLIENTS
 from sordino.errors import UserError
+from sordino.experiment.advise import Situation
+from sordino.experiment.budgeting import planned_method, shares_a_part, spending
 from sordino.experiment.config import Experiment
+from sordino.experiment.lifetime import planned_recipes
 from sordino.method import Method
 from sordino.privacy.plan import Plan, plan
 from sordino.privacy.records import (
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class RecordsPlan:
+class PlanForRecords:
     """What a run that protects records would cost and could achieve. Unit: one record added or removed."""
 
     unit: Literal["record"]
@@ -48,7 +51,7 @@ class RecordsPlan:
 
 def plan_of(
     experiment: Experiment, parameters: int | None = None, records: int | None = None, look: bool = False
-) -> Plan | RecordsPlan:
+) -> Plan | PlanForRecords:
     """What an experiment would cost. With `look` its data and network are looked at; else `records` are those of a
     client and `parameters` those of the network, where they are known."""
     method = experiment.build_method()
@@ -87,8 +90,6 @@ def _looked_at(experiment: Experiment, parameters: int | None, records: int | No
 def _clients_plan(
     experiment: Experiment, method: Method, sizes: np.ndarray | None, schedule: Schedule, parameters: int | None
 ) -> Plan:
-    from sordino.experiment.prepare import shares_a_part, spending
-
     assumed = np.ones(schedule.clients, dtype=np.int64) if sizes is None else sizes
     spent = spending(experiment, method, assumed, schedule)
     releases = all_releases(method.steps())
@@ -112,11 +113,7 @@ def _clients_plan(
 
 def _records_plan(
     experiment: Experiment, method: Method, sizes: np.ndarray, schedule: Schedule, parameters: int | None
-) -> RecordsPlan:
-    from sordino.experiment.advise import Situation
-    from sordino.experiment.lifetime import planned_recipes
-    from sordino.experiment.prepare import planned_method, spending
-
+) -> PlanForRecords:
     method, choices = planned_method(experiment, method, sizes, schedule)
     spent = spending(experiment, method, sizes, schedule)
     noise, delta = spent.allowance.of_records, spent.budget.delta
@@ -128,7 +125,7 @@ def _records_plan(
     records = max(1, round(float(np.median(sizes))))
     where = Situation(schedule.clients, records, middle, parameters, experiment.protect_from, delta)
     accuracy = max(record_attack_accuracy(recipe) for recipe in distinct)
-    return RecordsPlan(
+    return PlanForRecords(
         unit="record",
         epsilon=dict.fromkeys(VIEWS, max(each)),
         attack_accuracy=dict.fromkeys(VIEWS, accuracy),
@@ -161,7 +158,7 @@ def _weak(accuracy: float) -> list[str]:
     return [f"The best attack tells whether a record is there with {accuracy:.1%} accuracy: this is hardly privacy."]
 
 
-def _advice(where: Any, parameters: int | None) -> list[str]:
+def _advice(where: Situation, parameters: int | None) -> list[str]:
     """Whether a network of this size can be trained, by the law d <= clients (records mu)^2."""
     feasible = where.feasible("record")
     if parameters is None:

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sordino.experiment.plan import RecordsPlan
+from sordino.experiment.plan import PlanForRecords
 from sordino.privacy.plan import Plan
 from sordino.report.columns import Column, Fitting
 from sordino.report.tables import epsilon_text, views_table
@@ -17,9 +17,9 @@ SINGLE = 12
 """Up to so many clients are told one by one; more are told by their budgets."""
 
 
-def plan_report(plan: Plan | RecordsPlan, protect_from: str) -> RenderableType:
+def plan_report(plan: Plan | PlanForRecords, protect_from: str) -> RenderableType:
     """A plan in words."""
-    parts = _of_records(plan) if isinstance(plan, RecordsPlan) else _of_clients(plan, protect_from)
+    parts = _of_records(plan) if isinstance(plan, PlanForRecords) else _of_clients(plan, protect_from)
     parts += [Text(f"Warning: {sentence}", style="yellow") for sentence in plan.warnings]
     parts += [Text(sentence) for sentence in plan.advice]
     return Group(*parts)
@@ -36,7 +36,7 @@ def _of_clients(plan: Plan, protect_from: str) -> list[RenderableType]:
     ]
 
 
-def _of_records(plan: RecordsPlan) -> list[RenderableType]:
+def _of_records(plan: PlanForRecords) -> list[RenderableType]:
     replaced = epsilon_text(plan.epsilon_replace_one)
     return [
         Text(f"noise multiplier {plan.noise_multiplier:.4g} for each gradient, median over clients", style="bold"),

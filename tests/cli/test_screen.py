@@ -16,7 +16,7 @@ import sordino
 from sordino.cli import COMMANDS
 from sordino.cli.runs import _table
 from sordino.experiment.config import Experiment
-from sordino.experiment.plan import RecordsPlan, plan_of
+from sordino.experiment.plan import PlanForRecords, plan_of
 from sordino.experiment.store import RunRow
 from sordino.methods import names
 from sordino.report.glossary import ALIASES, WORDS
@@ -82,7 +82,7 @@ def test_plan_tells_each_clients_noise_where_records_are_protected() -> None:
     """Budgets of 1 and 4: each client's epsilon is at most its own, and the smaller one has more noise."""
     keys = {"method": "dp-fedavg-record", "clients": 2, "rounds": 2, "set": {"budgets": "1,4", "epochs": 1}}
     found = plan_of(Experiment.make(keys), records=100)
-    assert isinstance(found, RecordsPlan)
+    assert isinstance(found, PlanForRecords)
     first, second = found.clients
     assert first["epsilon"] <= 1 < second["epsilon"] <= 4
     assert first["noise_multiplier"] > second["noise_multiplier"]
