@@ -16,7 +16,8 @@ from helpers import COMMAND, QUICK, command, process, refused
 
 from sordino.errors import UserError
 from sordino.experiment import checkpoint
-from sordino.experiment.store import NO_ROWS, NewRun, Progress, Store, _chain
+from sordino.experiment.database import NO_ROWS, _chain
+from sordino.experiment.store import NewRun, Progress, Store
 from sordino.files import KeptFile
 from sordino.simulator.memory import Memory
 
@@ -162,9 +163,9 @@ def test_the_ledger_has_a_chain_of_its_own(tmp_path: Path) -> None:
     name = command(*RUN, "--store", tmp_path).document["run"]
     changed(tmp_path, "update ledger set noise = sensitivity where position = 1")
     store = Store(tmp_path)
-    chain = _chain(NO_ROWS, store._select("ledger"))
+    chain = _chain(NO_ROWS, store._database.select("ledger"))
     store._database.execute("update runs set ledger_chain = ?", (chain,))
-    store._seal(name)
+    store._database.seal(name)
     with pytest.raises(UserError, match="row 1 breaks the chain"):
         store.ledger(name)
 
