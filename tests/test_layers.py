@@ -17,7 +17,7 @@ LAYERS = (
     "method",
     "parts",
     "methods",
-    "client execution evaluation blend transport transcript replies server",
+    "client execution evaluation blend transport transcript replies rounds bookkeeping asking server",
     "simulator",
     "experiment",
     "testing papers deploy",
