@@ -188,13 +188,13 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("wrong shares are taken", "!= shares[other]:", "!= shares[other] and False:"),
         ],
     ),
-    "deploy/site.py": (
+    "deploy/working.py": (
         "tests/deploy/test_failures.py tests/deploy/test_fuzz.py",
         [
             (
                 "what leaves is not charged",
-                "book.append(self._check_budget(book, session, session.charged(work, releases, public)))",
-                "self._check_budget(book, session, session.charged(work, releases, public))",
+                "book.append(payable(book.entries(), session, cost, desk.allowed))",
+                "payable(book.entries(), session, cost, desk.allowed)",
             ),
             ("a second draw for one ask", "book.keep(work.ask, work.hash,", "0 and book.keep(work.ask, work.hash,"),
             (
@@ -203,8 +203,19 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "if False:",
             ),
             ("old questions are answered", "if last is not None and work.ask.order < last:", "if False:"),
-            ("a second list of survivors is answered", 'if kept["survivors"] is not None:', "if False:"),
-            ("the filter is skipped", "if entries and not spending.fits(", "if False and not spending.fits("),
+        ],
+    ),
+    "deploy/opening.py": (
+        "tests/deploy/test_failures.py",
+        [("a second list of survivors is answered", 'if kept["survivors"] is not None:', "if False:")],
+    ),
+    "deploy/paying.py": (
+        "tests/deploy/test_failures.py",
+        [("the filter is skipped", "if entries and not spending.fits(", "if False and not spending.fits(")],
+    ),
+    "deploy/copies.py": (
+        "tests/deploy/test_failures.py",
+        [
             ("restored ledgers go on", "if seen and book.link(seen) != known:", "if False:"),
             (
                 "the server's echo is not heard",
@@ -212,8 +223,11 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "if False and book.link(0)",
             ),
             ("spoiled ledgers go on", 'if any(entry.kind == "spoiled" for entry in book.entries()):', "if False:"),
-            ("other code's noise", "if terms.identity != identity:", "if False:"),
         ],
+    ),
+    "deploy/enrolling.py": (
+        "tests/deploy/test_failures.py",
+        [("other code's noise", "if terms.identity != identity:", "if False:")],
     ),
     "deploy/session.py": (
         "tests/deploy/test_failures.py tests/deploy/test_equality.py",

@@ -27,8 +27,9 @@ from sordino.deploy.journal import FILE, Journal
 from sordino.deploy.rehearsal import rehearse
 from sordino.deploy.reserving import ReservingLedger
 from sordino.deploy.roster import Member, check_members
-from sordino.deploy.sites import Deadlines, OutOfBudgetError, Sites
+from sordino.deploy.sites import Sites
 from sordino.deploy.terms import Terms, terms_of
+from sordino.deploy.trips import Deadlines, OutOfBudgetError
 from sordino.errors import Stopped, UserError
 from sordino.experiment import checkpoint as checkpoints
 from sordino.experiment.books import RunBooks
@@ -141,7 +142,7 @@ def _carried_on(
     closing.callback(books.close)
     if terms.allowance.records is not None:
         books.ledger = ReservingLedger(clients, method.unit, books.ledger.rows, terms.budget.delta)
-    sites.gather()
+    sites.presence.gather()
     server = Server(
         method,
         terms.schedule,

@@ -105,11 +105,12 @@ class Journal:
         content, state, survivors, result = row
         return Asked(_read(content), state, _read(survivors) if survivors else [], result)
 
-    def begin(self, ask: Ask, cohort: list[Any]) -> None:
+    def begin(self, ask: Ask, cohort: list[Any]) -> Asked:
         """Write down an attempt before anybody is asked."""
         self._do("delete from asks where round < ?", ask.round - 1)
         values = (*ask.order, _written(cohort))
         self._do("insert into asks (round, place, attempt, content, state) values (?, ?, ?, ?, 'asked')", *values)
+        return Asked(cohort, "asked", [], None)
 
     def fix(self, ask: Ask, survivors: list[bytes]) -> None:
         """Write down who answered, before any of them is told."""

@@ -29,6 +29,8 @@ from sordino.message import Each
 
 MAGIC = b"sordino1"
 LENGTH_BYTES = 8
+PROTOCOL = 1
+"""Of what messages mean: both ends speak the same version."""
 MOST_BYTES = 512 * 2**20
 """How large a message may be, unless a site says otherwise."""
 MOST_HEAD = 16 * 2**20
@@ -61,6 +63,11 @@ def packed(message: Mapping[str, Any]) -> bytes:
     if len(head) > MOST_HEAD:
         raise WireError(f"A message's head has {len(head):,} bytes, more than can be sent.")
     return MAGIC + len(head).to_bytes(LENGTH_BYTES, "little") + head + safetensors.save(body)
+
+
+def request(kind: str, **content: Any) -> bytes:
+    """A message of a server to a site."""
+    return packed({"kind": kind, "protocol": PROTOCOL, **content})
 
 
 def unpacked(content: bytes, most: int = MOST_BYTES) -> dict[str, Any]:

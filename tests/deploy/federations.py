@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -17,9 +16,9 @@ from sordino.deploy.carrier import Failure
 from sordino.deploy.coordinator import resume, start
 from sordino.deploy.direct import Direct, Fault
 from sordino.deploy.roster import Member
-from sordino.deploy.site import PROTOCOL, Site
-from sordino.deploy.sites import Deadlines
+from sordino.deploy.site import Site
 from sordino.deploy.trial import lay_out
+from sordino.deploy.trips import Deadlines
 from sordino.experiment.config import Experiment
 from sordino.experiment.store import Store
 from sordino.experiment.summary import Summary
@@ -121,6 +120,3 @@ class Recorder:
     def of(self, what: str) -> list[tuple[int, bytes, bytes]]:
         """Requests of one kind and their replies."""
         return [(node, request, reply) for node, one, request, reply in self.seen if one == what]
-
-
-__all__ = ["KEYS", "PROTOCOL", "QUICK", "Federation", "Recorder", "changed", "federation", "kind", "refused", "torch"]

@@ -289,7 +289,7 @@ def test_cohorts_that_no_rule_allows_are_refused(asked: tuple[Federation, bytes]
     site, parties = made.sites[0], wire.unpacked(wire.unpacked(request)["ask"].tobytes())["parties"]
     stranger = [os.urandom(32), public_key(new_key()), bytes(64)]
     forged = [parties[1][0], public_key(new_key()), parties[1][2]]
-    (session,) = site._sessions.values()
+    (session,) = site.desk.sessions.values()
     invented, key = keys.new_identity(), public_key(new_key())
     about = (session.run.encode(), session.terms.identity.encode())
     signing = [keys.public_identity(invented), key, keys.signed(invented, "run key", *about, key)]
@@ -331,8 +331,8 @@ def test_requests_that_are_none_are_refused(asked: tuple[Federation, bytes]) -> 
 def test_a_huge_message_is_not_even_read(asked: tuple[Federation, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     made, request = asked
     site = made.sites[0]
-    small = site._allowed.rules.model_copy(update={"max_message_mb": 1})
-    monkeypatch.setattr(site, "_allowed", dataclasses.replace(site._allowed, rules=small))
+    small = site.desk.allowed.rules.model_copy(update={"max_message_mb": 1})
+    monkeypatch.setattr(site.desk, "allowed", dataclasses.replace(site.desk.allowed, rules=small))
     monkeypatch.setattr(wire.safetensors, "load", lambda content: pytest.fail("it was read"))
     assert refused_text(site.answer(request + bytes(2**20))) == "message"
 

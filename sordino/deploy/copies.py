@@ -1,0 +1,62 @@
+"""How a ledger of which there may be two is noticed: restored from a backup, or running elsewhere as well.
+
+Where a ledger ended is told to everybody whom the site works with. The server repeats it to the site; as it may lie,
+sites repeat it to each other too, in notes that go with the shares of a sum, encrypted to their receivers. A ledger
+that lacks a row which somebody has seen is not the only one: the site gives no more away, for good.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+from sordino.deploy.book import Book, Entry, Head
+from sordino.deploy.masking import Cohort, MaskingError
+from sordino.deploy.rules import RefusedError
+
+NOTE = struct.Struct(">Q32sQ32s")
+"""What goes with a share, unseen by the server: the sender's head, and what it has last seen of the receiver's."""
+
+
+class BehindError(Exception):
+    """Others know more of this site's ledger than it does itself."""
+
+
+def check_only_one(book: Book, message: Mapping[str, Any]) -> None:
+    """Refuse where this ledger may not be the only one of these data."""
+    if any(entry.kind == "spoiled" for entry in book.entries()):
+        raise RefusedError("closed", "there may be another ledger of these data")
+    if message.get("echo") is None:
+        return
+    try:
+        echo = Head.read(message["echo"])
+    except ValueError as error:
+        raise RefusedError("message", error) from error
+    if echo.position and book.link(echo.position) != echo.link:
+        raise RefusedError("restored", f"the server has seen row {echo.position - 1} of this ledger otherwise")
+
+
+def notes(book: Book, cohort: Cohort, head: Head) -> dict[bytes, bytes]:
+    """For each site of a cohort: where this ledger ends, and where that one's did when it was last heard of."""
+    found = {}
+    for party in cohort.parties:
+        seen = book.seen(party.identity) or Head(0, bytes(32))
+        found[party.identity] = NOTE.pack(head.position, head.link, seen.position, seen.link)
+    return found
+
+
+def check_note(book: Book, sender: bytes, note: bytes) -> None:
+    """Compare what another site has seen of this ledger with it, and remember what it says of its own."""
+    if len(note) != NOTE.size:
+        raise MaskingError("A share's note is not of the right length.")
+    position, link, seen, known = NOTE.unpack(note)
+    if seen and book.link(seen) != known:
+        raise BehindError(f"another site has seen row {seen - 1} of this ledger otherwise, or it is not there")
+    book.see(sender, Head(position, link))
+
+
+def spoil(book: Book, why: object) -> None:
+    """Close the site for good."""
+    with book.transaction():
+        book.append([Entry("spoiled", {"why": str(why)})])

@@ -1,0 +1,40 @@
+"""What a site answers from: its folder, its rules, its records, its keys and the runs that it takes part in."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sordino.deploy import keys
+from sordino.deploy.records import SiteFile
+from sordino.deploy.rules import Allowed
+from sordino.deploy.session import Session
+
+LOG = "site.log"
+
+
+@dataclass
+class Desk:
+    """A site's own things."""
+
+    folder: Path
+    allowed: Allowed
+    file: SiteFile
+    private: bytes
+    """Its lasting Ed25519 key."""
+    secret: bytes
+    """From which follows what depends on no noise, as the choice of test records."""
+    sessions: dict[str, Session] = field(default_factory=dict)
+    """The runs that it has been asked about since it was opened."""
+
+    @property
+    def identity(self) -> bytes:
+        """Its public key."""
+        return keys.public_identity(self.private)
+
+    def note(self, text: str) -> None:
+        """Write a line into the site's log, if it can be written."""
+        with contextlib.suppress(OSError), (self.folder / LOG).open("a") as log:
+            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")

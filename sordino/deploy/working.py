@@ -1,0 +1,142 @@
+"""How a site answers to `work`, the first trip of a question: rules, training, gate, and one transaction.
+
+Everything that a release costs and leaves behind is written in that transaction; only then is there an answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from safetensors.torch import load as loaded
+from safetensors.torch import save as saved
+from torch import Tensor
+
+from sordino.client import Outcome
+from sordino.deploy import copies, reading, summing, wire
+from sordino.deploy.book import Ask, Book
+from sordino.deploy.desk import Desk
+from sordino.deploy.enrolling import session_of
+from sordino.deploy.masking import Cohort, Masker
+from sordino.deploy.paying import payable
+from sordino.deploy.reading import Work
+from sordino.deploy.rules import RefusedError
+from sordino.deploy.session import Session
+from sordino.message import Each
+from sordino.privacy.release import Public, Releases
+from sordino.threads import single_threaded
+
+
+@dataclass(frozen=True)
+class Task:
+    """A question that the rules allow."""
+
+    work: Work
+    session: Session
+    releases: Releases
+    public: Public
+    cohort: Cohort | None
+    """U1, where messages are summed."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """What came of it at this site; nothing of it has left."""
+
+    outcome: Outcome
+    state: dict[str, Tensor]
+    """What the site remembered before."""
+    accuracies: list[float | None] | None
+
+
+def work(desk: Desk, message: Mapping[str, Any]) -> bytes:
+    """The answer to a question: the same bytes, however often it is asked."""
+    asked, begun = reading.work(message), time.monotonic()
+    with Book(desk.folder) as book:
+        session = session_of(desk, book, asked.ask.run)
+        asked = _as_asked(asked, message, session)
+        kept = _kept(book, asked)
+        if kept is not None:
+            return kept
+        copies.check_only_one(book, message)
+        releases, public = session.checked(asked, desk.allowed)
+        cohort = session.cohort(asked, releases, desk.allowed, desk.identity)
+        payable(book.entries(), session, session.charged(asked, releases, public), desk.allowed)
+        state = _state(book, asked.ask, session)
+        with single_threaded():
+            outcome = session.answered(asked, state)
+            accuracies = session.accuracies(asked.ask.round, outcome)
+        reply = _committed(desk, book, Task(asked, session, releases, public, cohort), Made(outcome, state, accuracies))
+    desk.note(f"answered {asked.step} of round {asked.ask.round + 1} in {time.monotonic() - begun:.1f} s")
+    return reply
+
+
+def _as_asked(work: Work, message: Mapping[str, Any], session: Session) -> Work:
+    """The question with what this client alone is told."""
+    content = reading.array(message, "own").tobytes()
+    own = wire.unpacked(content) if content else {}
+    if not all(isinstance(value, Tensor) and len(value) == 1 for value in own.values()):
+        raise RefusedError("message", "what it tells this site alone is not one row each")
+    many = session.terms.schedule.clients
+    rows = {name: Each(value.expand(many, *value.shape[1:])) for name, value in own.items()}
+    hash = hashlib.sha256(work.hash + hashlib.sha256(content).digest()).digest()
+    return Work(work.ask, hash, work.number, work.step, {**work.message, **rows}, work.parties)
+
+
+def _kept(book: Book, work: Work) -> bytes | None:
+    """The answer that was given to this question before."""
+    kept = book.ask(work.ask)
+    if kept is not None:
+        if bytes(kept["hash"]) != work.hash:
+            raise RefusedError("other")
+        return bytes(kept["reply"])
+    last = book.last(work.ask.run)
+    if last is not None and work.ask.order < last:
+        raise RefusedError("old", f"{work.ask.order} after {last}")
+    return None
+
+
+def _state(book: Book, ask: Ask, session: Session) -> dict[str, Tensor]:
+    """What the site remembered before this question."""
+    content = book.memory(ask)
+    return dict(session.blank) if content is None else loaded(content)
+
+
+def _committed(desk: Desk, book: Book, task: Task, made: Made) -> bytes:
+    """Charge, keep and remember in one transaction; then, and only then, there is an answer.
+
+    Whoever finds that another process has answered meanwhile drops its own draw.
+    """
+    work, session, outcome = task.work, task.session, made.outcome
+    with book.transaction():
+        kept = _kept(book, work)
+        if kept is not None:
+            return kept
+        cost = session.charged(work, task.releases, task.public)
+        book.append(payable(book.entries(), session, cost, desk.allowed))
+        reply = reading.answered(**_content(desk, book, task, outcome))
+        book.keep(work.ask, work.hash, reading.written_parties(work), reply)
+        if outcome.kept:
+            times = made.state["participations"] + 1
+            rows = {name: value[0].cpu().contiguous() for name, value in outcome.kept.items()}
+            book.remember(work.ask, saved({**rows, "participations": times}))
+        if made.accuracies is not None:
+            book.evaluated(work.ask.run, work.ask.round, *made.accuracies)
+    return reply
+
+
+def _content(desk: Desk, book: Book, task: Task, outcome: Outcome) -> dict[str, Any]:
+    """What leaves: values that are protected by themselves, or numbers under masks."""
+    head = book.head()
+    content: dict[str, Any] = {"head": head.packed(), "kept": bool(outcome.kept)}
+    if task.cohort is None:
+        return content | {"values": outcome.passed.values}
+    masked = Masker(task.cohort, desk.identity, task.session.key).masked(
+        summing.as_row(outcome.passed.values, task.releases),
+        summing.bits(task.releases, task.session.gate, task.public, len(task.cohort.parties)),
+        copies.notes(book, task.cohort, head),
+    )
+    return content | {"vector": masked.vector, "shares": masked.shares}
