@@ -189,7 +189,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "deploy/working.py": (
-        "tests/deploy/test_failures.py tests/deploy/test_fuzz.py",
+        "tests/deploy/test_failures.py tests/deploy/test_attacks.py tests/deploy/test_fuzz.py",
         [
             (
                 "what leaves is not charged",
@@ -202,7 +202,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 'if bytes(kept["hash"]) != work.hash:',
                 "if False:",
             ),
-            ("old questions are answered", "if last is not None and work.ask.order < last:", "if False:"),
+            ("old questions are answered", "if last is not None and work.ask.order <= last:", "if False:"),
+            ("what was lost is drawn again", "work.ask.order <= last:", "work.ask.order < last:"),
         ],
     ),
     "deploy/opening.py": (
@@ -214,15 +215,41 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         [("the filter is skipped", "if entries and not spending.fits(", "if False and not spending.fits(")],
     ),
     "deploy/copies.py": (
-        "tests/deploy/test_failures.py",
+        "tests/deploy/test_failures.py tests/deploy/test_attacks.py",
         [
-            ("restored ledgers go on", "if seen and book.link(seen) != known:", "if False:"),
+            (
+                "forged heads are believed",
+                "if place and not keys.is_signed(own, mine, *_said(seen)):",
+                "if False:",
+            ),
+            ("restored ledgers go on", "if place and book.link(place) != known:", "if False:"),
             (
                 "the server's echo is not heard",
                 "if echo.position and book.link(echo.position)",
                 "if False and book.link(0)",
             ),
             ("spoiled ledgers go on", 'if any(entry.kind == "spoiled" for entry in book.entries()):', "if False:"),
+        ],
+    ),
+    "deploy/misfits.py": (
+        "tests/deploy/test_attacks.py",
+        [
+            ("misfits are told without end", "len(told) >= allowed.rules.max_misfits:", "False:"),
+            ("misfits are not written down", "book.append([Entry(KIND,", "id([Entry(KIND,"),
+        ],
+    ),
+    "deploy/database.py": (
+        "tests/deploy/test_attacks.py",
+        [("altered rows are read", "if row.pop(DIGEST) != table.digest(row):", "if row.pop(DIGEST) is None:")],
+    ),
+    "deploy/book.py": (
+        "tests/deploy/test_failures.py",
+        [
+            (
+                "a ledger without its last rows",
+                "if _stored(Head(len(found), link)) != self.known(HEAD):",
+                "if not found:",
+            )
         ],
     ),
     "deploy/enrolling.py": (

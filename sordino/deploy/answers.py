@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sordino.deploy.book import Head
+from sordino.deploy.entries import Head
 from sordino.deploy.masking import Cohort, Opening
 from sordino.privacy.release import Public, Releases
 

@@ -2,7 +2,8 @@
 
 Where a ledger ended is told to everybody whom the site works with. The server repeats it to the site; as it may lie,
 sites repeat it to each other too, in notes that go with the shares of a sum, encrypted to their receivers. A ledger
-that lacks a row which somebody has seen is not the only one: the site gives no more away, for good.
+that lacks a row which somebody has seen is not the only one: the site gives no more away, for good. Heads in notes are
+signed by their owners, so that no other site can close one with a row that there never was.
 """
 
 from __future__ import annotations
@@ -11,12 +12,15 @@ import struct
 from collections.abc import Mapping
 from typing import Any
 
-from sordino.deploy.book import Book, Entry, Head
+from sordino.deploy import keys
+from sordino.deploy.book import Book
+from sordino.deploy.entries import Entry, Head
 from sordino.deploy.masking import Cohort, MaskingError
 from sordino.deploy.rules import RefusedError
 
-NOTE = struct.Struct(">Q32sQ32s")
-"""What goes with a share, unseen by the server: the sender's head, and what it has last seen of the receiver's."""
+NOTE = struct.Struct(">Q32s64sQ32s64s")
+"""What goes with a share, unseen by the server: the sender's head with its signature, and what it has last seen of the
+receiver's, with that one's signature; zeros where it has seen nothing."""
 
 
 class BehindError(Exception):
@@ -37,23 +41,35 @@ def check_only_one(book: Book, message: Mapping[str, Any]) -> None:
         raise RefusedError("restored", f"the server has seen row {echo.position - 1} of this ledger otherwise")
 
 
-def notes(book: Book, cohort: Cohort, head: Head) -> dict[bytes, bytes]:
-    """For each site of a cohort: where this ledger ends, and where that one's did when it was last heard of."""
-    found = {}
+def notes(book: Book, cohort: Cohort, head: Head, private: bytes) -> dict[bytes, bytes]:
+    """For each site of a cohort: where this ledger ends, signed with the `private` key, and where that one's did when
+    it was last heard of."""
+    signature, found = keys.signed(private, *_said(head)), {}
     for party in cohort.parties:
-        seen = book.seen(party.identity) or Head(0, bytes(32))
-        found[party.identity] = NOTE.pack(head.position, head.link, seen.position, seen.link)
+        seen, theirs = book.seen(party.identity) or (Head(0, bytes(32)), b"")
+        found[party.identity] = NOTE.pack(head.position, head.link, signature, seen.position, seen.link, theirs)
     return found
 
 
-def check_note(book: Book, sender: bytes, note: bytes) -> None:
-    """Compare what another site has seen of this ledger with it, and remember what it says of its own."""
+def check_note(book: Book, own: bytes, sender: bytes, note: bytes) -> None:
+    """Compare what another site has seen of this ledger, whose owner is `own`, with it, and remember what it says of
+    its own."""
     if len(note) != NOTE.size:
         raise MaskingError("A share's note is not of the right length.")
-    position, link, seen, known = NOTE.unpack(note)
-    if seen and book.link(seen) != known:
-        raise BehindError(f"another site has seen row {seen - 1} of this ledger otherwise, or it is not there")
-    book.see(sender, Head(position, link))
+    position, link, signature, place, known, mine = NOTE.unpack(note)
+    head, seen = Head(position, link), Head(place, known)
+    if not keys.is_signed(sender, signature, *_said(head)):
+        raise MaskingError("A site did not sign what it says of its ledger.")
+    if place and not keys.is_signed(own, mine, *_said(seen)):
+        raise MaskingError("A site tells of a ledger that this one never had.")
+    if place and book.link(place) != known:
+        raise BehindError(f"another site has seen row {place - 1} of this ledger otherwise, or it is not there")
+    book.see(sender, head, signature)
+
+
+def _said(head: Head) -> tuple[str, bytes, bytes]:
+    """What a site signs of its ledger."""
+    return "head", head.position.to_bytes(8, "big"), head.link
 
 
 def spoil(book: Book, why: object) -> None:

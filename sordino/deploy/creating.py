@@ -12,7 +12,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from sordino.deploy import keys
-from sordino.deploy.book import Book, Entry
+from sordino.deploy.book import Book
+from sordino.deploy.entries import Entry
 from sordino.deploy.records import keyed_fingerprint, read_records
 from sordino.deploy.rules import FILE, Rules
 from sordino.errors import UserError, writing
@@ -32,6 +33,7 @@ COMMENTS = {
     "roster": "the sites that may be in a cohort; without it others' noise is not counted on",
     "allow_trusted_server": "whether the server may be taken to follow the protocol (active_server = false)",
     "max_message_mb": "the largest message that is read",
+    "max_misfits": "how often a server is told that something does not fit these data: that is told without noise",
 }
 
 

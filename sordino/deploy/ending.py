@@ -32,6 +32,7 @@ def end(desk: Desk, message: Mapping[str, Any]) -> bytes:
         if known is not None and known["state"] == "done":
             return reading.answered()
         session = session_of(desk, book, run)
+        assert known is not None
         if model is not None and (not isinstance(model, Tensor) or model.shape != session.terms.initial.shape):
             raise RefusedError("bounds", "the model is not of this network's size")
         content, tensors = book.latest(run), {"clients": torch.tensor([session.number])}
@@ -47,7 +48,7 @@ def end(desk: Desk, message: Mapping[str, Any]) -> bytes:
         with single_threaded():
             final = session.accuracy(model)
         with book.transaction():
-            book.end(run, final, str(path.relative_to(desk.folder)))
+            book.end(known, final, str(path.relative_to(desk.folder)))
     desk.sessions.pop(run, None)
     desk.note(f"the run {run} is over")
     return reading.answered()

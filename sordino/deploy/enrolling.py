@@ -10,6 +10,7 @@ from sordino.deploy import keys, masking, reading
 from sordino.deploy.book import Book
 from sordino.deploy.copies import check_only_one
 from sordino.deploy.desk import Desk
+from sordino.deploy.misfits import telling
 from sordino.deploy.records import as_declared
 from sordino.deploy.rules import RefusedError
 from sordino.deploy.session import Session
@@ -35,7 +36,7 @@ def enrol(desk: Desk, message: Mapping[str, Any]) -> bytes:
         check_only_one(book, message)
         known = book.run(run)
         if known is None:
-            terms = _checked_terms(desk, carried, identity, number)
+            terms = _checked_terms(desk, book, carried, identity, number)
             with book.transaction():
                 if book.run(run) is None:
                     book.enrol(run, json.dumps(carried), identity, number, masking.new_key())
@@ -58,12 +59,12 @@ def session_of(desk: Desk, book: Book, run: str) -> Session:
         raise RefusedError("run", f"{run[:50]!r}")
     if run not in desk.sessions:
         number = int(known["number"])
-        terms = _checked_terms(desk, json.loads(known["experiment"]), known["identity"], number)
+        terms = _checked_terms(desk, book, json.loads(known["experiment"]), known["identity"], number)
         desk.sessions[run] = _begun(desk, run, terms, known)
     return desk.sessions[run]
 
 
-def _checked_terms(desk: Desk, carried: Mapping[str, Any], identity: str, number: int) -> Terms:
+def _checked_terms(desk: Desk, book: Book, carried: Mapping[str, Any], identity: str, number: int) -> Terms:
     """The terms of an experiment that the server wants to run, worked out here, if the rules allow it."""
     desk.allowed.check_experiment(carried)
     try:
@@ -75,12 +76,13 @@ def _checked_terms(desk: Desk, carried: Mapping[str, Any], identity: str, number
         raise RefusedError("code", "identities differ")
     if number >= terms.schedule.clients:
         raise RefusedError("message", "there is no such client")
-    data = as_declared(desk.file, terms, desk.allowed.rules, desk.secret)
-    try:
-        terms.method.check_data(data.people)
-        terms.at_site(number, int(data.train.sizes[number]))
-    except UserError as error:
-        raise RefusedError("experiment", error) from error
+    with telling(book, desk.allowed, terms.identity):
+        data = as_declared(desk.file, terms, desk.allowed.rules, desk.secret)
+        try:
+            terms.method.check_data(data.people)
+            terms.at_site(number, int(data.train.sizes[number]))
+        except UserError as error:
+            raise RefusedError("data", error) from error
     return terms
 
 

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from sordino.deploy import copies, reading, wire
-from sordino.deploy.book import Ask, Book
+from sordino.deploy.book import Book
 from sordino.deploy.desk import Desk
 from sordino.deploy.enrolling import session_of
+from sordino.deploy.entries import Ask
 from sordino.deploy.masking import Cohort, Masker, MaskingError
 from sordino.deploy.rules import RefusedError
 from sordino.deploy.session import Session
@@ -73,10 +74,10 @@ def _opened(desk: Desk, book: Book, request: Request, session: Session) -> bytes
     masker = Masker(cohort, desk.identity, session.key)
     try:
         for one in survivors:
-            copies.check_note(book, one, masker.share_from(one, request.shares.get(one, b"")).note)
+            copies.check_note(book, desk.identity, one, masker.share_from(one, request.shares.get(one, b"")).note)
         opening = masker.opening(survivors, request.shares)
     except MaskingError as error:
         raise RefusedError("share", error) from error
     reply = reading.answered(shares=opening.shares, seeds=opening.seeds)
-    book.open(request.ask, named, reply)
+    book.open(kept, named, reply)
     return reply

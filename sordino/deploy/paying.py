@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sordino.deploy.book import Entry, row_of
+from sordino.deploy.entries import Entry, row_of
 from sordino.deploy.rules import Allowed, RefusedError
 from sordino.deploy.session import Session
 from sordino.deploy.spending import Spending

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from sordino.deploy import keys, wire
-from sordino.deploy.book import Head
 from sordino.deploy.carrier import Carrier, Failure
+from sordino.deploy.entries import Head
 from sordino.deploy.journal import Enrolled, Journal
 from sordino.deploy.roster import Member
 from sordino.deploy.terms import Terms

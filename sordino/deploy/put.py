@@ -11,7 +11,7 @@ import numpy as np
 
 from sordino.client import Question
 from sordino.deploy import wire
-from sordino.deploy.book import Ask
+from sordino.deploy.entries import Ask
 from sordino.deploy.journal import Enrolled
 from sordino.errors import UserError
 from sordino.message import Each

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from sordino.deploy import wire
-from sordino.deploy.book import Ask
+from sordino.deploy.entries import Ask
 from sordino.deploy.masking import Party
 from sordino.deploy.roster import IDENTITY_BYTES
 from sordino.deploy.rules import RefusedError

@@ -48,6 +48,7 @@ SENTENCES = {
     "closed": "The site is closed: its ledger was altered, or it was restored from a copy.",
     "disk": "The site cannot write down what it would spend.",
     "failed": "The site could not work on this question; its log says why.",
+    "misfits": "The site has said too often that something does not fit its data: its owner has to decide.",
 }
 """Everything that a site says when it does not answer, by a short name."""
 
@@ -97,6 +98,9 @@ class Rules(BaseModel):
     """Whether experiments are accepted that take the server to follow the protocol: `active_server = false`."""
     max_message_mb: int = Field(default=512, ge=1, le=65536)
     """The largest message that is read."""
+    max_misfits: int = Field(default=5, ge=1)
+    """How often a server is told that an experiment does not fit the data, or that a question fails on them. Each time
+    tells it something of them, without noise: by asking often enough it could find out which values occur."""
 
 
 @dataclass(frozen=True)

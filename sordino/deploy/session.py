@@ -11,7 +11,7 @@ from torch import Tensor
 from sordino.client import Clients, Outcome, Question
 from sordino.data import FederatedData
 from sordino.deploy import keys
-from sordino.deploy.book import Entry, released
+from sordino.deploy.entries import Entry, released
 from sordino.deploy.masking import Cohort, Masker, MaskingError
 from sordino.deploy.reading import Work
 from sordino.deploy.rules import Allowed, RefusedError

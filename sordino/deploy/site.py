@@ -22,11 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from sordino.deploy import wire
-from sordino.deploy.book import AlteredError, Book, BookError, Entry
+from sordino.deploy.book import Book
 from sordino.deploy.creating import create
+from sordino.deploy.database import AlteredError, DatabaseError
 from sordino.deploy.desk import Desk
 from sordino.deploy.ending import end
 from sordino.deploy.enrolling import enrol, hello
+from sordino.deploy.entries import Entry
 from sordino.deploy.opening import open_sum
 from sordino.deploy.records import keyed_fingerprint, read_records
 from sordino.deploy.rules import MEGABYTE, SENTENCES, RefusedError, read_rules
@@ -90,7 +92,7 @@ class Site:
             return self._refusal("message", error)
         except AlteredError as error:
             return self._refusal("closed", error)
-        except BookError as error:
+        except DatabaseError as error:
             return self._refusal("disk", error)
         except Exception:  # whatever goes wrong at a site, its text may tell of the data
             return self._refusal("failed", traceback.format_exc())
@@ -102,6 +104,7 @@ class Site:
 
 def _take_stock(desk: Desk, book: Book) -> None:
     """Look whether the ledger is as it was written; note that the data have changed, where they have."""
+    book.check()
     entries = book.entries()
     now = keyed_fingerprint(desk.file, desk.secret)
     noted = [entry.content["data"] for entry in entries if "data" in entry.content]

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from sordino.client import Question
 from sordino.deploy import wire
-from sordino.deploy.book import Ask
 from sordino.deploy.carrier import Carrier
+from sordino.deploy.entries import Ask
 from sordino.deploy.journal import Enrolled, Journal
 from sordino.deploy.plain import Plain
 from sordino.deploy.presence import Presence, accepted
@@ -46,7 +46,7 @@ class Sites:
         self._tell, self._deadlines = tell, deadlines
         self.presence = Presence(terms, roster, carrier, journal, tell, deadlines.hello)
         trips = Trips(self.presence, carrier, journal, deadlines, terms.minimum, tell)
-        self._plain, self._summed = Plain(terms, trips, journal), Summed(terms, trips, journal, gate)
+        self._plain, self._summed = Plain(terms, trips, journal, gate), Summed(terms, trips, journal, gate)
         self._steps = terms.method.steps()
         self._round, self._place = -1, -1
 
@@ -72,11 +72,13 @@ class Sites:
             answer = self._attempt(question, ask, releases)
             if answer is not None:
                 return answer
+            if any(release.once for release in releases.values()):  # it is given once: this attempt stays the only one
+                break
             self._journal.fail(ask)
             self._tell(f"Round {question.round + 1} could not be used: it is tried again, and paid for again.")
         raise UserError(
-            f"Round {question.round + 1} was tried {tried} times, and too few sites answered: the run can be resumed "
-            "when they are there."
+            f"Round {question.round + 1} cannot be used, too few sites answered (attempts: {tried}): the run can be "
+            "resumed when they are there."
         )
 
     def _attempt(self, question: Question, ask: Ask, releases: Releases) -> Answer | None:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from sordino.deploy.book import Entry, row_of
+from sordino.deploy.entries import Entry, row_of
 from sordino.privacy import integers
 from sordino.privacy.accountant import epsilon_of
 from sordino.privacy.ledger import Row, whole_gap

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from sordino.deploy import keys
+from sordino.deploy import keys, misfits
 from sordino.deploy.book import Book
 from sordino.deploy.roster import fingerprint
 from sordino.deploy.rules import read_rules
@@ -35,7 +35,9 @@ def status(folder: Path) -> dict[str, Any]:
         "max_delta": rules.max_delta,
         "promised": allowed.view,
         "spent": {view: _finite(figure) for view, figure in figures.items()},
-        "spoiled": spent["server"].spoiled,
+        "spoiled": next((entry.content["why"] for entry in entries if entry.kind == "spoiled"), None),
+        "misfits": sum(entry.kind == misfits.KIND for entry in entries),
+        "max_misfits": rules.max_misfits,
         "runs": runs,
         "ledger": {"rows": head.position, "head": head.link.hex()},
     }
@@ -43,15 +45,15 @@ def status(folder: Path) -> dict[str, Any]:
 
 def _run_status(book: Book, run: Mapping[str, Any]) -> dict[str, Any]:
     curve = book.curve(run["run"])
-    personal, start = curve[-1][1:] if curve else (None, None)
+    last = curve[-1] if curve else {"personal": None, "start": None}
     return {
         "run": run["run"],
         "method": json.loads(run["experiment"])["method"],
         "client": run["number"],
         "state": run["state"],
         "rounds": len(curve),
-        "personal": personal,
-        "start": start,
+        "personal": last["personal"],
+        "start": last["start"],
         "global": run["final"],
         "model": run["model"],
     }

@@ -45,7 +45,7 @@ class Summed:
         width = sum(summing.widths(put.releases, public).values())
         kind = masking.UNSIGNED[summing.bits(put.releases, self._gate, public, len(put.cohort))]
 
-        def read(reply: Mapping[str, Any]) -> tuple[np.ndarray, dict[bytes, bytes]]:
+        def read(_: bytes, reply: Mapping[str, Any]) -> tuple[np.ndarray, dict[bytes, bytes]]:
             return answers.masked(reply, cohort, width, kind)
 
         got = self._trips.work(put, before.survivors or put.identities, read, bool(before.survivors))
@@ -79,7 +79,7 @@ class Summed:
             common = {"hash": cohort.ask, "survivors": survivors, "shares": mine}
             return wire.request("open", echo=self._trips.presence.echo(one), **about, **common)
 
-        def read(reply: Mapping[str, Any]) -> Opening:
+        def read(_: bytes, reply: Mapping[str, Any]) -> Opening:
             return answers.opening(reply, survivors, dropped)
 
         needed = len(survivors) if dropped else cohort.minimum

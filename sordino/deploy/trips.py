@@ -10,8 +10,12 @@ from typing import Any
 from sordino.deploy.answers import Work
 from sordino.deploy.carrier import Carrier, Failure
 from sordino.deploy.journal import Journal
+from sordino.deploy.masking import MaskingError
 from sordino.deploy.presence import PAUSE, Presence, replies
 from sordino.deploy.put import Put
+
+Reader = Callable[[bytes, Mapping[str, Any]], Any]
+"""Reads a site's answer; one that is none raises."""
 
 
 @dataclass(frozen=True)
@@ -46,16 +50,14 @@ class Trips:
         self._broke: set[bytes] = set()
         """Sites whose budget is used up."""
 
-    def work(
-        self, put: Put, asked: Sequence[bytes], read: Callable[[Mapping[str, Any]], Any], patient: bool
-    ) -> dict[bytes, Work]:
+    def work(self, put: Put, asked: Sequence[bytes], read: Reader, patient: bool) -> dict[bytes, Work]:
         """What sites answer to a question, its content by `read`; `patient`: nobody of them can be done without."""
 
         def request(one: bytes) -> bytes:
             return put.request(self.presence.number[one], self.presence.echo(one))
 
-        def answered(reply: Mapping[str, Any]) -> Work:
-            return Work.read(reply, read(reply))
+        def answered(one: bytes, reply: Mapping[str, Any]) -> Work:
+            return Work.read(reply, read(one, reply))
 
         got: dict[bytes, Work] = self.answers(asked, request, answered, self.deadlines.work, len(asked), patient)
         for one, found in got.items():
@@ -68,7 +70,7 @@ class Trips:
         self,
         sites: Sequence[bytes],
         request: Callable[[bytes], bytes],
-        read: Callable[[Mapping[str, Any]], Any],
+        read: Reader,
         seconds: float,
         needed: int,
         patient: bool = True,
@@ -103,7 +105,7 @@ class Trips:
                     break
         return got
 
-    def _read(self, one: bytes, reply: Mapping[str, Any], read: Callable[[Mapping[str, Any]], Any]) -> Any:
+    def _read(self, one: bytes, reply: Mapping[str, Any], read: Reader) -> Any:
         """What a site answered; None, and a sentence, where it is a refusal or no answer."""
         name = self.presence.name(one)
         if reply.get("ok") is not True:
@@ -112,7 +114,7 @@ class Trips:
             self.tell(f"{name}: {str(reply.get('sentence'))[:300]}")
             return None
         try:
-            return read(reply)
-        except (ValueError, KeyError, TypeError):
+            return read(one, reply)
+        except (ValueError, KeyError, TypeError, MaskingError):
             self.tell(f"{name} sent something that is no answer: it is left out.")
             return None

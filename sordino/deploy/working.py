@@ -17,10 +17,12 @@ from torch import Tensor
 
 from sordino.client import Outcome
 from sordino.deploy import copies, reading, summing, wire
-from sordino.deploy.book import Ask, Book
+from sordino.deploy.book import Book
 from sordino.deploy.desk import Desk
 from sordino.deploy.enrolling import session_of
+from sordino.deploy.entries import Ask
 from sordino.deploy.masking import Cohort, Masker
+from sordino.deploy.misfits import telling
 from sordino.deploy.paying import payable
 from sordino.deploy.reading import Work
 from sordino.deploy.rules import RefusedError
@@ -66,7 +68,7 @@ def work(desk: Desk, message: Mapping[str, Any]) -> bytes:
         cohort = session.cohort(asked, releases, desk.allowed, desk.identity)
         payable(book.entries(), session, session.charged(asked, releases, public), desk.allowed)
         state = _state(book, asked.ask, session)
-        with single_threaded():
+        with single_threaded(), telling(book, desk.allowed, asked.hash.hex()):
             outcome = session.answered(asked, state)
             accuracies = session.accuracies(asked.ask.round, outcome)
         reply = _committed(desk, book, Task(asked, session, releases, public, cohort), Made(outcome, state, accuracies))
@@ -94,7 +96,7 @@ def _kept(book: Book, work: Work) -> bytes | None:
             raise RefusedError("other")
         return bytes(kept["reply"])
     last = book.last(work.ask.run)
-    if last is not None and work.ask.order < last:
+    if last is not None and work.ask.order <= last:  # paid for, but lost: it is not drawn again
         raise RefusedError("old", f"{work.ask.order} after {last}")
     return None
 
@@ -137,6 +139,6 @@ def _content(desk: Desk, book: Book, task: Task, outcome: Outcome) -> dict[str, 
     masked = Masker(task.cohort, desk.identity, task.session.key).masked(
         summing.as_row(outcome.passed.values, task.releases),
         summing.bits(task.releases, task.session.gate, task.public, len(task.cohort.parties)),
-        copies.notes(book, task.cohort, head),
+        copies.notes(book, task.cohort, head, desk.private),
     )
     return content | {"vector": masked.vector, "shares": masked.shares}

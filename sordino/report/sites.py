@@ -11,6 +11,11 @@ from rich.text import Text
 
 from sordino.report.tables import epsilon_text, percent
 
+MISFITS = (
+    "This site looks at no experiment any more: it has told servers too often that theirs did not fit its data "
+    "(site.log says why). Raise max_misfits in site.toml if they may be told more."
+)
+
 
 def site_report(status: Mapping[str, Any]) -> RenderableType:
     """A site's spending, runs and models."""
@@ -24,6 +29,8 @@ def site_report(status: Mapping[str, Any]) -> RenderableType:
     parts: list[RenderableType] = [head, "", spent, Text(bound)]
     if status["spoiled"]:
         parts.append(Text(f"This site takes part no more: {status['spoiled']}", style="red"))
+    if status["misfits"] >= status["max_misfits"]:
+        parts.append(Text(MISFITS, style="red"))
     parts += ["", _runs(status["runs"]) if status["runs"] else Text("It has not taken part in a run yet.")]
     parts += [Text(f"Model: {run['model']}", style="dim") for run in status["runs"] if run["model"] is not None]
     ledger = status["ledger"]

@@ -44,7 +44,7 @@ from sordino.experiment.store import Store
 
 POINTS: list[tuple[Any, str, int]] = [
     (Book, "_commit", 15),
-    (Journal, "_do", 40),
+    (Journal, "do", 40),
     (RunBooks, "save", 3),
     (RunBooks, "charge", 2),
     (Site, "answer", 24),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import os
 from collections.abc import Callable
@@ -14,7 +15,6 @@ import torch
 from federations import Federation, Recorder, federation, kind
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from scipy.stats import chi2
 
 from sordino.deploy import wire
 from sordino.deploy.book import Book
@@ -82,6 +82,9 @@ def closed(message: dict[str, Any]) -> bytes:
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A federation in its second round, and the requests that its site 0 has had, one of each kind."""
     with federation(tmp_path_factory.mktemp("attacked"), 3, rounds=3) as made:
+        for site in made.sites:
+            patient = site.desk.allowed.rules.model_copy(update={"max_misfits": 10**9})
+            site.desk.allowed = dataclasses.replace(site.desk.allowed, rules=patient)
         seen = Recorder()
 
         def stop(node: int, request: bytes, answer: Callable[[], bytes]) -> bytes | Failure:
@@ -171,17 +174,3 @@ def longest(terms: Terms) -> float:
     """How long the noise of a mean is at the most, for all that can happen in a test."""
     deviation = terms.allowance.of_clients.of_message(1.0) * 0.5
     return float(deviation * (terms.learner.layout.size**0.5 + 12))
-
-
-def test_masked_messages_are_uniform(tmp_path: Path) -> None:
-    """Chi-squared of each of the four bytes of all masked numbers of a run, at confidence 1 - 1e-6 each."""
-    with federation(tmp_path) as made:
-        seen = Recorder()
-        made.run(seen)
-    vectors = np.stack([wire.unpacked(reply)["vector"] for _, _, reply in seen.of("work")])
-    assert vectors.dtype == np.uint32
-    assert len({vector.tobytes() for vector in vectors}) == len(vectors) == 6
-    for place in range(4):
-        counts = np.bincount(((vectors >> np.uint32(8 * place)) & np.uint32(255)).reshape(-1), minlength=256)
-        expected = vectors.size / 256
-        assert float(((counts - expected) ** 2 / expected).sum()) < chi2.ppf(1 - 1e-6, 255)

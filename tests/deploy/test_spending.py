@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from sordino.deploy.book import Ask, Entry, released
+from sordino.deploy.entries import Ask, Entry, released
 from sordino.deploy.spending import Spending
 from sordino.privacy.accountant import epsilon_of
 from sordino.privacy.integers import CLIENTS, Gap

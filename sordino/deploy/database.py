@@ -1,0 +1,135 @@
+"""A SQLite file of which every row is checked when it is read.
+
+A row ends with the SHA-256 of its table's name and of all its other values. What a disk or a hand has changed is found
+when it is read, before anything follows from it. There is no write-ahead log: one whose first bytes are damaged is
+dropped by SQLite without a word, and charges with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from sordino.errors import UserError
+
+DIGEST = "digest"
+PATIENCE = 30.0
+"""Seconds for which another process that writes is waited for."""
+
+
+class DatabaseError(UserError):
+    """A file that cannot be written or read."""
+
+
+class AlteredError(DatabaseError):
+    """A file that is not as it was written."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table whose rows carry digests."""
+
+    name: str
+    columns: Mapping[str, str]
+    """The type of each."""
+    key: Sequence[str]
+    """The columns by which a row is known."""
+
+    def statement(self) -> str:
+        """The SQL that makes it."""
+        columns = ", ".join(f"{name} {kind}" for name, kind in self.columns.items())
+        return f"create table {self.name} ({columns}, {DIGEST} blob not null, primary key ({', '.join(self.key)}))"
+
+    def digest(self, row: Mapping[str, Any]) -> bytes:
+        """Of a row's values."""
+        made = hashlib.sha256(self.name.encode())
+        for name in self.columns:
+            content = row[name] if isinstance(row[name], bytes) else json.dumps(row[name]).encode()
+            made.update(f"\0{name} {type(row[name]).__name__} {len(content)} ".encode())
+            made.update(content)
+        return made.digest()
+
+
+class Database:
+    """A connection to such a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with self.saving():
+            self._database = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
+            self._database.execute("pragma synchronous = extra")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All or nothing, and nobody else writes meanwhile."""
+        with self.saving():
+            self._database.execute("begin immediate")
+            try:
+                yield
+                self._commit()
+            except BaseException:
+                if self._database.in_transaction:
+                    self._database.execute("rollback")
+                raise
+
+    def _commit(self) -> None:
+        self._database.execute("commit")
+
+    def put(self, table: Table, **row: Any) -> None:
+        """Write a row, or what it is from now on."""
+        values = [row[name] for name in table.columns]
+        names = [*table.columns, DIGEST]
+        changed = ", ".join(f"{name} = excluded.{name}" for name in names if name not in table.key)
+        marks = ", ".join("?" * len(names))
+        known = f"on conflict ({', '.join(table.key)}) do update set {changed}"
+        self.do(f"insert into {table.name} ({', '.join(names)}) values ({marks}) {known}", *values, table.digest(row))
+
+    def find(self, table: Table, where: str = "", *values: Any) -> list[dict[str, Any]]:
+        """Rows, oldest first unless `where` says otherwise; one that is not as it was written is refused."""
+        names = [*table.columns, DIGEST]
+        order = "" if "order by" in where else "order by rowid"
+        found = []
+        for values_of in self.all(f"select {', '.join(names)} from {table.name} {where} {order}", *values):
+            row = dict(zip(names, values_of, strict=True))
+            if row.pop(DIGEST) != table.digest(row):
+                raise AlteredError(f"{self.path} is damaged or was altered: a row of {table.name} is not as written.")
+            found.append(row)
+        return found
+
+    def remove(self, table: Table, where: str, *values: Any) -> None:
+        """Delete rows."""
+        self.do(f"delete from {table.name} {where}", *values)
+
+    def do(self, statement: str, *values: Any) -> None:
+        """Execute a statement."""
+        with self.saving():
+            self._database.execute(statement, values)
+
+    def all(self, query: str, *values: Any) -> list[Any]:
+        """The rows of a query."""
+        with self.saving():
+            return self._database.execute(query, values).fetchall()
+
+    @contextlib.contextmanager
+    def saving(self) -> Iterator[None]:
+        """Turn a failure to write or read the file into a sentence."""
+        try:
+            yield
+        except (OSError, sqlite3.Error) as error:
+            raise DatabaseError(f"{self.path} cannot be written or read: {error}.") from error

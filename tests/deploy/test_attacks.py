@@ -1,0 +1,222 @@
+"""What a lying server or a hostile site might try, and does not get."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sqlite3
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from federations import QUICK, Federation, Recorder, changed, federation, kind, refused
+
+from sordino.deploy import copies, keys, wire
+from sordino.deploy.book import Book
+from sordino.deploy.carrier import Failure
+from sordino.deploy.entries import Head
+from sordino.deploy.masking import MaskingError
+from sordino.deploy.site import Site
+from sordino.deploy.standing import status
+from sordino.deploy.terms import terms_of
+from sordino.errors import UserError
+from sordino.experiment.config import Experiment
+
+QUICKER = dataclasses.replace(QUICK, work=0.3)
+
+
+def paid(made: Federation, number: int) -> int:
+    """How many releases a site has paid for."""
+    with Book(made.folders[number]) as book:
+        return sum(entry.kind == "release" for entry in book.entries())
+
+
+# ---- a lying server
+
+
+def enrolment(experiment: Experiment, **changes: Any) -> bytes:
+    """What a server sends that wants something else run than all agreed on, and computes as honestly as anybody."""
+    terms = terms_of(Experiment.make(terms_of(experiment).carried() | changes))
+    about: dict[str, Any] = {"run": os.urandom(8).hex(), "identity": terms.identity, "experiment": terms.carried()}
+    return wire.request("enrol", number=0, echo=None, **about)
+
+
+def test_refusals_do_not_tell_which_labels_occur(tmp_path: Path) -> None:
+    """Each refusal that depends on the data is a bit about them, without noise: it is told five times."""
+    with federation(tmp_path) as made:
+        site = made.sites[0]
+        probes = [
+            enrolment(made.experiment, labels=[str(label) for label in range(10) if label != missing])
+            for missing in range(6)
+        ]
+        assert [refused(site.answer(probe)) for probe in probes] == ["data"] * 5 + ["misfits"]
+        assert refused(site.answer(probes[0])) == "data", "what was told may be told again"
+        assert refused(site.answer(enrolment(made.experiment))) == "misfits", "it does not even look"
+        assert refused(made.reopen(0).answer(probes[5])) == "misfits", "not after a restart either"
+        assert status(made.folders[0])["misfits"] == 5
+        rules = made.folders[0] / "site.toml"
+        rules.write_text(rules.read_text().replace("max_misfits = 5", "max_misfits = 6"))
+        assert refused(made.reopen(0).answer(enrolment(made.experiment))) == "", "its owner allows one more"
+
+
+def test_a_question_that_fails_is_counted_and_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with federation(tmp_path) as made:
+
+        def fail(request: bytes) -> None:
+            (session,) = made.sites[0].desk.sessions.values()
+            with monkeypatch.context() as patch:
+                patch.setattr(session.clients, "answer", lambda *_: 1 / 0)
+                for _ in range(3):
+                    assert refused(made.sites[0].answer(request)) == "failed"
+            assert "ZeroDivisionError" in (made.folders[0] / "site.log").read_text()
+
+        def fault(node: int, request: bytes, answer: Callable[[], bytes]) -> bytes:
+            if node == 0 and kind(request) == "work" and not paid(made, 0):
+                fail(request)
+            return answer()
+
+        assert made.run(fault)["rounds_done"] == 2
+        assert (paid(made, 0), status(made.folders[0])["misfits"]) == (2, 1)
+
+
+def test_what_was_paid_for_and_lost_is_not_drawn_again(tmp_path: Path) -> None:
+    with federation(tmp_path) as made:
+        seen = Recorder()
+
+        def lose(node: int, request: bytes, answer: Callable[[], bytes]) -> bytes | Failure:
+            reply = seen(node, request, answer)
+            if node == 0 and kind(request) == "work" and len(seen.of("work")) > 3 and not refused(reply):
+                database = sqlite3.connect(made.folders[0] / "site.db")
+                database.execute("delete from asks")
+                database.commit()
+                database.close()
+                assert refused(made.sites[0].answer(request)) == "old"
+                assert paid(made, 0) == 2
+            return reply
+
+        assert made.run(lose)["rounds_done"] == 1, "another attempt is beyond its budget"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"clients": 10**9}, {"rounds": 10**15}, {"shape": [10**6, 10**6]}, {"labels": [str(one) for one in range(10**5)]}],
+    ids=["clients", "rounds", "shape", "labels"],
+)
+def test_experiments_beyond_all_measure_are_refused(changes: dict[str, Any], tmp_path: Path) -> None:
+    with federation(tmp_path) as made:
+        terms = terms_of(made.experiment)
+        message = {"run": "other", "number": 0, "identity": terms.identity, "experiment": terms.carried() | changes}
+        assert refused(made.sites[0].answer(wire.request("enrol", **message))) in ("experiment", "code", "failed")
+
+
+# ---- a hostile site
+
+
+def test_no_site_closes_another_with_a_row_that_there_never_was(tmp_path: Path) -> None:
+    with federation(tmp_path, noise="integers") as made:
+        made.run()
+        victim, hostile = made.sites[0].desk, made.sites[1].desk
+        with Book(hostile.folder) as book:
+            ours = book.head()
+        with Book(victim.folder) as book:
+            head = book.head()
+            genuine = keys.signed(victim.private, *copies._said(head))
+
+            def note(seen: Head, signature: bytes) -> bytes:
+                mine = keys.signed(hostile.private, *copies._said(ours))
+                return copies.NOTE.pack(ours.position, ours.link, mine, seen.position, seen.link, signature)
+
+            def check(one: bytes) -> None:
+                copies.check_note(book, victim.identity, hostile.identity, one)
+
+            check(note(head, genuine))
+            check(note(Head(0, bytes(32)), b""))
+            for forged in (
+                note(Head(head.position + 1, os.urandom(32)), genuine),
+                note(Head(head.position, os.urandom(32)), bytes(64)),
+                note(head, keys.signed(hostile.private, *copies._said(head))),
+                note(head, genuine)[:-1],
+                bytes(copies.NOTE.size),
+            ):
+                with pytest.raises(MaskingError):
+                    check(forged)
+            ahead = Head(head.position + 1, os.urandom(32))
+            with pytest.raises(copies.BehindError):
+                check(note(ahead, keys.signed(victim.private, *copies._said(ahead))))
+
+
+@pytest.mark.parametrize("value", [2**40, -(2**62)])
+def test_a_plain_message_that_no_clip_allows_is_left_out(value: int, tmp_path: Path) -> None:
+    with federation(tmp_path, protect_from="server", minimum_cohort=2, rounds=1) as made:
+
+        def poison(node: int, request: bytes, answer: Callable[[], bytes]) -> bytes:
+            reply = answer()
+            message = wire.unpacked(reply)
+            if node != 1 or "values" not in message:
+                return reply
+            wild = {name: torch.full_like(rows, value) for name, rows in message["values"].items()}
+            return changed(reply, values=wild)
+
+        summary = made.run(poison)
+        assert summary["rounds_done"] == 1
+        assert any("site-1 sent something that is no answer" in sentence for sentence in made.told)
+        assert float(made.model(summary["run"]).abs().max()) < 100
+
+
+# ---- sites that are missing when all are needed
+
+
+def test_what_is_given_once_is_waited_for_and_never_asked_anew(tmp_path: Path) -> None:
+    with federation(tmp_path, method="adadp-cfl", noise="integers", set={"clipping.effect": 1e9}) as made:
+        attempts: list[Any] = []
+
+        def gone(node: int, request: bytes, answer: Callable[[], bytes]) -> bytes | Failure:
+            if kind(request) == "work":
+                asked: Mapping[str, Any] = wire.unpacked(wire.unpacked(request)["ask"].tobytes())
+                if asked["step"] == "describe":
+                    attempts.append((node, asked["attempt"]))
+                    if node == 2:
+                        return Failure("gone")
+            return answer()
+
+        for trial in range(3):
+            with pytest.raises(UserError, match="too few sites answered"):
+                made.run(gone, QUICKER) if not trial else made.resume(made.store.all()[0].run, gone, QUICKER)
+        assert {attempt for _, attempt in attempts} == {0}
+        summary = made.resume(made.store.all()[0].run)
+        assert summary["rounds_done"] == 2
+        for folder in made.folders:
+            with Book(folder) as book:
+                described = [
+                    one for one in book.entries() if one.kind == "release" and one.content["ask"][1:3] == [0, 0]
+                ]
+            assert len({tuple(one.content["ask"]) for one in described}) == 1
+
+
+# ---- files
+
+
+def test_a_book_in_which_a_value_was_changed_is_refused(tmp_path: Path) -> None:
+    with federation(tmp_path, noise="integers") as made:
+        made.run()
+        changes = {
+            "update facts set value = zeroblob(32) where name = 'secret'": "facts",
+            "update runs set state = 'open'": "runs",
+            "update memory set state = zeroblob(100)": "memory",
+            "update rounds set personal = 1.0": "rounds",
+            "update seen set position = 0": "seen",
+            "delete from facts where name = 'head'": "head",
+        }
+        made.sites[0].close()
+        whole = (made.folders[0] / "site.db").read_bytes()
+        for statement, word in changes.items():
+            database = sqlite3.connect(made.folders[0] / "site.db")
+            assert database.execute(statement).rowcount > 0
+            database.commit()
+            database.close()
+            with pytest.raises(UserError, match=word):
+                Site.open(made.folders[0])
+            (made.folders[0] / "site.db").write_bytes(whole)
+        made.reopen(0)
