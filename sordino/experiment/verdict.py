@@ -1,8 +1,9 @@
 """A verdict is a test: paired differences over seeds, with a confidence interval.
 
 Methods with equal seeds meet equal records and the same initial model, so their accuracies are compared seed by seed.
-The mean difference has Student's interval; several comparisons in one verdict share the error (Bonferroni), so that
-all of their intervals hold together with the stated confidence.
+The mean difference has Student's interval. "Which is the best?" compares one method with all its rivals: these
+comparisons share the error (Bonferroni), so that all of their intervals hold together with the stated confidence.
+"Does this method gain over training alone?" is a question of its own for each method, and its interval stands alone.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from scipy.special import stdtrit
 from sordino.rounding import rounded_up
 
 CONFIDENCE = 0.95
+MORE_SEEDS = (5, 10, 20)
+"""Numbers of seeds that are proposed where fewer show nothing."""
 Answer = Literal["better", "worse", "no difference shown", "not tested"]
 
 
@@ -46,12 +49,17 @@ def difference(row: dict[str, Any], other: dict[str, Any], comparisons: int = 1)
     low = high = None
     verdict: Answer = "not tested"
     if count > 1:
-        tail = (1 - CONFIDENCE) / (2 * comparisons)
-        half = float(stdtrit(count - 1, 1 - tail) * values.std(ddof=1) / math.sqrt(count))
+        half = float(values.std(ddof=1)) * _half_width(count, comparisons)
         low, high = mean - half, mean + half
         verdict = "better" if low > 0 else "worse" if high < 0 else "no difference shown"
     about = {"method": row["method"], "against": other["method"], "at": row["at"]}
     return {**about, "mean": mean, "low": low, "high": high, "seeds": count, "verdict": verdict}  # type: ignore[typeddict-item]
+
+
+def _half_width(seeds: int, comparisons: int) -> float:
+    """Half of an interval that holds together with others, in standard deviations of a difference."""
+    tail = (1 - CONFIDENCE) / (2 * comparisons)
+    return float(stdtrit(seeds - 1, 1 - tail)) / math.sqrt(seeds)
 
 
 def personal(row: dict[str, Any]) -> dict[int, float]:
@@ -98,18 +106,37 @@ def _verdict(
     if len(contenders) < 2:
         return sentences, []
     best, *others = contenders
-    pairs = [(best, other) for other in others]
-    pairs += [(row, alone) for row in private for alone in free if row is not best and alone is not best]
-    found = [difference(row, other, len(pairs)) for row, other in pairs]
+    rivals = sum(row in private for row in others) if best in private else 0
+    against_best = [(best, other) for other in others]
+    against_alone = [(row, alone) for row in private for alone in free if row is not best and alone is not best]
+    found = [
+        difference(row, other, rivals if row in private and other in private else 1)
+        for row, other in against_best + against_alone
+    ]
     mean = best["accuracy"]["personal"]["mean"]
     sentences.append(f"{best['method']} has the best personal accuracy, {mean:.1%}.")
     sentences += [sentence(one) for one in found[: len(others)]]
-    for (row, alone), one in zip(pairs, found, strict=True):
+    sentences += _too_few_seeds(found, rivals)
+    for (row, alone), one in zip(against_best + against_alone, found, strict=True):
         if row in private and alone in free:
             sentences += _pays(one["verdict"], row, alone)
         if row in free and alone in private and one["verdict"] == "better":
             sentences += _pays("worse", alone, row)
     return sentences, found
+
+
+def _too_few_seeds(found: list[Difference], rivals: int) -> list[str]:
+    """What more seeds would do, where so many rivals cannot all be told apart with those there are."""
+    seeds = max(one["seeds"] for one in found)
+    more = next((number for number in MORE_SEEDS if number > seeds), None)
+    open_ones = [one for one in found if one["verdict"] == "no difference shown"]
+    if rivals < 2 or seeds < 2 or more is None or not open_ones:
+        return []
+    ratio = _half_width(seeds, rivals) / _half_width(more, rivals)
+    return [
+        f"With {seeds} seeds and {rivals} rivals at once only large differences show: with {more} seeds the intervals "
+        f"are about {ratio:.1f} times narrower."
+    ]
 
 
 def _pays(verdict: Answer, row: dict[str, Any], alone: dict[str, Any]) -> list[str]:

@@ -81,6 +81,28 @@ def test_a_federation_that_does_not_pay_is_told_so() -> None:
     assert "That dp-fedavg gains anything over local training is not shown here." in sentences
 
 
+def test_a_gain_over_training_alone_is_a_question_of_its_own() -> None:
+    """Its interval does not widen with the number of other methods; those among rivals do."""
+    many = [row(f"rival {number}", [0.7, 0.71, 0.72 + number / 1000], 8.0) for number in range(10)]
+    _, found = verdicts([LOCAL, FEDDPA, *many], "outsider")
+    by_pair = {(one["method"], one["against"]): one for one in found}
+    assert by_pair["feddpa", "local"] == difference(FEDDPA, LOCAL)
+    assert by_pair["rival 3", "local"] == difference(many[3], LOCAL)
+    assert by_pair["feddpa", "rival 3"] == difference(FEDDPA, many[3], 10)
+
+
+def test_what_more_seeds_would_do_is_told_where_many_cannot_be_told_apart() -> None:
+    """Half of an interval for 2 rivals, in deviations: t at 0.9875 is 6.205 for 3 seeds and 3.495 for 5."""
+    near = [row("a", [0.90, 0.91, 0.95], 8.0), row("b", [0.91, 0.90, 0.93], 8.0)]
+    sentences, _ = verdicts([FEDDPA, *near], "outsider")
+    assert (
+        "With 3 seeds and 2 rivals at once only large differences show: with 5 seeds the intervals are about 2.3 times "
+        "narrower."
+    ) in sentences
+    far = [row("a", [0.20, 0.22, 0.24], 8.0), row("b", [0.10, 0.12, 0.14], 8.0)]
+    assert not any("narrower" in one for one in verdicts([FEDDPA, *far], "outsider")[0])
+
+
 def test_one_seed_is_no_proof() -> None:
     sentences, found = verdicts([row("local", [0.8], 0.0), row("feddpa", [0.9], 8.0)], "outsider")
     assert "from one seed" in sentences[1]
