@@ -18,6 +18,7 @@ from sordino.cli.curve import curve_commands
 from sordino.cli.data import data_commands
 from sordino.cli.deploy import deploy, join, serve_commands, site_commands
 from sordino.cli.models import export, predict, show
+from sordino.cli.plain import plain_help
 from sordino.cli.plan import plan
 from sordino.cli.report import report
 from sordino.cli.reproduce import reproduce
@@ -32,6 +33,7 @@ INTERRUPTED = 130
 UsageError: Any = typer.BadParameter.__base__
 """What typer raises for options that it does not understand; by its base class, because typer brings its own click."""
 
+plain_help()
 app = typer.Typer(
     help="Personalized federated learning under adaptive differential privacy, with epsilons that are true.",
     no_args_is_help=True,

@@ -157,6 +157,12 @@ def test_help_is_whole_and_has_the_defaults(width: int, monkeypatch: pytest.Monk
         assert f"[default: {default}]" in shown
 
 
+def test_help_explains_arguments_and_escapes_nothing() -> None:
+    shown = " ".join(command("show", "--help").out.split())
+    assert "RUN The run's name (`sordino runs`). [required]" in shown
+    assert "\\[" not in command("compare", "--help").out
+
+
 def row(name: str, **more: Any) -> RunRow:
     configuration = {"data": "a-folder-with-a-long-name", "seed": 12, "epsilon": 8.0, "protect_from": "outsider"}
     summary = {"accuracy": {"personal": 0.9}, "epsilon": {"outsider": 8.0}}
