@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from sordino.cli.models import Run
-from sordino.cli.options import DEFAULT_STORE, Json, StoreFolder
+from sordino.cli.options import Json, StoreFolder
+from sordino.experiment.defaults import DEFAULT_STORE
 
 
 def ledger(
@@ -18,7 +19,7 @@ def ledger(
     verify: Annotated[
         bool, typer.Option("--verify", help="Check the chain, and that the result follows from the rows.")
     ] = False,
-    store: StoreFolder = None,
+    store: StoreFolder = DEFAULT_STORE,
     as_json: Json = False,
 ) -> None:
     """What left the clients of a run: each release, who sent it, its bound and its noise."""
@@ -28,7 +29,7 @@ def ledger(
     from sordino.experiment.account import COLUMNS, Account
     from sordino.experiment.store import Store
 
-    found = Account.of(Store(store or DEFAULT_STORE, must_exist=True), run)
+    found = Account.of(Store(store, must_exist=True), run)
     if verify:
         _verified(found, as_json)
         return
@@ -76,7 +77,7 @@ def statement(
     output: Annotated[Path, typer.Option("--output", "-o", help="Where it goes: .md or .html.")] = Path(
         "statement.html"
     ),
-    store: StoreFolder = None,
+    store: StoreFolder = DEFAULT_STORE,
     as_json: Json = False,
 ) -> None:
     """One page for a data-protection officer: what was trained, what left, who could see it, what it means.
@@ -93,7 +94,7 @@ def statement(
         raise UserError(f"A PDF is made by a browser: write {instead}, open it, and print it into a file.")
     if kind not in FORMATS:
         raise UserError(f"A statement is written as .md or .html, not as {kind or 'a file without an ending'!r}.")
-    found = statement_of(Store(store or DEFAULT_STORE, must_exist=True), run)
+    found = statement_of(Store(store, must_exist=True), run)
     with writing(output):
         output.write_text(FORMATS[kind](found), encoding="utf-8")
     if as_json:

@@ -7,44 +7,22 @@ from typing import Annotated
 
 import typer
 
-from sordino.cli.options import (
-    Clients,
-    Data,
-    DataDir,
-    Delta,
-    Epsilon,
-    File,
-    Json,
-    Label,
-    Model,
-    Partition,
-    ProtectFrom,
-    StoreFolder,
-    experiment_from,
-)
+from sordino.cli.options import DATA, File, Json, Keys, experiment_from, taking
 
 
+@taking(*DATA, "model", "epsilon", "delta", "protect_from", "store")
 def advise(
+    keys: Keys,
     experiment: File = None,
-    clients: Clients = None,
     records: Annotated[
         int | None, typer.Option(help="Training records of a client. [default: as in the data]", min=1, max=10**9)
     ] = None,
-    epsilon: Epsilon = None,
-    delta: Delta = None,
-    protect_from: ProtectFrom = None,
     parameters: Annotated[
         int | None, typer.Option(help="How many parameters would be shared.", min=1, max=10**12)
     ] = None,
-    data: Data = None,
-    data_dir: DataDir = None,
-    label: Label = None,
-    partition: Partition = None,
-    model: Model = None,
     trying: Annotated[
         bool, typer.Option("--try", help="Run the most promising ones, on the data or on a public stand-in.")
     ] = False,
-    store: StoreFolder = None,
     as_json: Json = False,
 ) -> None:
     """What shall I use? Level, method, size of the shared model, and whether to federate at all."""
@@ -54,9 +32,8 @@ def advise(
     from sordino.experiment.advise import situation_of, spends, stand_in
     from sordino.methods import names
 
-    given = {**locals(), "set": None, "records": None}
-    chosen = experiment_from(experiment, given, names())
-    known = bool(data or experiment)
+    chosen = experiment_from(experiment, keys, names())
+    known = bool(keys["data"] or experiment)
     situation = situation_of(chosen, records, parameters, look=known)
     found = advise_on(situation)
     tried = None

@@ -8,62 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from sordino.cli.options import (
-    AllowVacuous,
-    Categorical,
-    Clients,
-    Data,
-    DataDir,
-    Delta,
-    Drop,
-    Epsilon,
-    File,
-    Json,
-    Label,
-    Labels,
-    MethodName,
-    Model,
-    NoiseMultiplier,
-    Participation,
-    Partition,
-    ProtectFrom,
-    Rounds,
-    SchemaFile,
-    Seed,
-    Set,
-    StoreFolder,
-    Variant,
-    experiment_from,
-)
+from sordino.cli.options import DATA, NOISE, SCHEDULE, File, Json, Keys, experiment_from, taking
 
 REFUTED = 1
 """The exit code where something that is claimed is false."""
 
 
+@taking(*DATA, "model", "method", "variant", *SCHEDULE, "epsilon", *NOISE, "seed", "store", "set")
 def audit(
+    keys: Keys,
     experiment: File = None,
-    method: MethodName = None,
-    variant: Variant = None,
-    data: Data = None,
-    data_dir: DataDir = None,
-    label: Label = None,
-    labels: Labels = None,
-    schema: SchemaFile = None,
-    drop: Drop = None,
-    categorical: Categorical = None,
-    partition: Partition = None,
-    clients: Clients = None,
-    model: Model = None,
-    rounds: Rounds = None,
-    participation: Participation = None,
-    epsilon: Epsilon = None,
-    delta: Delta = None,
-    noise_multiplier: NoiseMultiplier = None,
-    protect_from: ProtectFrom = None,
-    allow_vacuous_delta: AllowVacuous = False,
-    seed: Seed = None,
-    store: StoreFolder = None,
-    set: Set = None,
     trials: Annotated[
         int, typer.Option(help="How often one client, or one record, is looked for.", min=1000, max=10_000_000)
     ] = 100_000,
@@ -76,7 +30,7 @@ def audit(
     as_json: Json = False,
 ) -> None:
     """Attack what a method claims, through the code that really runs; exit code 1 where a claim is false."""
-    chosen = experiment_from(experiment, locals())
+    chosen = experiment_from(experiment, keys)
     from sordino.privacy.audit.whole import audit as attack
 
     wanted = _tiers(tiers)

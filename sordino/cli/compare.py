@@ -8,43 +8,19 @@ from typing import Annotated, Any
 
 import typer
 
-from sordino.cli.options import (
-    AllowVacuous,
-    BudgetOverRuns,
-    Categorical,
-    Clients,
-    Data,
-    DataDir,
-    Delta,
-    Drop,
-    File,
-    Json,
-    Label,
-    Labels,
-    Log,
-    Model,
-    NoiseMultiplier,
-    Participation,
-    Partition,
-    Personal,
-    Privacy,
-    ProtectFrom,
-    Rounds,
-    SchemaFile,
-    Seed,
-    Set,
-    StoreFolder,
-    Variant,
-    WorkerCount,
-    experiment_from,
-)
+from sordino.cli.options import DATA, NOISE, SCHEDULE, File, Json, Keys, Log, experiment_from, taking
 from sordino.cli.run import getting_ready, show_meaning, watched
 from sordino.errors import UserError, writing
 
 DOCUMENT = "compare.json"
 
 
+@taking(
+    *(*DATA, "model", "variant", "privacy", "personal", *SCHEDULE, *NOISE),
+    *("budget_over_runs", "seed", "workers", "store", "set"),
+)
 def compare(
+    keys: Keys,
     experiment: File = None,
     methods: Annotated[
         str, typer.Option(help="Separated by commas; feddpa[tau=2,lambda1=0] for ablations.", show_default=True)
@@ -81,30 +57,6 @@ def compare(
     csv: Annotated[Path | None, typer.Option("--csv", help="Write the table into this file.")] = None,
     latex: Annotated[bool, typer.Option("--latex", help="Print the table for LaTeX (booktabs).")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the table in Markdown.")] = False,
-    data: Data = None,
-    data_dir: DataDir = None,
-    label: Label = None,
-    labels: Labels = None,
-    schema: SchemaFile = None,
-    drop: Drop = None,
-    categorical: Categorical = None,
-    partition: Partition = None,
-    clients: Clients = None,
-    model: Model = None,
-    variant: Variant = None,
-    privacy: Privacy = None,
-    personal: Personal = None,
-    rounds: Rounds = None,
-    participation: Participation = None,
-    delta: Delta = None,
-    noise_multiplier: NoiseMultiplier = None,
-    protect_from: ProtectFrom = None,
-    allow_vacuous_delta: AllowVacuous = False,
-    budget_over_runs: BudgetOverRuns = None,
-    seed: Seed = None,
-    workers: WorkerCount = None,
-    store: StoreFolder = None,
-    set: Set = None,
     log: Log = None,
     as_json: Json = False,
 ) -> None:
@@ -112,7 +64,6 @@ def compare(
 
     A verdict is a test: paired differences over seeds, with a confidence interval.
     """
-    given = {**locals(), "method": None}
     if latex and markdown:
         raise UserError("Give either --latex or --markdown, not both.")
     with getting_ready(as_json):
@@ -124,8 +75,8 @@ def compare(
         check_log(log)
         names = split_methods(methods)
         swept = _sweep(epsilon, sweep or [], values_of)
-        given["epsilon"] = None if "epsilon" in swept or epsilon is None else values_of(f"epsilon={epsilon}")[1][0]
-        chosen = experiment_from(experiment, given, [contender(name)[0] for name in names])
+        budget = None if "epsilon" in swept or epsilon is None else values_of(f"epsilon={epsilon}")[1][0]
+        chosen = experiment_from(experiment, keys | {"epsilon": budget}, [contender(name)[0] for name in names])
         picture = picture or chosen.store / "compare.png"
         drawn = check_picture(picture)
         if csv is not None:

@@ -13,6 +13,7 @@ import typer
 from sordino.cli.options import DataDir, Delta, Json, Partition, WorkerCount
 from sordino.cli.run import watched
 from sordino.errors import UserError
+from sordino.experiment.defaults import DEFAULT_STORE
 
 curve_commands = typer.Typer(
     help="Curves from budgets to clipping thresholds, for PAC-DP.",
@@ -40,7 +41,7 @@ def fit(
     monotone: Annotated[bool, typer.Option(help="Make the threshold never fall as the budget grows.")] = False,
     set: Annotated[list[str] | None, typer.Option("--set", help="Hyper-parameters, e.g. rate=0.1.")] = None,
     workers: WorkerCount = None,
-    store: Annotated[Path, typer.Option(help="The folder for the simulations.")] = Path(".sordino"),
+    store: Annotated[Path, typer.Option(help="The folder for the simulations.")] = DEFAULT_STORE,
     as_json: Json = False,
 ) -> None:
     """Simulate on public data which threshold is best at each budget, and fit a curve to the answers."""

@@ -10,17 +10,18 @@ from typing import Annotated
 import typer
 
 from sordino.cli.options import (
-    DEFAULT_STORE,
+    TABLES,
     Categorical,
     DataDir,
     Drop,
     Json,
-    Label,
-    Labels,
-    SchemaFile,
+    Keys,
     StoreFolder,
     experiment_from,
+    parts,
+    taking,
 )
+from sordino.experiment.defaults import DEFAULT_STORE
 
 data_commands = typer.Typer(
     help="Data sets: what is known and where it was looked for; fetch one; look at a partition.",
@@ -78,25 +79,21 @@ def get(
 
 
 @data_commands.command()
+@taking(*TABLES, "data_dir")
 def show(
+    keys: Keys,
     name: Annotated[str, typer.Argument(help="A known data set, or a folder of own files.")],
     partition: Annotated[str | None, typer.Option(help="iid, dirichlet:0.5, shards:2, labels:20%, natural")] = None,
     clients: Annotated[int | None, typer.Option(help="How many clients.")] = None,
     seed: Annotated[int, typer.Option(help="Of the partition.")] = 0,
-    label: Label = None,
-    labels: Labels = None,
-    schema: SchemaFile = None,
-    drop: Drop = None,
-    categorical: Categorical = None,
     picture: Annotated[Path | None, typer.Option(help="Draw the label distribution into this file.")] = None,
-    data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Deal a data set to clients and tell what each would hold."""
     from sordino.data import draw, summary
     from sordino.experiment.prepare import deal
 
-    dealt = deal(experiment_from(None, {**locals(), "data": name, "set": None}))
+    dealt = deal(experiment_from(None, keys | {"data": name, "partition": partition, "clients": clients, "seed": seed}))
     found = summary(dealt)
     if picture is not None:
         draw(dealt, picture)
@@ -135,7 +132,7 @@ def schema(
     from sordino.data.draft import draft
     from sordino.errors import writing
 
-    made = draft(folder, label, positive, _parts(drop), _parts(categorical))
+    made = draft(folder, label, positive, parts(drop), parts(categorical))
     with writing(output):
         output.write_text(made.text, encoding="utf-8")
     if as_json:
@@ -158,7 +155,7 @@ def normalise(
         Path | None, typer.Option("--output", "-o", help="Where the schema with means goes. [default: the same file]")
     ] = None,
     seed: Annotated[int, typer.Option(help="Of the simulated noise.")] = 0,
-    store: StoreFolder = None,
+    store: StoreFolder = DEFAULT_STORE,
     as_json: Json = False,
 ) -> None:
     """Private normalisation: release means and deviations of numbers with noise, once, and put them into the schema.
@@ -172,7 +169,7 @@ def normalise(
     from sordino.report.tables import epsilon_text
 
     path = output or schema
-    found = release(folder, Schema.read(schema), epsilon, store or DEFAULT_STORE, seed=seed)
+    found = release(folder, Schema.read(schema), epsilon, store, seed=seed)
     run, spent = found.summary["run"], epsilon_text(found.summary["epsilon"]["server"])
     told = f"mean and deviation were released with noise by the run {run} (epsilon {spent} for each record)"
     with writing(path):
@@ -186,7 +183,3 @@ def normalise(
     if found.kept:
         typer.echo(f"Noise drowned {', '.join(found.kept)}: they keep their ranges.")
     typer.echo(f"The run {run} cost each record an epsilon of {spent}; later runs on the same people add to it.")
-
-
-def _parts(text: str | None) -> list[str]:
-    return [part.strip() for part in text.split(",")] if text else []

@@ -10,9 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
-from sordino.cli.options import DEFAULT_STORE, Json, Label, StoreFolder
+from sordino.cli.options import Json, Label, StoreOrNone
 from sordino.cli.run import show_result, watched
 from sordino.errors import Stopped, UserError
+from sordino.experiment.defaults import DEFAULT_STORE
 
 
 class _WithDefault(typer.core.TyperGroup):
@@ -53,7 +54,7 @@ def deploy(
         int | None, typer.Option("--local", help="A trial on this machine with so many sites.", min=2, max=1000)
     ] = None,
     resume: Resume = None,
-    store: StoreFolder = None,
+    store: StoreOrNone = None,
     as_json: Json = False,
 ) -> None:
     """Try a deployment on this machine: a server and sites, each a process, over TLS. Ends like `sordino run`."""
@@ -149,7 +150,7 @@ def serve(
     folder: ServerFolder = SERVER_FOLDER,
     resume: Resume = None,
     wait: Annotated[float, typer.Option(help="For how many seconds sites are waited for.", min=1)] = 600.0,
-    store: StoreFolder = None,
+    store: StoreOrNone = None,
     as_json: Json = False,
 ) -> None:
     """Run an experiment with the sites that join."""

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from sordino.cli.options import DEFAULT_STORE, Json, StoreFolder
+from sordino.cli.options import Json, StoreFolder
+from sordino.experiment.defaults import DEFAULT_STORE
 
 Run = Annotated[str, typer.Argument(help="The run's name (`sordino runs`).")]
 Client = Annotated[str, typer.Option(help="Whose model: a client's name (`sordino show RUN --clients`).")]
@@ -17,19 +18,18 @@ Client = Annotated[str, typer.Option(help="Whose model: a client's name (`sordin
 def show(
     run: Run,
     clients: Annotated[bool, typer.Option("--clients", help="One line for each client.")] = False,
-    store: StoreFolder = None,
+    store: StoreFolder = DEFAULT_STORE,
     as_json: Json = False,
 ) -> None:
     """What a run came to: its result, and how well models predict, over all clients or for each."""
     from sordino.experiment.store import Store
 
-    folder = store or DEFAULT_STORE
-    found = Store(folder, must_exist=True).get(run)
+    found = Store(store, must_exist=True).get(run)
     if found.summary is None:
         from sordino.errors import UserError
 
         raise UserError(f"The run {run!r} is not finished: take it up with `sordino resume {run}`.")
-    rows = _client_rows(run, folder) if clients else None
+    rows = _client_rows(run, store) if clients else None
     if as_json:
         typer.echo(json.dumps({**found.summary, **({} if rows is None else {"client_metrics": rows})}))
         return
@@ -40,18 +40,18 @@ def show(
 
     console = Console(markup=False)
     console.print(
-        run_report(found.summary, str(folder)) if rows is None else clients_table(rows, found.summary.get("positive")),
+        run_report(found.summary, str(store)) if rows is None else clients_table(rows, found.summary.get("positive")),
         highlight=False,
     )
 
 
-def _client_rows(run: str, folder: Path) -> list[dict[str, Any]]:
+def _client_rows(run: str, store: Path) -> list[dict[str, Any]]:
     """The metrics of each client by its name; None where it has none."""
     from sordino.experiment.trained import load_models
     from sordino.learning.metrics import METRICS
     from sordino.rounding import none
 
-    models = load_models(run, folder)
+    models = load_models(run, store)
     return [
         {"client": name, **{key: none(value) for key, value in zip(METRICS, row, strict=True)}}
         for name, row in zip(models.about.clients, models.metrics, strict=True)
@@ -65,14 +65,14 @@ def predict(
     output: Annotated[Path, typer.Option("--output", "-o", help="Where the predictions go (CSV).")] = Path(
         "predictions.csv"
     ),
-    store: StoreFolder = None,
+    store: StoreFolder = DEFAULT_STORE,
     as_json: Json = False,
 ) -> None:
     """Predict with a client's model: one line per record, with its class and the probability of each class."""
     from sordino.experiment.predict import predict as predict_on
     from sordino.experiment.trained import load_models
 
-    found = predict_on(load_models(run, store or DEFAULT_STORE), client, file)
+    found = predict_on(load_models(run, store), client, file)
     found.write(output)
     labels = found.labels()
     counts = {name: labels.count(name) for name in found.classes}
@@ -96,7 +96,7 @@ def export(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Where it goes. [default: CLIENT.onnx, .pt2, .safetensors]")
     ] = None,
-    store: StoreFolder = None,
+    store: StoreFolder = DEFAULT_STORE,
     as_json: Json = False,
 ) -> None:
     """Write a client's model for other programs, with its schema inside."""
@@ -110,7 +110,7 @@ def export(
         raise unknown("format", kind, FORMATS)
     check_installed(kind)
     path = output or Path(f"{client}{ENDINGS[kind]}")
-    export_model(load_models(run, store or DEFAULT_STORE), client, kind, path)
+    export_model(load_models(run, store), client, kind, path)
     if as_json:
         typer.echo(json.dumps({"file": str(path), "format": kind, "client": client}))
         return

@@ -1,20 +1,29 @@
-"""The options that commands share: the keys of an experiment."""
+"""The options that commands share: the keys of an experiment.
+
+A command lists the keys that it takes with `taking`; what an option is called and what it means stands here once.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import inspect
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from sordino.experiment.defaults import DEFAULT_STORE
 
 File = Annotated[
     Path | None,
     typer.Argument(help="An experiment file (TOML); its keys are these options. [default: the built-in example]"),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document for machines.")]
-StoreFolder = Annotated[Path | None, typer.Option("--store", help="The folder for runs. [default: .sordino]")]
-DEFAULT_STORE = Path(".sordino")
+STORE = f"The folder for runs. [default: {DEFAULT_STORE}]"
+StoreFolder = Annotated[Path, typer.Option("--store", help=STORE, show_default=False)]
+StoreOrNone = Annotated[Path | None, typer.Option("--store", help=STORE)]
+"""Where an experiment may name another."""
 Data = Annotated[
     str | None,
     typer.Option(help="A known data set (`sordino data`) or a folder of own files. [default: digits, built in]"),
@@ -113,19 +122,90 @@ Set = Annotated[
     ),
 ]
 
+Keys = dict[str, Any]
+"""What a command was given of the options that `taking` adds to it, by the keys of an experiment."""
+OPTIONS: dict[str, Any] = {
+    "data": Data,
+    "data_dir": DataDir,
+    "label": Label,
+    "labels": Labels,
+    "schema": SchemaFile,
+    "drop": Drop,
+    "categorical": Categorical,
+    "partition": Partition,
+    "clients": Clients,
+    "model": Model,
+    "method": MethodName,
+    "variant": Variant,
+    "privacy": Privacy,
+    "personal": Personal,
+    "rounds": Rounds,
+    "participation": Participation,
+    "epsilon": Epsilon,
+    "delta": Delta,
+    "noise_multiplier": NoiseMultiplier,
+    "protect_from": ProtectFrom,
+    "allow_vacuous_delta": AllowVacuous,
+    "budget_over_runs": BudgetOverRuns,
+    "seed": Seed,
+    "workers": WorkerCount,
+    "store": StoreOrNone,
+    "set": Set,
+}
+"""The option for each key."""
+UNSAID = {"allow_vacuous_delta": False}
+"""What an option is that is not given, where that is not None."""
+TABLES = ("label", "labels", "schema", "drop", "categorical")
+"""How own tables are read."""
+DATA = ("data", "data_dir", *TABLES, "partition", "clients")
+"""Which records there are, and whose."""
+SCHEDULE = ("rounds", "participation")
+NOISE = ("delta", "noise_multiplier", "protect_from", "allow_vacuous_delta")
+"""What noise is for, besides epsilon."""
+LISTS = ("labels", "drop", "categorical")
+"""Keys whose values are separated by commas."""
 
-def experiment_from(file: Path | None, given: dict[str, Any], methods: Sequence[str] = ()) -> Any:
+
+def taking(*keys: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A command that takes the options of `keys`, in the place of its own parameter of that name, which gets them."""
+    alone = inspect.Parameter.KEYWORD_ONLY
+    added = [inspect.Parameter(key, alone, default=UNSAID.get(key), annotation=OPTIONS[key]) for key in keys]
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        own = inspect.signature(command, eval_str=True)
+        parameters = [
+            one
+            for parameter in own.parameters.values()
+            for one in (added if parameter.name == "keys" else [parameter.replace(kind=alone)])
+        ]
+
+        @functools.wraps(command)
+        def called(**given: Any) -> None:
+            taken = {key: given.pop(key) for key in keys}
+            command(**given, keys=taken)
+
+        # Typer reads both.
+        called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        called.__annotations__ = {one.name: one.annotation for one in parameters}
+        return called
+
+    return decorated
+
+
+def experiment_from(file: Path | None, keys: Keys, methods: Sequence[str] = ()) -> Any:
     """The experiment that a file and options describe."""
     from sordino.experiment.config import Experiment, setting
 
-    keys = {key: value for key, value in given.items() if key in Experiment.model_fields}
-    keys["set"] = dict(setting(text) for text in given.get("set") or [])
-    for key in ("labels", "drop", "categorical"):
-        if keys.get(key):
-            keys[key] = [part.strip() for part in keys[key].split(",")]
-    keys["schema"] = given.get("schema")
-    if not keys.get("allow_vacuous_delta"):
-        keys["allow_vacuous_delta"] = None
+    given = {key: parts(value) if key in LISTS and value else value for key, value in keys.items()}
+    given["set"] = dict(setting(text) for text in keys.get("set") or [])
+    given["allow_vacuous_delta"] = (
+        keys.get("allow_vacuous_delta") or None
+    )  # what is not insisted on may stand in the file
     if file is None:
-        return Experiment.make(keys, methods=methods)
-    return Experiment.read(file, keys, methods=methods)
+        return Experiment.make(given, methods=methods)
+    return Experiment.read(file, given, methods=methods)
+
+
+def parts(text: str | None) -> list[str]:
+    """What stands between commas."""
+    return [part.strip() for part in text.split(",")] if text else []

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from sordino.cli.options import DEFAULT_STORE, Json, StoreFolder
+from sordino.cli.options import Json, StoreFolder
+from sordino.experiment.defaults import DEFAULT_STORE
 
 
 def report(
@@ -19,11 +20,11 @@ def report(
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The HTML file.")] = Path("report.html"),
-    store: StoreFolder = None,
+    store: StoreFolder = DEFAULT_STORE,
     as_json: Json = False,
 ) -> None:
     """Make one HTML file about runs, a comparison or an audit: figures, pictures, ledger and how to repeat it."""
     from sordino.report.page.make import make_report
 
-    written = make_report(*what, output=output, store=store or DEFAULT_STORE)
+    written = make_report(*what, output=output, store=store)
     typer.echo(json.dumps({"page": str(written)}) if as_json else f"{written} opens in any browser.")

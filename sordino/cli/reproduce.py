@@ -8,9 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from sordino.cli.options import DEFAULT_STORE, DataDir, Json, StoreFolder
+from sordino.cli.options import DataDir, Json, StoreFolder
 from sordino.cli.run import watched
 from sordino.errors import UserError, writing
+from sordino.experiment.defaults import DEFAULT_STORE
 
 
 def reproduce(
@@ -37,7 +38,7 @@ def reproduce(
     ] = None,
     jobs: Annotated[int | None, typer.Option(help="Runs at once. [default: as sizes and cores suggest]")] = None,
     data_dir: DataDir = None,
-    store: StoreFolder = None,
+    store: StoreFolder = DEFAULT_STORE,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -61,9 +62,8 @@ def reproduce(
     if show_list:
         _list(as_json)
         return
-    folder = store or DEFAULT_STORE
     if index:
-        _index(folder, output, as_json)
+        _index(store, output, as_json)
         return
     if output is not None:
         raise UserError("--output is for --index: the pages of tables go to STORE/papers.")
@@ -71,7 +71,7 @@ def reproduce(
         raise UserError(
             "Name a paper, as in `sordino reproduce feddpa table-3`; `sordino reproduce --list` shows them."
         )
-    _make(paper, table, _options(scale, seeds, tune, jobs, data_dir, folder), tune, as_json)
+    _make(paper, table, _options(scale, seeds, tune, jobs, data_dir, store), tune, as_json)
 
 
 def _options(

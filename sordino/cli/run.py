@@ -11,39 +11,20 @@ from typing import Annotated, Any
 import typer
 
 from sordino.cli.options import (
-    DEFAULT_STORE,
-    AllowVacuous,
-    BudgetOverRuns,
-    Categorical,
-    Clients,
-    Data,
-    DataDir,
-    Delta,
-    Drop,
-    Epsilon,
+    DATA,
+    NOISE,
+    SCHEDULE,
     File,
     Json,
-    Label,
-    Labels,
+    Keys,
     Log,
-    MethodName,
-    Model,
-    NoiseMultiplier,
-    Participation,
-    Partition,
-    Personal,
-    Privacy,
-    ProtectFrom,
-    Rounds,
-    SchemaFile,
-    Seed,
-    Set,
     StoreFolder,
-    Variant,
     WorkerCount,
     experiment_from,
+    taking,
 )
 from sordino.errors import Stopped
+from sordino.experiment.defaults import DEFAULT_STORE
 
 
 class RunStoppedError(Exception):
@@ -75,46 +56,24 @@ def getting_ready(as_json: bool) -> Iterator[None]:
         yield
 
 
+@taking(
+    *(*DATA, "model", "method", "variant", "privacy", "personal", *SCHEDULE, "epsilon", *NOISE),
+    *("budget_over_runs", "seed", "workers", "store", "set"),
+)
 def run(
+    keys: Keys,
     experiment: File = None,
-    data: Data = None,
-    data_dir: DataDir = None,
-    label: Label = None,
-    labels: Labels = None,
-    schema: SchemaFile = None,
-    drop: Drop = None,
-    categorical: Categorical = None,
-    partition: Partition = None,
-    clients: Clients = None,
-    model: Model = None,
-    method: MethodName = None,
-    variant: Variant = None,
-    privacy: Privacy = None,
-    personal: Personal = None,
-    rounds: Rounds = None,
-    participation: Participation = None,
-    epsilon: Epsilon = None,
-    delta: Delta = None,
-    noise_multiplier: NoiseMultiplier = None,
-    protect_from: ProtectFrom = None,
-    allow_vacuous_delta: AllowVacuous = False,
-    budget_over_runs: BudgetOverRuns = None,
-    seed: Seed = None,
-    workers: WorkerCount = None,
-    store: StoreFolder = None,
-    set: Set = None,
     log: Log = None,
     explain: Annotated[bool, typer.Option("--explain", help="Say how the run is executed, and why.")] = False,
     as_json: Json = False,
 ) -> None:
     """Run an experiment. Without arguments: the built-in example on real data."""
-    given = locals()
     from sordino.report.logs import check_log, logged
     from sordino.report.progress import Place
 
     check_log(log)
     with getting_ready(as_json):
-        chosen = experiment_from(experiment, given)
+        chosen = experiment_from(experiment, keys)
         from sordino.experiment.prepare import prepare
         from sordino.experiment.run import start
 
@@ -138,7 +97,7 @@ def run(
 
 def resume(
     run: Annotated[str, typer.Argument(help="The run's name (`sordino runs`).")],
-    store: StoreFolder = None,
+    store: StoreFolder = DEFAULT_STORE,
     workers: WorkerCount = None,
     as_json: Json = False,
 ) -> None:
@@ -146,13 +105,12 @@ def resume(
     from sordino.experiment.run import resume as resume_run
     from sordino.experiment.store import Store
 
-    folder = store or DEFAULT_STORE
-    found = Store(folder, must_exist=True)
+    found = Store(store, must_exist=True)
     with watched(as_json) as display:
         telling = display.run(run, found.get(run).rounds)
         result = resume_run(run, found, telling, workers)
         telling.end()
-    show_result(result, folder, as_json)
+    show_result(result, store, as_json)
 
 
 def show_meaning(rows: list[dict[str, Any]], console: Any) -> None:

@@ -8,15 +8,16 @@ from typing import Annotated, Any
 
 import typer
 
-from sordino.cli.options import DEFAULT_STORE, Json, StoreFolder
+from sordino.cli.options import Json, StoreFolder
 from sordino.errors import UserError, unknown
+from sordino.experiment.defaults import DEFAULT_STORE
 
 STATES = ("running", "stopped", "done", "removed")
 KEYS = ("run", "method", "state", "rounds_done", "rounds")
 
 
 def runs(
-    store: StoreFolder = None,
+    store: StoreFolder = DEFAULT_STORE,
     method: Annotated[str | None, typer.Option(help="Only runs of this method. [default: all]")] = None,
     data: Annotated[str | None, typer.Option(help="Only runs on these data. [default: all]")] = None,
     seed: Annotated[int | None, typer.Option(help="Only runs with this seed. [default: all]")] = None,
@@ -31,9 +32,8 @@ def runs(
 
     if state is not None and state not in STATES:
         raise unknown("state", state, STATES)
-    folder = store or DEFAULT_STORE
     wanted = {"method": method, "data": data, "seed": seed}
-    there = runs_in(folder)
+    there = runs_in(store)
     found = [row for row in there if row.state == state or (state is None and row.state != "removed")]
     for key, value in wanted.items():
         found = [row for row in found if value is None or row.configuration.get(key) == value]
@@ -45,7 +45,7 @@ def runs(
 
     console = Console(markup=False)
     if not found:
-        console.print("No such runs." if there else f"No runs in {folder} yet: `sordino run` makes one.")
+        console.print("No such runs." if there else f"No runs in {store} yet: `sordino run` makes one.")
         return
     console.print(_table(found), highlight=False)
 
@@ -109,7 +109,7 @@ def _table(found: list[Any]) -> Any:
 
 def rm(
     names: Annotated[list[str], typer.Argument(metavar="RUN...", help="The names of runs (`sordino runs`).")],
-    store: StoreFolder = None,
+    store: StoreFolder = DEFAULT_STORE,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -119,7 +119,7 @@ def rm(
     from sordino.experiment.removal import remove
     from sordino.experiment.store import Store
 
-    found = Store(store or DEFAULT_STORE, must_exist=True)
+    found = Store(store, must_exist=True)
     for name in names:
         if found.get(name).state == "removed":
             raise UserError(f"The run {name!r} has been removed already; what it spent stays written down.")
