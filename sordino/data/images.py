@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -182,8 +183,15 @@ def read_svhn(folder: Path) -> Dataset:
 
 def read_digits() -> Dataset:
     """The 1,797 handwritten digits inside scikit-learn. No test split is published."""
+    images, labels = _digits()
+    x = inputs("digits", images[:, None], highest=16.0)
+    return Dataset("digits", x, torch.from_numpy(labels.astype(np.int64)), 10, None, (), None)
+
+
+@functools.cache
+def _digits() -> Part:
+    """Images and labels as scikit-learn has them: text, which is read once in a process."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
-    x = inputs("digits", bunch.images[:, None], highest=16.0)
-    return Dataset("digits", x, torch.from_numpy(bunch.target.astype(np.int64)), 10, None, (), None)
+    return bunch.images, bunch.target
