@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sordino.cli.options import Json, StoreFolder
 from sordino.experiment.defaults import DEFAULT_STORE
 
+if TYPE_CHECKING:
+    from sordino.experiment.trained import Models
+
 Run = Annotated[str, typer.Argument(help="The run's name (`sordino runs`).")]
-Client = Annotated[str, typer.Option(help="Whose model: a client's name (`sordino show RUN --clients`).")]
+RunOrSite = Annotated[str, typer.Argument(help="The run's name (`sordino runs`), or a site's folder.")]
+Client = Annotated[
+    str | None,
+    typer.Option(help="Whose model: a client's name (`sordino show RUN --clients`); a site's folder has its own only."),
+]
 
 
 def show(
@@ -58,10 +65,21 @@ def _client_rows(run: str, store: Path) -> list[dict[str, Any]]:
     ]
 
 
+def _models(run: str, store: Path) -> Models:
+    """The models of a run in a store, or of the site in a folder."""
+    if (Path(run) / "site.toml").is_file():
+        from sordino.deploy.standing import models_at
+
+        return models_at(Path(run))
+    from sordino.experiment.trained import load_models
+
+    return load_models(run, store)
+
+
 def predict(
-    run: Run,
+    run: RunOrSite,
     file: Annotated[Path, typer.Argument(help="New records: a CSV, Parquet or NPZ file.")],
-    client: Client,
+    client: Client = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Where the predictions go (CSV).")] = Path(
         "predictions.csv"
     ),
@@ -70,9 +88,9 @@ def predict(
 ) -> None:
     """Predict with a client's model: one line per record, with its class and the probability of each class."""
     from sordino.experiment.predict import predict as predict_on
-    from sordino.experiment.trained import load_models
 
-    found = predict_on(load_models(run, store), client, file)
+    models = _models(run, store)
+    found = predict_on(models, client or models.only_client(), file)
     found.write(output)
     labels = found.labels()
     counts = {name: labels.count(name) for name in found.classes}
@@ -88,8 +106,8 @@ def predict(
 
 
 def export(
-    run: Run,
-    client: Client,
+    run: RunOrSite,
+    client: Client = None,
     kind: Annotated[
         str, typer.Option("--format", help="onnx, torch (a program) or safetensors (the numbers).")
     ] = "onnx",
@@ -102,15 +120,16 @@ def export(
     """Write a client's model for other programs, with its schema inside."""
     from sordino.experiment.export import ENDINGS, FORMATS, check_installed
     from sordino.experiment.export import export as export_model
-    from sordino.experiment.trained import load_models
 
     if kind not in FORMATS:
         from sordino.errors import unknown
 
         raise unknown("format", kind, FORMATS)
     check_installed(kind)
+    models = _models(run, store)
+    client = client or models.only_client()
     path = output or Path(f"{client}{ENDINGS[kind]}")
-    export_model(load_models(run, store), client, kind, path)
+    export_model(models, client, kind, path)
     if as_json:
         typer.echo(json.dumps({"file": str(path), "format": kind, "client": client}))
         return

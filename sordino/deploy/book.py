@@ -15,7 +15,7 @@ from typing import Any
 
 from sordino.deploy.database import AlteredError, Database, DatabaseError, Table
 from sordino.deploy.entries import Ask, Entry, Head, linked
-from sordino.files import sync_folder
+from sordino.files import KeptFile, sync_folder
 from sordino.privacy.ledger import BLANK
 
 FILE = "site.db"
@@ -27,7 +27,7 @@ RUNS = Table(
     "runs",
     {
         **{"run": "text", "experiment": "text", "identity": "text", "number": "integer", "key": "blob"},
-        **{"state": "text", "final": "real", "model": "text"},
+        **{"state": "text", "personal": "real", "shared": "real", "model": "text", "digest_of_model": "text"},
     },
     ("run",),
 )
@@ -134,11 +134,13 @@ class Book(Database):
     def enrol(self, run: str, experiment: str, identity: str, number: int, key: bytes) -> None:
         """Write down a new run."""
         known = {"run": run, "experiment": experiment, "identity": identity, "number": number, "key": key}
-        self.put(RUNS, **known, state="open", final=None, model=None)
+        self.put(RUNS, **known, state="open", personal=None, shared=None, model=None, digest_of_model=None)
 
-    def end(self, run: dict[str, Any], final: float | None, model: str) -> None:
-        """A run is over: its keys and its outbox are destroyed."""
-        self.put(RUNS, **run | {"key": None, "state": "done", "final": final, "model": model})
+    def end(self, run: dict[str, Any], personal: float | None, shared: float | None, model: KeptFile) -> None:
+        """A run is over: its keys and its outbox are destroyed. What is kept are the models' file and the accuracies of
+        what the site predicts with, and of the server's model."""
+        found = {"personal": personal, "shared": shared, "model": model.name, "digest_of_model": model.digest}
+        self.put(RUNS, **run | found | {"key": None, "state": "done"})
         self.remove(ASKS, "where run = ?", run["run"])
 
     # ---- the outbox

@@ -36,6 +36,7 @@ from sordino.experiment.books import RunBooks
 from sordino.experiment.checkpoint import Stream
 from sordino.experiment.config import Experiment
 from sordino.experiment.database import saving
+from sordino.experiment.defaults import DEFAULT_STORE
 from sordino.experiment.store import NewRun, Store
 from sordino.experiment.summary import Summary, summarize
 from sordino.experiment.trained import measured
@@ -89,7 +90,7 @@ def start(
     )
     with contextlib.closing(Journal(store.path(run))) as journal:
         journal.decide("roster", [[member.name, member.identity.hex()] for member in roster])
-        journal.decide("run", secrets.token_hex(16))
+        journal.decide("run", f"{run} {secrets.token_hex(16)}")
     return resume(run, carrier, store, watch, tell, deadlines)
 
 
@@ -122,7 +123,8 @@ def resume(
             _end(run, sites, journal, store)
             return summary
         except KeyboardInterrupt as error:
-            raise Stopped(f"Stopped. `sordino serve --resume {run}` takes the run up.") from error
+            where = "" if store.folder == DEFAULT_STORE else f" --store {store.folder}"
+            raise Stopped(f"Stopped. `sordino serve --resume {run}{where}` takes the run up.") from error
 
 
 def _carried_on(

@@ -28,6 +28,7 @@ COMMENTS = {
     "min_cohort": "the fewest sites with which this one lets itself be added up",
     "colluders": "how many other sites may work together with the server",
     "methods": "the methods that may be run here; without this key, all that come with Sordino",
+    "package": "the hash of Sordino's code that may run here (`sordino site status` shows it); without this key, any",
     "models": "the networks that may be trained here; without this key, all that come with Sordino",
     "clip": "between which clipping thresholds must lie",
     "roster": "the sites that may be in a cohort; without it others' noise is not counted on",

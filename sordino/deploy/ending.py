@@ -1,4 +1,7 @@
-"""How a site answers to `end`: it keeps its models, and destroys the run's keys."""
+"""How a site answers to `end`: it keeps its models, blended where that is wanted, and destroys the run's keys.
+
+Nothing of what is worked out here leaves the site.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,24 @@ from typing import Any
 import numpy as np
 import torch
 from safetensors.torch import load as loaded
-from safetensors.torch import save as saved
 from torch import Tensor
 
+from sordino.blend import FIGURES, Blending
 from sordino.deploy import reading
 from sordino.deploy.book import Book
 from sordino.deploy.desk import Desk
 from sordino.deploy.enrolling import session_of
+from sordino.deploy.misfits import telling
 from sordino.deploy.rules import RefusedError
+from sordino.deploy.session import Session
+from sordino.experiment.checkpoint import write_tensors
 from sordino.experiment.trained import measured
+from sordino.files import KeptFile, replace_file
 from sordino.learning.metrics import METRICS
 from sordino.threads import single_threaded
 
 MODELS = "models"
+ACCURACY = METRICS.index("accuracy")
 
 
 def end(desk: Desk, message: Mapping[str, Any]) -> bytes:
@@ -35,20 +43,48 @@ def end(desk: Desk, message: Mapping[str, Any]) -> bytes:
         assert known is not None
         if model is not None and (not isinstance(model, Tensor) or model.shape != session.terms.initial.shape):
             raise RefusedError("bounds", "the model is not of this network's size")
-        content, tensors = book.latest(run), {"clients": torch.tensor([session.number])}
-        if content is not None:
-            tensors["personal"] = loaded(content)["model"].reshape(1, -1)
-        if model is not None:
-            tensors["global"] = model.float()
-        path = desk.folder / MODELS / f"{hashlib.sha256(run.encode()).hexdigest()[:16]}.safetensors"
-        path.parent.mkdir(exist_ok=True)
-        numbers = [str(number) for number in range(session.terms.schedule.clients)]
-        tensors |= measured(np.full((len(numbers), len(METRICS)), np.nan))
-        path.write_bytes(saved(tensors, session.terms.described(run, numbers).metadata()))
-        with single_threaded():
-            final = session.accuracy(model)
+        content = book.latest(run)
+        state = session.blank if content is None else loaded(content)
+        with single_threaded(), telling(book, desk.allowed, f"end {run}"):
+            tensors, figures = _models(session, state, None if model is None else model.float())
+            shared = session.accuracy(model)
+        file = _written(desk, session, run, tensors, figures)
+        personal = None if np.isnan(figures[ACCURACY]) else float(figures[ACCURACY])
         with book.transaction():
-            book.end(known, final, str(path.relative_to(desk.folder)))
+            book.end(known, personal, shared, file)
     desk.sessions.pop(run, None)
     desk.note(f"the run {run} is over")
     return reading.answered()
+
+
+def _models(session: Session, state: dict[str, Tensor], model: Tensor | None) -> tuple[dict[str, Tensor], np.ndarray]:
+    """What the site predicts with, as models are stored, and its metrics on the site's test records."""
+    number, clients = session.number, session.terms.schedule.clients
+    own, took_part = state["model"].reshape(1, -1), state["participations"].reshape(1)
+    there = bool(took_part > 0)
+    tensors = {"clients": torch.tensor([number] * there, dtype=torch.int64), "personal": own[: int(there)]}
+    if model is not None:
+        tensors["global"] = model
+    if session.terms.experiment.personal != "blend":
+        return tensors, session.metrics(own if there else model)
+    told: dict[str, Any] = {"initial": session.terms.initial, "passes": session.passes}
+    if model is not None:
+        told |= {"global": model.reshape(1, -1), "clusters": torch.zeros(clients, dtype=torch.int64)}
+    made = Blending(session.clients, [number], own, took_part, told).mixtures()
+    blend = {"blend": made.models.flatten(1), "weights": made.weights, "powers": made.powers}
+    places = [FIGURES.index(name) for name in METRICS]
+    return tensors | blend | {"blend_clients": torch.tensor([number])}, made.accuracies[0, places]
+
+
+def _written(desk: Desk, session: Session, run: str, tensors: dict[str, Tensor], figures: np.ndarray) -> KeptFile:
+    """The models in a file; a crash leaves either nothing or the whole of it."""
+    names = [str(number) for number in range(session.terms.schedule.clients)]
+    names[session.number] = desk.allowed.rules.name
+    rows = np.full((len(names), len(METRICS)), np.nan)
+    rows[session.number] = figures
+    about = session.terms.described(run, names, desk.allowed.rules.label)
+    path = desk.folder / MODELS / f"{hashlib.sha256(run.encode()).hexdigest()[:16]}.safetensors"
+    path.parent.mkdir(exist_ok=True)
+    write_tensors(tensors | measured(rows), path.with_suffix(".tmp"), about.metadata())
+    kept = replace_file(path.with_suffix(".tmp"), path)
+    return KeptFile(f"{MODELS}/{kept.name}", kept.digest)

@@ -13,8 +13,7 @@ import torch
 
 from sordino.data.dataset import Dealt, FederatedData, Split
 from sordino.data.encoding import Encoding
-from sordino.data.kinds import plain_schema
-from sordino.data.own import DEFAULT_LABEL, ClientFile, numbered, people_of, read_arrays
+from sordino.data.own import ClientFile, numbered, people_of, read_arrays
 from sordino.data.tables import Table, read_table
 from sordino.deploy.rules import RefusedError, Rules
 from sordino.deploy.terms import Terms
@@ -63,15 +62,15 @@ def as_declared(file: SiteFile, terms: Terms, rules: Rules, secret: bytes) -> Fe
 
 def _encoded(table: Table, terms: Terms, rules: Rules) -> ClientFile:
     """A table's records: by the experiment's schema, or its declared columns as numbers."""
-    schema, columns = terms.experiment.table, terms.experiment.columns
-    if schema is not None:
+    schema = terms.schema(rules.label)
+    if schema is None:
+        raise UserError(f"{table.path} is a table, but the experiment declares arrays: neither columns nor a schema.")
+    if terms.experiment.table is not None:
         table = read_table(table.path, schema.format_of(table.path.stem))
+    elif set(table.columns) != set(schema.columns):
+        raise UserError(f"{table.path} has not the columns {', '.join(schema.columns)}, which are declared.")
     else:
-        label = rules.label or DEFAULT_LABEL
-        if columns is None or set(table.columns) != {*columns, label}:
-            raise UserError(f"{table.path} has not the columns {columns} and the label {label!r}, which are declared.")
-        table = replace(table, columns={name: table.columns[name] for name in (*columns, label)})
-        schema = plain_schema([table], label, terms.labels, (), ())
+        table = replace(table, columns={name: table.columns[name] for name in schema.columns})
     found = Encoding(table, schema).result("train")
     refuse(str(table.path), found.problems)
     labels = [schema.label.values[place] for place in found.labels[found.kept]]

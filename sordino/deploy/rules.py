@@ -17,6 +17,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from torch import Tensor
 
+from sordino.deploy.keys import package_hash
 from sordino.deploy.roster import Member, read_roster
 from sordino.deploy.terms import CARRIED, Terms
 from sordino.errors import UserError, quoted
@@ -87,6 +88,8 @@ class Rules(BaseModel):
     """How many other sites may work together with the server, for all that this one knows."""
     methods: tuple[str, ...] | None = None
     """The methods that may be run here; without it, all that come with Sordino."""
+    package: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
+    """SHA-256 of the code that the owner has looked at (`sordino site status`): with another the site does not open."""
     models: tuple[str, ...] | None = None
     """The networks that may be trained here; without it, all that come with Sordino."""
     clip: tuple[float, float] = (1e-6, 1e6)
@@ -214,5 +217,10 @@ def read_rules(folder: Path) -> Allowed:
     low, high = rules.clip
     if not 0 < low <= high < math.inf:
         raise UserError(f"{path}: clip must be two finite numbers above 0, the smaller one first.")
+    if rules.package not in (None, package_hash()):
+        raise UserError(
+            f"{path} allows Sordino's code with the hash {rules.package} only, but {package_hash()} is installed: "
+            "install that one, or look at this one and write its hash there."
+        )
     roster = None if rules.roster is None else tuple(read_roster(folder / rules.roster))
     return Allowed(rules, roster)

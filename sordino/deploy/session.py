@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +17,9 @@ from sordino.deploy.masking import Cohort, Masker, MaskingError
 from sordino.deploy.reading import Work
 from sordino.deploy.rules import Allowed, RefusedError
 from sordino.deploy.terms import Terms
+from sordino.evaluation import evaluated
 from sordino.execution import EXECUTIONS
+from sordino.learning.metrics import METRICS
 from sordino.message import Each
 from sordino.privacy.gate import Gate
 from sordino.privacy.ledger import Ledger, Row
@@ -120,6 +123,20 @@ class Session:
         if not outcome.kept or not (last or (round + 1) % self.terms.experiment.evaluate_every == 0):
             return None
         return [self.accuracy(models) for models in (outcome.kept.get("model"), outcome.start)]
+
+    @property
+    def passes(self) -> int:
+        """Over its records that a client makes in the whole run."""
+        return self.terms.schedule.turns * self.terms.method.epochs
+
+    def metrics(self, models: Tensor | None) -> np.ndarray:
+        """Of a model on the site's own test records; `nan` without one."""
+        if models is None:
+            return np.full(len(METRICS), np.nan)
+        rows = models.detach().reshape(1, -1)
+        said = self.clients.execution.outputs(self.clients, rows, self.clients.data.test, [self.number])
+        found: np.ndarray = evaluated(self.clients.data, [self.number], said)[0]
+        return found
 
     def accuracy(self, models: Tensor | None) -> float | None:
         """Of a model on the site's own test records; None without one."""

@@ -102,7 +102,7 @@ class Sites:
             node: wire.request("end", run=self.presence.run, model=models(self.presence.number[identity]))
             for node, identity in back.items()
         }
-        ended = dict(accepted(self._carrier, requests, self._deadlines.open, self.presence.telling(back)))
+        ended = dict(accepted(self._carrier, requests, self._deadlines.work, self.presence.telling(back)))
         return len(ended) == len(self._journal.enrolled())
 
     def public_states(self, clients: Sequence[int], names: Collection[str]) -> dict[str, Tensor]:

@@ -13,6 +13,9 @@ from sordino.deploy.book import Book
 from sordino.deploy.roster import fingerprint
 from sordino.deploy.rules import read_rules
 from sordino.deploy.spending import Spending
+from sordino.errors import UserError
+from sordino.experiment.trained import Models, models_in
+from sordino.files import KeptFile
 from sordino.privacy.views import VIEWS
 
 
@@ -39,8 +42,24 @@ def status(folder: Path) -> dict[str, Any]:
         "misfits": sum(entry.kind == misfits.KIND for entry in entries),
         "max_misfits": rules.max_misfits,
         "runs": runs,
+        "package": keys.package_hash(),
         "ledger": {"rows": head.position, "head": head.link.hex()},
     }
+
+
+def models_at(folder: Path) -> Models:
+    """What a site predicts with, of the last of its runs that is over."""
+    with Book(folder) as book:
+        runs = [run for run in book.runs() if run["model"] is not None]
+    if not runs:
+        raise UserError(f"The site in {folder} has no model yet: no run that it took part in is over.")
+    file = KeptFile(runs[-1]["model"], runs[-1]["digest_of_model"])
+    return models_in(file.check(folder, "The site's model"), _name(runs[-1]["run"]))
+
+
+def _name(run: str) -> str:
+    """What the server calls a run."""
+    return "".join(one if one.isprintable() else "?" for one in run.rpartition(" ")[0] or run)
 
 
 def _run_status(book: Book, run: Mapping[str, Any]) -> dict[str, Any]:
@@ -48,13 +67,14 @@ def _run_status(book: Book, run: Mapping[str, Any]) -> dict[str, Any]:
     last = curve[-1] if curve else {"personal": None, "start": None}
     return {
         "run": run["run"],
+        "name": _name(run["run"]),
         "method": json.loads(run["experiment"])["method"],
         "client": run["number"],
         "state": run["state"],
         "rounds": len(curve),
-        "personal": last["personal"],
+        "personal": last["personal"] if run["state"] == "open" else run["personal"],
         "start": last["start"],
-        "global": run["final"],
+        "global": run["shared"],
         "model": run["model"],
     }
 

@@ -20,12 +20,14 @@ from torch import Tensor
 
 from sordino import models
 from sordino.data.meaning import Meaning
+from sordino.data.own import DEFAULT_LABEL
+from sordino.data.schema import Column, Label, Number, Schema
 from sordino.deploy import masking
 from sordino.errors import UserError
 from sordino.experiment.budgeting import client_budgets
 from sordino.experiment.config import Experiment
 from sordino.experiment.identity import identity_of
-from sordino.experiment.prepare import SEED_IS_KNOWN
+from sordino.experiment.prepare import GIVEN_AWAY, SEED_IS_KNOWN
 from sordino.experiment.trained import Description
 from sordino.learning.parameters import flatten
 from sordino.learning.records import Learner
@@ -45,7 +47,7 @@ from sordino.version import VERSION
 CARRIED = (
     *("clients", "shape", "labels", "columns", "table", "records_each", "model", "method", "variant", "rounds"),
     *("participation", "epsilon", "delta", "noise_multiplier", "protect_from", "minimum_cohort", "colluders"),
-    *("active_server", "spare_turns", "allow_vacuous_delta", "noise", "seed", "evaluate_every", "set"),
+    *("active_server", "spare_turns", "allow_vacuous_delta", "noise", "seed", "evaluate_every", "personal", "set"),
 )
 """The keys that mean something on real machines; the others say where a simulation's data lie and how it is run."""
 SIMULATE = "simulate it with `sordino run`"
@@ -103,9 +105,16 @@ class Terms:
         """The experiment as it travels: `Experiment.make` of it has the same terms."""
         return self.experiment.model_dump(mode="json", include=set(CARRIED), exclude_none=True)
 
-    def described(self, run: str, names: Sequence[str]) -> Description:
-        """What the models of a run mean; `names` are the sites'."""
-        table = self.experiment.table
+    def schema(self, label: str | None) -> Schema | None:
+        """How a record is made of a table's row, in which `label` is the label column; None for arrays."""
+        if self.experiment.table is not None or self.experiment.columns is None:
+            return self.experiment.table
+        columns: dict[str, Column] = {name: Number() for name in self.experiment.columns}
+        return Schema(columns=columns | {label or DEFAULT_LABEL: Label(values=self.labels)})
+
+    def described(self, run: str, names: Sequence[str], label: str | None = None) -> Description:
+        """What the models of a run mean; `names` are the sites', `label` a table's label column."""
+        table = self.schema(label)
         return Description(
             run=run,
             version=VERSION,
@@ -195,7 +204,7 @@ def terms_of(experiment: Experiment) -> Terms:
         shares=shares,
         identity=identity_of(configuration, "at the sites", type(method), type(module)),
         notes=notes + method.notes(schedule, budget),
-        disclosed=method.discloses(),
+        disclosed=method.discloses() + ([GIVEN_AWAY] if experiment.personal == "blend" else []),
     )
 
 
@@ -232,8 +241,6 @@ def _check_declared(experiment: Experiment) -> None:
             raise UserError(f"On real machines nobody sees all records: the experiment must declare {what}.")
     if experiment.privacy == "none":
         raise UserError(f'privacy = "none" cannot be deployed, everything would leave as it is: {SIMULATE}.')
-    if experiment.personal == "blend":
-        raise UserError(f'personal = "blend" cannot be deployed yet: leave it out, or {SIMULATE}.')
     if experiment.precision != "fp32" or experiment.device != "cpu":
         raise UserError("Sites train in fp32 on their processors: leave out `precision` and `device`.")
     labels = labels_of(experiment)

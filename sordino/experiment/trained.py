@@ -156,6 +156,12 @@ class Models:
     metrics: np.ndarray
     """(clients, METRICS): how well each client predicts, by its number."""
 
+    def only_client(self) -> str:
+        """Whose models these are, where they are one client's; else somebody has to be named."""
+        if len(self.personal) != 1:
+            raise UserError(f"There are {len(self.about.clients)} clients: name one, --client {self.about.clients[0]}.")
+        return next(iter(self.personal))
+
     def predictor(self, client: str | int) -> nn.Module:
         """What a client predicts with; one that never took part takes the server's model."""
         if client in self.personal:
@@ -231,6 +237,11 @@ def load_models(run: str, store: str | Path = DEFAULT_STORE) -> Models:
         raise UserError(f"The models of {run!r} have been removed from the store {found.folder}.")
     if row.models is None:
         raise UserError(f"The run {run!r} is not finished: resume it first with `sordino resume {run}`.")
-    file = _File(row.models.check(found.path(run), "The file of models"), run)
+    return models_in(row.models.check(found.path(run), "The file of models"), run)
+
+
+def models_in(path: Path, run: str) -> Models:
+    """The networks in a file that has been found to be whole."""
+    file = _File(path, run)
     known = file.tensor("metrics_known").numpy()
     return Models(file.shared(), Personal(file), file.about, np.where(known, file.tensor("metrics").numpy(), np.nan))

@@ -35,13 +35,15 @@ def site_report(status: Mapping[str, Any]) -> RenderableType:
     parts += [Text(f"Model: {run['model']}", style="dim") for run in status["runs"] if run["model"] is not None]
     ledger = status["ledger"]
     parts.append(Text(f"Ledger: {ledger['rows']} rows, head {ledger['head'][:16]}", style="dim"))
+    parts.append(Text(f"Code: {status['package']}", style="dim"))
     parts.append(Text("Accuracies are those of this site's own test records; they stay here.", style="dim"))
     return Group(*parts)
 
 
 def _runs(runs: list[Mapping[str, Any]]) -> Table:
     table = Table("run", "method", "state", "rounds", "personal", "start", "global")
+    table.columns[0].no_wrap = True
     for run in runs:
         figures = [percent(run[name]) for name in ("personal", "start", "global")]
-        table.add_row(run["run"], run["method"], run["state"], str(run["rounds"]), *figures)
+        table.add_row(run["name"], run["method"], run["state"], str(run["rounds"]), *figures)
     return table

@@ -19,6 +19,7 @@ CASES: dict[str, dict[str, Any]] = {
     "feddpa": {},
     "fedglp-adp": {},
     "acdp-pfsd": {"public": "holdout:0.1"},
+    "dp-fedavg, blended": {"method": "dp-fedavg", "personal": "blend", "data": "digits", "records": 300},
     "dp-fedavg-record": {"set": {"clipping": "quantile"}},
     "pac-dp": {"set": {"budgets": "4:0.5,16:0.5"}},
     "adadp-cfl": {"set": {"clipping.effect": 1e9, "cluster_share": 0.3}},
@@ -31,13 +32,15 @@ LATER = [pytest.param(name, marks=pytest.mark.slow) for name in CASES if name no
 
 @pytest.mark.parametrize("method", [*QUICK, *LATER])
 def test_models_equal_those_of_a_simulation(method: str, tmp_path: Path) -> None:
-    with federation(tmp_path, 10, method=method, noise="integers", **CASES[method]) as made:
+    with federation(tmp_path, 10, **{"method": method, "noise": "integers", **CASES[method]}) as made:
         summary = made.run()
         expected = start(simulated(made.experiment, made.original), made.store)
     assert summary["rounds_done"] == expected["rounds_done"] == 2
     ours, theirs = (load_file(made.store.path(one["run"]) / "models.safetensors") for one in (summary, expected))
     assert torch.equal(ours["global"], theirs["global"])
-    personal = [load_file(folder / status(folder)["runs"][0]["model"])["personal"] for folder in made.folders]
-    assert torch.equal(torch.cat(personal), theirs["personal"])
+    kept = [load_file(folder / status(folder)["runs"][0]["model"]) for folder in made.folders]
+    for name in {"personal", "blend", "weights", "powers"} & set(theirs):
+        order = theirs["clients" if name == "personal" else "blend_clients"].tolist()
+        assert torch.equal(torch.cat([kept[client][name] for client in order]), theirs[name])
     assert with_accuracies(summary, made.folders)["accuracy"] == pytest.approx(expected["accuracy"])
     assert summary["epsilon"] == expected["epsilon"] == dict.fromkeys(("outsider", "peer", "server"))

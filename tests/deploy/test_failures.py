@@ -25,9 +25,8 @@ from sordino.deploy.carrier import Failure
 from sordino.deploy.journal import Journal
 from sordino.deploy.masking import new_key, public_key
 from sordino.deploy.site import Site
-from sordino.deploy.standing import status
+from sordino.deploy.standing import models_at, status
 from sordino.errors import UserError
-from sordino.experiment.trained import _File
 
 LOST = Failure("lost")
 
@@ -566,7 +565,8 @@ def test_personal_models_and_accuracies_stay_at_the_site(finished: Federation) -
         assert 0 <= run["global"] <= 1
         models = load_file(folder / run["model"])
         assert models["personal"].shape == (1, 650)
-        network = _File(folder / run["model"], run["run"]).personal(number)  # as it is used elsewhere
+        assert (run["name"], run["run"].partition(" ")[0]) == (row.run, row.run)
+        network = models_at(folder).predictor(folder.name)  # as it is used elsewhere
         assert network(torch.zeros(2, 1, 8, 8)).shape == (2, 10)
         assert torch.equal(models["global"], finished.model(finished.store.all()[0].run))
         with Book(folder) as book:

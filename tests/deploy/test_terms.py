@@ -66,7 +66,6 @@ def test_noise_is_shared_out_over_the_honest_shares_that_are_guaranteed(changes:
         ({"labels": ["a", "a"]}, "each once"),
         ({"columns": ["a", "b"]}, "declares 2 columns"),
         ({"privacy": "none", "epsilon": None}, "cannot be deployed"),
-        ({"personal": "blend"}, "cannot be deployed yet"),
         ({"precision": "bf16"}, "leave out"),
         ({"method": "local"}, "nothing to deploy"),
         ({"method": "fedavg"}, "nothing to deploy|as it is"),

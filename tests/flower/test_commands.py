@@ -70,7 +70,6 @@ def test_a_missing_extra_is_told_before_anything_is_done(sordino, monkeypatch):
         ("fedglp-adp", 'variant = "paper"\n'),
         ("rpdp-fl", ""),
         ("dp-fedavg", 'privacy = "none"\n'),
-        ("dp-fedavg", 'personal = "blend"\n'),
     ],
 )
 def test_what_cannot_be_deployed_is_refused_with_a_sentence(sordino, method, more):
@@ -82,6 +81,34 @@ def test_what_cannot_be_deployed_is_refused_with_a_sentence(sordino, method, mor
     assert not list(Path(".sordino/trials").iterdir())
     Path("e.toml").write_text(text + more + DECLARED)
     assert refusal(sordino("serve", "e.toml"))
+
+
+READS = """
+from dataclasses import dataclass
+from sordino.methods.dp_fedavg import DPFedAvg
+
+@dataclass(frozen=True)
+class Reads(DPFedAvg):
+    def run(self, fed, model):
+        server = fed.state(model=model)
+        for _ in fed.rounds(server):
+            got = fed.ask(fed.sample(), self.local, {"global": server.model, "clip": 1.0})
+            server.model = server.model + got.rows("update").median(dim=0).values
+"""
+
+
+def test_a_method_that_reads_single_messages_is_refused_under_the_secure_sum(sordino, monkeypatch, tmp_path):
+    Path("reads.py").write_text(READS)
+    monkeypatch.syspath_prepend(tmp_path)
+    text = EXPERIMENT.format(method="reads:Reads")
+    Path("e.toml").write_text(text)
+    Path("declared.toml").write_text(text + DECLARED)
+    for command in (("deploy", "e.toml", "--local", "3"), ("serve", "declared.toml")):
+        sentence = refusal(sordino(*command))
+        assert "reads each client's update by itself" in sentence
+        assert 'protect_from = "server"' in sentence
+    Path("e.toml").write_text(text + DECLARED + 'protect_from = "server"\n')
+    assert "No site has been added" in refusal(sordino("serve", "e.toml"))
 
 
 def test_facts_that_are_not_declared_are_asked_for(sordino):

@@ -38,7 +38,7 @@ KEYS: dict[str, Any] = {
     "partition": "iid",
     "method": "dp-fedavg",
     "model": "logistic",
-    "rounds": 6,
+    "rounds": 8,
     "epsilon": 8,
     "delta": 1e-5,
     "noise": "integers",
@@ -118,7 +118,7 @@ def test_a_trial_ends_like_a_run_with_the_same_model_and_accuracies(tmp_path):
     assert found["epsilon"]["outsider"] is None  # whoever knows the seed knows the noise
 
 
-def test_a_server_that_is_killed_goes_on_to_the_same_model(tmp_path):
+def test_a_server_and_a_site_that_are_killed_go_on_to_the_same_model(tmp_path):
     original = Experiment.make(KEYS)
     deployed, _, folders = lay_out(original, tmp_path / "sites", SITES)
     server = tmp_path / "server"
@@ -137,6 +137,10 @@ def test_a_server_that_is_killed_goes_on_to_the_same_model(tmp_path):
         until(lambda: not any("flower.link" in one for one in related(tmp_path)))
         assert Store(tmp_path / "store").get(run).rounds_done < KEYS["rounds"]
         with running(tmp_path, *serve, "--resume", run) as process:
+            until(lambda: _rounds(tmp_path / "store", run) > 1 or process.poll() is not None)
+            joined[0].send_signal(signal.SIGKILL)
+            joined[0].wait(60)
+            joined[0] = stack.enter_context(_joined(tmp_path, folders[0], port))
             out, _ = process.communicate(timeout=PATIENCE)
             assert process.returncode == 0, (tmp_path / "serve.log").read_text()
         found = json.loads(out)
@@ -171,6 +175,10 @@ def _after_first_round(store: Path) -> str | None:
         rows: Sequence[Any] = runs_in(store)
         return next((row.run for row in rows if row.rounds_done >= 1), None)
     return None
+
+
+def _rounds(store: Path, run: str) -> int:
+    return Store(store).get(run).rounds_done
 
 
 def _stranger(server: Path, port: int) -> int:

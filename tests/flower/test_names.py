@@ -8,6 +8,8 @@ from importlib.metadata import version
 
 import pytest
 
+from sordino.flower import QUIET
+
 PARAMETERS = {
     "flwr.superlink.extensions:get_middleware": (),
     "flwr.superlink.servicer.fleet.fleet_handlers:push_messages": ("request", "state"),
@@ -84,6 +86,22 @@ def test_superlink_asks_for_middleware_where_we_put_the_guard():
     source = inspect.getsource(importlib.import_module("flwr.superlink.main"))
     assert "*extensions.get_middleware()," in source
     assert source.index("*extensions.get_middleware(),") < source.index("Middleware(ControlAuthentication")
+
+
+def test_flower_tells_nobody_looks_for_nothing_and_installs_nothing(monkeypatch):
+    telemetry = importlib.import_module("flwr.supercore.telemetry")
+    update_check = importlib.import_module("flwr.supercore.update_check")
+    install = named("flwr.superlink.cli.flower_superlink:_runtime_dependency_install_default")
+    monkeypatch.setattr(telemetry.urllib.request, "urlopen", lambda *_, **__: pytest.fail("somebody was told"))
+    monkeypatch.setattr(update_check, "_read_flwr_update_check_cache", lambda: pytest.fail("it was looked for"))
+    for name, value in QUIET.items():
+        monkeypatch.setenv(name, value)
+    assert telemetry.create_event(telemetry.EventType.PING, None) == "disabled"
+    update_check.warn_if_flwr_update_available()
+    assert install() is False
+    for name in QUIET:
+        monkeypatch.delenv(name)
+    assert install() is True, "it is the variable that does it"
 
 
 def test_superlink_starts_no_process_of_its_own_in_the_mode_we_use():

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pytest
 
 from sordino.deploy.roster import read_roster
 from sordino.errors import UserError
-from sordino.flower import keys, serving
+from sordino.flower import QUIET, keys, link, serving
 from sordino.flower.serving import PublicSite
 
 
@@ -58,6 +59,21 @@ def test_mistakes_are_told_in_a_sentence(tmp_path):
     (server / serving.SITES).write_text("[[site]]\nname = 1\n")
     with pytest.raises(UserError, match="cannot be read"):
         serving.sites(server)
+
+
+def test_the_superlink_is_told_to_be_quiet(tmp_path, monkeypatch):
+    serving.init(tmp_path, ["localhost"])
+    started = {}
+
+    class Process:
+        stdin = io.StringIO()
+
+    monkeypatch.setattr(link.subprocess, "Popen", lambda command, **given: started.update(given) or Process())
+    for name in QUIET:
+        monkeypatch.setenv(name, "loud")
+    link.Link(tmp_path, "127.0.0.1", link.free_port(), tmp_path).start()
+    assert {name: started["env"][name] for name in QUIET} == QUIET | {"FLWR_LOG_LEVEL": "INFO"}
+    assert Path(started["env"]["FLWR_HOME"]).is_relative_to(tmp_path)
 
 
 def test_addresses():

@@ -1,0 +1,99 @@
+"""What docs/deployment.md says of three machines is done here, command by command, up to the network between them."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sordino import cli
+from sordino.deploy.coordinator import start
+from sordino.deploy.direct import Direct
+from sordino.deploy.site import Site
+from sordino.deploy.trips import Deadlines
+from sordino.experiment.config import Experiment
+from sordino.experiment.store import Store
+from sordino.flower import serving
+
+PAGE = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text()
+CHAPTER = PAGE[PAGE.index("## Three machines") : PAGE.index("## Which methods")]
+
+
+def commands(start: str) -> list[list[str]]:
+    """The commands of the chapter that begin so, as a shell reads them."""
+    blocks = re.findall(r"^```(\w*)\n(.*?)^```", CHAPTER, re.DOTALL | re.MULTILINE)
+    lines = [line for language, block in blocks if not language for line in block.splitlines()]
+    return [shlex.split(line) for line in lines if line.startswith(start)]
+
+
+@pytest.fixture
+def sordino(tmp_path, monkeypatch, capsys):
+    """Runs a command; what it prints."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(arguments: list[str]) -> str:
+        assert arguments[0] == "sordino"
+        monkeypatch.setattr("sys.argv", arguments)
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        told = capsys.readouterr()
+        assert not ended.value.code, told.err
+        return str(told.out)
+
+    return run
+
+
+def records(path: Path, seed: int) -> None:
+    """A table with the columns of the page."""
+    drawn = np.random.default_rng(seed)
+    rows = ["age,pressure,cholesterol,outcome"]
+    for _ in range(60):
+        ill = drawn.random() < 0.5
+        age, pressure, cholesterol = drawn.normal([50, 130, 220], [10, 15, 40]) + ill * np.array([10, 10, 20])
+        rows.append(f"{age:.0f},{pressure:.0f},{cholesterol:.0f},{'ill' if ill else 'healthy'}")
+    path.write_text("\n".join(rows) + "\n")
+
+
+def test_three_machines_are_set_up_as_the_page_says(sordino, tmp_path):
+    sordino(*commands("sordino serve init"))
+    (init,) = commands("sordino site init")
+    for number in range(3):
+        records(tmp_path / f"records{number}.csv", number)
+        text = " ".join(init).replace("site0", f"site{number}").replace("records.csv", f"records{number}.csv")
+        assert f"site{number}.pub" in sordino(text.split())
+        (tmp_path / f"site{number}.pub").write_text((tmp_path / f"site{number}" / f"site{number}.pub").read_text())
+    assert "3 sites may take part" in sordino(*commands("sordino serve add"))
+    (show,) = commands("sordino serve roster")
+    assert show[-2:] == [">", "roster.toml"]
+    roster = sordino(show[:-2])
+    for number in range(3):
+        folder = tmp_path / f"site{number}"
+        (folder / "roster.toml").write_text(roster)
+        rules = (folder / "site.toml").read_text()
+        assert "# roster =" in rules
+        (folder / "site.toml").write_text(rules.replace("# roster =", 'roster = "roster.toml"'))
+    (experiment,) = re.findall(r"```toml\n# experiment.toml\n(.*?)```", CHAPTER, re.DOTALL)
+    (tmp_path / "experiment.toml").write_text(experiment)
+    sites = [Site.open(tmp_path / f"site{number}") for number in range(3)]
+    try:
+        chosen = Experiment.read(tmp_path / "experiment.toml")
+        members = [site.member for site in serving.sites(tmp_path / "server")]
+        store = Store(tmp_path / ".sordino")
+        summary = start(chosen, members, Direct(sites), store, deadlines=Deadlines(hello=0.0))
+    finally:
+        for site in sites:
+            site.close()
+    assert summary["rounds_done"] == chosen.rounds
+    assert 0.99 * 4 < summary["epsilon"]["outsider"] <= 4
+    (shown,) = commands("sordino site status")
+    assert summary["run"] in sordino(shown)
+    found = json.loads(sordino([*shown, "--json"]))
+    assert found["promised"] == "outsider"
+    assert found["spent"] == pytest.approx(summary["epsilon"], rel=1e-9)
+    (tmp_path / "new.csv").write_text("age,pressure,cholesterol\n61,150,260\n40,115,190\n")
+    for line in commands("sordino predict"):
+        assert "2 records" in sordino(line)
