@@ -22,7 +22,7 @@ from sordino.report.glossary import WORDS
 from sordino.report.hyperparameters import hyperparameters
 from sordino.report.page import charts
 from sordino.report.page.charts import Line
-from sordino.report.page.scales import epsilon as epsilon_words
+from sordino.report.wording import epsilon_words
 
 DELTA = 1e-5
 

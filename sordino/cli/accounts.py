@@ -86,7 +86,8 @@ def statement(
     """
     from sordino.errors import UserError, writing
     from sordino.experiment.store import Store
-    from sordino.report.statement import FORMATS, statement_of
+    from sordino.report.statement import statement_of
+    from sordino.report.statement_pages import FORMATS
 
     kind = output.suffix.lower()
     if kind == ".pdf":

@@ -78,7 +78,8 @@ def _budget(row: Any) -> float | None:
 
 def _table(found: list[Any]) -> Any:
     from sordino.report.columns import Column, Fitting
-    from sordino.report.tables import epsilon_text, percent
+    from sordino.report.tables import epsilon_text
+    from sordino.report.wording import percent
 
     columns = (
         *(Column("run", left=True), Column("accuracy"), Column("epsilon", 1), Column("budget", 4)),

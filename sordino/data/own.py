@@ -132,19 +132,6 @@ def check_reading(how: Reading) -> None:
         raise UserError(f"label = {how.label!r}, but the schema's label is {how.schema.label_name!r}: leave one out.")
 
 
-def read_file(path: Path, how: Reading) -> ClientFile:
-    """One client's file by itself, as a site of its own reads it; what is wrong in it is told at once."""
-    check_reading(how)
-    if path.suffix.lower() == ".npz":
-        return read_arrays(path)
-    table, label = read_table(path, how.schema.format_of(path.stem) if how.schema else None), how.label or DEFAULT_LABEL
-    if how.schema is None:
-        refuse(str(path), check_columns([table], label))
-    schema = how.schema or plain_schema([table], label, how.labels, how.drop, how.categorical)
-    (file,), _ = _encoded([table], schema, how, path)
-    return file
-
-
 def _encoded(tables: Sequence[Table], schema: Schema, how: Reading, folder: Path) -> tuple[list[ClientFile], list[str]]:
     """The records of all tables, and what to tell of them."""
     declared_in = "`labels`" if how.schema is None else "the schema"

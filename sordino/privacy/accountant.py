@@ -15,7 +15,6 @@ from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
 from sordino.errors import UserError
-from sordino.rounding import rounded_up  # noqa: F401 (figures are printed by those who work them out)
 
 OPACUS_ORDERS: tuple[float, ...] = tuple(1 + x / 10 for x in range(1, 100)) + tuple(range(12, 64))
 """The RDP orders with which the papers' figures were computed (Opacus' defaults)."""

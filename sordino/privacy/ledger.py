@@ -30,7 +30,6 @@ from sordino.privacy.allowance import Allowance
 from sordino.privacy.integers import CLIENTS, RECORDS, Gap
 from sordino.privacy.records import (
     Recipe,
-    quick_record_epsilon,
     record_attack_accuracy,
     record_epsilon,
     replace_one,
@@ -213,18 +212,15 @@ class Ledger:
         """The mu of the client that has spent most."""
         return math.sqrt(float(self.spent[VIEWS.index(view)].max(initial=0.0)))
 
-    def epsilon(self, delta: float, quick: bool = False) -> dict[View, float]:
-        """For each observer, the epsilon that holds for every unit at `delta`; infinity where none does.
-
-        `quick` allows a slightly larger bound, for records only.
-        """
-        return self._epsilon(self.spent, delta, quick)
+    def epsilon(self, delta: float) -> dict[View, float]:
+        """For each observer, the epsilon that holds for every unit at `delta`; infinity where none does."""
+        return self._epsilon(self.spent, delta)
 
     def covered_epsilon(self, delta: float) -> dict[View, float]:
         """What would hold if everything that left bare were public: the published claim's best reading."""
-        return self._epsilon(self._covered, delta, quick=False)
+        return self._epsilon(self._covered, delta)
 
-    def record_epsilons(self, delta: float, quick: bool = False, replace: bool = False) -> dict[int, float]:
+    def record_epsilons(self, delta: float, replace: bool = False) -> dict[int, float]:
         """At record level: the epsilon of each client that has sent something, against the server.
 
         With `replace` it is for one record replaced by another instead of one added or removed.
@@ -232,7 +228,7 @@ class Ledger:
         found = {}
         for client, recipes in self._recipes(self.spent[VIEWS.index("server")], replace).items():
             gaps = self._gaps("server", client)
-            found[client] = max(_record_epsilon(recipe, delta, quick, gaps) for recipe in recipes)
+            found[client] = max(_record_epsilon(recipe, delta, gaps) for recipe in recipes)
         return found
 
     def attack_accuracy(self) -> dict[View, float]:
@@ -253,7 +249,7 @@ class Ledger:
         """Why epsilon is infinite, each reason once, in order of appearance."""
         return list(dict.fromkeys(row.reason for row in self.rows if row.reason))
 
-    def _epsilon(self, spent: np.ndarray, delta: float, quick: bool) -> dict[View, float]:
+    def _epsilon(self, spent: np.ndarray, delta: float) -> dict[View, float]:
         if self.unit == "client":
             # Noise for records hides no client: where some was released, nothing protects the client as a whole.
             whole = [math.inf if self._histories else math.sqrt(float(row.max(initial=0.0))) for row in spent]
@@ -265,7 +261,7 @@ class Ledger:
         worst = []
         for place, view in enumerate(views):
             gaps = self._gaps(view)
-            found = (_record_epsilon(recipe, delta, quick, gaps) for recipe in self._distinct(spent[place]))
+            found = (_record_epsilon(recipe, delta, gaps) for recipe in self._distinct(spent[place]))
             worst.append(max(found, default=0.0))
         return dict(zip(VIEWS, worst * (len(VIEWS) // len(worst)), strict=True))
 
@@ -320,8 +316,7 @@ def gap(row: Row) -> np.ndarray:
         return np.nan_to_num(costs[VIEWS.index("server")] - costs, nan=0.0, posinf=0.0)
 
 
-def _record_epsilon(recipe: Recipe, delta: float, quick: bool, gaps: Sequence[Gap] = ()) -> float:
+def _record_epsilon(recipe: Recipe, delta: float, gaps: Sequence[Gap]) -> float:
     if any(multiplier == 0 for _, multiplier, _ in recipe):
         return math.inf
-    closed = quick_record_epsilon if quick else record_epsilon
-    return integers.spent(gaps, functools.partial(closed, recipe), delta)
+    return integers.spent(gaps, functools.partial(record_epsilon, recipe), delta)

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from sordino.errors import writing
-from sordino.report.tables import OBSERVERS, epsilon_text
+from sordino.experiment.compare import FIGURES
+from sordino.report.tables import OBSERVERS
+from sordino.report.wording import epsilon_words, latex_text, markdown_table, method_name
 
-FIGURES = ("personal", "personal_worst", "start", "global")
 Rows = Sequence[dict[str, Any]]
 
 
@@ -53,15 +54,14 @@ def write_csv(rows: Rows, sweep: Sequence[str], path: Path) -> None:
 def markdown(rows: Rows, sweep: Sequence[str]) -> str:
     """A table for a text."""
     head, body = cells(rows, sweep, plus_minus="±", infinity="∞", name=lambda text: f"`{text}`")
-    lines = [f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *body)]
-    return "\n".join(lines)
+    return markdown_table(head, body)
 
 
 def latex(rows: Rows, sweep: Sequence[str]) -> str:
     """A table for a paper, with the rules of the package booktabs."""
-    head, body = cells(rows, sweep, plus_minus=r"$\pm$", infinity=r"$\infty$", name=_escaped)
+    head, body = cells(rows, sweep, plus_minus=r"$\pm$", infinity=r"$\infty$", name=latex_text)
     columns = "l" * (1 + len(sweep)) + "r" * (len(head) - 1 - len(sweep))
-    lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", " & ".join(map(_escaped, head)) + r" \\", r"\midrule"]
+    lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", " & ".join(map(latex_text, head)) + r" \\", r"\midrule"]
     lines += [" & ".join(line) + r" \\" for line in body]
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
 
@@ -78,12 +78,6 @@ def cells(
     body = []
     for row in rows:
         figures = [accuracy(row["accuracy"][figure]) for figure in FIGURES]
-        costs = [infinity if row["epsilon"][v] is None else epsilon_text(row["epsilon"][v]) for v in OBSERVERS]
-        method = row["method"] if row["variant"] == "sound" else f"{row['method']} ({row['variant']})"
-        body.append([name(method), *(name(str(row["at"][key])) for key in sweep), *figures, *costs])
+        costs = [epsilon_words(row["epsilon"][view], infinity) for view in OBSERVERS]
+        body.append([name(method_name(row)), *(name(str(row["at"][key])) for key in sweep), *figures, *costs])
     return head, body
-
-
-def _escaped(text: str) -> str:
-    """Text in which LaTeX finds no commands."""
-    return "".join(f"\\{letter}" if letter in "_%&#$" else letter for letter in text)

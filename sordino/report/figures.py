@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from sordino.errors import UserError, writing
+from sordino.report.wording import method_name
 
 PANELS = {
     "personal": "personal model, after training",
@@ -39,7 +40,7 @@ def curves(rows: list[dict[str, Any]], path: Path, title: str = "") -> None:
             length = min(len(one) for one in series)
             rounds = [point[0] for point in series[0][:length]]
             values = np.array([[point[1] for point in one[:length]] for one in series])
-            mine.append(_draw(axis, rounds, values, label(row), style))
+            mine.append(_draw(axis, rounds, values, method_name(row), style))
     _finish(axes, "round", ends)
     _save(figure, axes, path)
 
@@ -55,7 +56,7 @@ def sweep_picture(rows: list[dict[str, Any]], sweep: Sequence[str], path: Path, 
     lines: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         more = "".join(f", {other} {row['at'][other]}" for other in others)
-        lines.setdefault(f"{label(row)}{more}", []).append(row)
+        lines.setdefault(f"{method_name(row)}{more}", []).append(row)
     ends: list[list[End]] = [[] for _ in PANELS]
     for axis, figure_key, mine in zip(axes, PANELS, ends, strict=True):
         for style, (name, found) in zip(_styles(), lines.items(), strict=False):
@@ -72,11 +73,6 @@ def sweep_picture(rows: list[dict[str, Any]], sweep: Sequence[str], path: Path, 
         axis.set_xticks(places, [f"{value:g}" if numeric else str(value) for value in values])
     _finish(axes, key.replace("_", " "), ends)
     _save(figure, axes, path)
-
-
-def label(row: dict[str, Any]) -> str:
-    """A row's name beside its line."""
-    return str(row["method"]) if row["variant"] == "sound" else f"{row['method']} ({row['variant']})"
 
 
 def _styles() -> Any:

@@ -11,6 +11,7 @@ from typing import Any
 
 from sordino.errors import UserError, writing
 from sordino.papers.description import SCALES, Paper
+from sordino.report.wording import epsilon_words, latex_text, markdown_table
 
 Document = dict[str, Any]
 WHAT = {
@@ -108,11 +109,9 @@ def _table(document: Document, column: str) -> str:
     )
     answer = document["answers"].get(column, "not tested")
     told = f"Claim at equal true epsilon: {answer}."
-    return "\n\n".join([f"## {column}", _grid(head, body), told, *(f"Not as published: {one}." for one in reasons)])
-
-
-def _grid(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *body))
+    return "\n\n".join(
+        [f"## {column}", markdown_table(head, body), told, *(f"Not as published: {one}." for one in reasons)]
+    )
 
 
 def _differences(document: Document) -> str:
@@ -129,7 +128,7 @@ def _differences(document: Document) -> str:
         ]
         for found in document["differences"]
     ]
-    return _grid(head, body)
+    return markdown_table(head, body)
 
 
 def _figures(figures: Sequence[Document]) -> str:
@@ -143,7 +142,7 @@ def _figures(figures: Sequence[Document]) -> str:
         ]
         for one in figures
     ]
-    return _grid(["what", "printed", "ours", "", ""], body)
+    return markdown_table(["what", "printed", "ours", "", ""], body)
 
 
 def figure(value: float | None, measure: str) -> str:
@@ -164,9 +163,7 @@ def interval(found: Sequence[float] | None, measure: str) -> str:
 
 def epsilon_text(epsilon: float | None) -> str:
     """A true epsilon, never below the truth."""
-    from sordino.rounding import rounded_up
-
-    return "infinite" if epsilon is None or math.isinf(epsilon) else rounded_up(epsilon)
+    return epsilon_words(epsilon, "infinite")
 
 
 def _figure_or_never(row: Document, variant: str) -> str:
@@ -202,9 +199,9 @@ def latex(document: Document) -> str:
         "% published / as published (true epsilon) / sound (half width of the 95 % interval)",
         rf"\begin{{tabular}}{{l{'c' * len(columns)}}}",
         r"\toprule",
-        " & ".join(["", *(_tex(column) for column in columns)]) + r" \\",
+        " & ".join(["", *(latex_text(column) for column in columns)]) + r" \\",
         r"\midrule",
-        *(" & ".join([_tex(row), *(_tex_cell(at[row, column]) for column in columns)]) + r" \\" for row in rows),
+        *(" & ".join([latex_text(row), *(_tex_cell(at[row, column]) for column in columns)]) + r" \\" for row in rows),
         r"\bottomrule",
         r"\end{tabular}",
     ]
@@ -215,19 +212,12 @@ def _tex_cell(row: Document) -> str:
     measure = row["measure"]
     paper = "--" if row["not_as_published"] else figure(row["paper"], measure)
     if not row["not_as_published"]:
-        epsilon = row["paper_epsilon"]
-        paper += r" ($\infty$)" if epsilon is None else f" ({epsilon_text(epsilon)})"
+        paper += " (" + epsilon_words(row["paper_epsilon"], r"$\infty$") + ")"
     sound = figure(row["sound"], measure)
     if row["sound_interval"] is not None:
         low, high = row["sound_interval"]
         sound += rf" $\pm$ {figure((high - low) / 2, measure)}"
     return f"{figure(row['published'], measure)} / {paper} / {sound}"
-
-
-def _tex(text: str) -> str:
-    for character in "&%_#":
-        text = text.replace(character, rf"\{character}")
-    return text
 
 
 def documents(store: Path) -> dict[tuple[str, str], Document]:
@@ -263,7 +253,7 @@ def index(papers: dict[str, Paper], store: Path) -> str:
         lacking = [table for table, document in mine if document is None]
         parts.append(f"### {paper.title}\n\n{paper.citation}")
         if body:
-            parts.append(_grid(head, [[cell.replace("|", r"\|") for cell in line] for line in body]))
+            parts.append(markdown_table(head, [[cell.replace("|", r"\|") for cell in line] for line in body]))
             main = found.get((name, paper.main))
             scale = main["scale"] if main else "quick"
             parts.append(f"    sordino reproduce {name} {paper.main} --scale {scale}")

@@ -19,7 +19,8 @@ from rich.progress import Progress, ProgressColumn, Task
 from rich.text import Text
 
 from sordino.display import Display, Silent, Telling
-from sordino.report.tables import epsilon_text, percent
+from sordino.report.tables import epsilon_text
+from sordino.report.wording import percent
 
 BAR = 20
 """Characters of a bar."""

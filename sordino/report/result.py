@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from sordino.errors import UserError
 from sordino.experiment.compare import Comparison
 from sordino.report.exports import markdown, records
-from sordino.report.tables import OBSERVERS, epsilon_text, percent
+from sordino.report.tables import OBSERVERS, epsilon_text
+from sordino.report.wording import percent
 
 if TYPE_CHECKING:
     import pandas

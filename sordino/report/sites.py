@@ -9,7 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sordino.report.tables import epsilon_text, percent
+from sordino.report.tables import epsilon_text
+from sordino.report.wording import percent
 
 MISFITS = (
     "This site looks at no experiment any more: it has told servers too often that theirs did not fit its data "

@@ -6,15 +6,9 @@ Plain words, and no figure that does not follow from the run's ledger.
 from __future__ import annotations
 
 import contextlib
-import html
-import math
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
-
-from markupsafe import Markup
 
 from sordino.errors import UserError
 from sordino.experiment.account import Account
@@ -22,8 +16,7 @@ from sordino.experiment.config import Experiment
 from sordino.experiment.lifetime import over_runs, sentence
 from sordino.experiment.store import RunRow, Store
 from sordino.experiment.trained import load_models
-from sordino.privacy.accountant import rounded_up
-from sordino.report.page import page
+from sordino.report.wording import epsilon_words
 
 WHO = {
     "outsider": "anybody who sees the trained models that are published, and sums over clients",
@@ -32,8 +25,8 @@ WHO = {
 }
 NAMED = 12
 """How many clients are named."""
-BAR = 40
-"""Characters of a bar in plain text."""
+UNBOUNDED = "without bound"
+"""What an infinite epsilon is called here."""
 
 
 @dataclass(frozen=True)
@@ -200,154 +193,11 @@ def _replaced(found: Statement) -> list[str]:
         ]
     return [
         "They compare the run with one in which that record is missing. Somebody who must tell one record from another "
-        f"in its place sees one removed and one added: epsilon is then at most {_epsilon(found.replaced)}."
+        f"in its place sees one removed and one added: epsilon is then at most {epsilon_words(found.replaced, UNBOUNDED)}."
     ]
-
-
-def _epsilon(value: float | None) -> str:
-    return "without bound" if value is None else rounded_up(value)
-
-
-def _attack(accuracy: float) -> str:
-    return f"{math.ceil(round(accuracy * 1000, 8)) / 10:.1f} %"
 
 
 def _listed(names: list[str]) -> str:
     shown = names[:NAMED]
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return ", ".join(shown[:-1]) + f" and {shown[-1]}" if len(shown) > 1 and not more else ", ".join(shown) + more
-
-
-def _times(one: Leaving) -> str:
-    return f"{one.most} times" if one.most != 1 else "once"
-
-
-def markdown(found: Statement) -> str:
-    """The page as Markdown."""
-    parts = [f"# Privacy statement: {found.run}", ""]
-    for heading, paragraphs in sentences(found).items():
-        parts += [f"## {heading}", ""]
-        for paragraph in paragraphs:
-            parts += [paragraph, ""]
-        if heading.startswith("What left") and found.leaving:
-            parts += [
-                "| what | how it is made | from a client at most | clients | covered by noise |",
-                "|---|---|---|---|---|",
-            ]
-            parts += [
-                f"| {one.name} | {one.what} | {_times(one)} | {one.clients} | {'yes' if one.covered else 'no'} |"
-                for one in found.leaving
-            ] + [""]
-        if heading.startswith("What somebody"):
-            parts += ["| observer | who that is | epsilon | best attack |", "|---|---|---:|---:|"]
-            parts += [f"| {o.name} | {o.who} | {_epsilon(o.epsilon)} | {_attack(o.attack)} |" for o in found.observers]
-            parts += ["", "```", *_bars(found), "```", ""]
-    parts += ["## What these figures do not cover", ""]
-    parts += [f"- {one}" for one in found.not_covered + _always(found)] + [""]
-    if found.notes:
-        parts += ["## Notes", "", *(f"- {note}" for note in found.notes), ""]
-    parts += ["## How to check it", "", *_check(found), ""]
-    return "\n".join(parts)
-
-
-def _bars(found: Statement) -> list[str]:
-    """The best attacks as bars between a coin and certainty."""
-    lines = [f"{'':10}50 % (a coin){'100 % (certainty)':>{BAR - 13}}"]
-    for one in found.observers:
-        length = math.ceil((one.attack - 0.5) * 2 * BAR)
-        lines.append(f"{one.name:10}{'#' * length}{'.' * (BAR - length)} {_attack(one.attack)}")
-    return lines
-
-
-def _always(found: Statement) -> list[str]:
-    """What no epsilon covers in any run."""
-    shown = "Accuracies were measured by the simulation on the clients' raw test records; no client would send them."
-    return [
-        "A personal model stays at its client; whoever is given it may learn more about that client's records.",
-        *([shown] if found.simulated else []),
-    ]
-
-
-def _check(found: Statement) -> list[str]:
-    return [
-        f"Sordino {found.version}; the run was begun on {found.date}. Its ledger has {found.rows} rows and ends with",
-        "",
-        f"`{found.head}`",
-        "",
-        f"`sordino ledger {found.run} --verify` checks that the chain of rows is unbroken and that the figures above "
-        "follow from them; `--csv` prints the rows.",
-    ]
-
-
-def hypertext(found: Statement) -> str:
-    """The page as one HTML file that needs no network and prints well."""
-    parts = [f"<h1>Privacy statement: {_html(found.run)}</h1>"]
-    for heading, paragraphs in sentences(found).items():
-        parts += [f"<h2>{_html(heading)}</h2>", *(f"<p>{_html(paragraph)}</p>" for paragraph in paragraphs)]
-        if heading.startswith("What left") and found.leaving:
-            head = ["what", "how it is made", "from a client at most", "clients", "covered by noise"]
-            rows = [
-                [one.name, one.what, _times(one), str(one.clients), "yes" if one.covered else "no"]
-                for one in found.leaving
-            ]
-            parts.append(_table(head, rows))
-        if heading.startswith("What somebody"):
-            rows = [[o.name, o.who, _epsilon(o.epsilon), _attack(o.attack)] for o in found.observers]
-            parts += [_table(["observer", "who that is", "epsilon", "best attack"], rows), _picture(found)]
-    parts += ["<h2>What these figures do not cover</h2>", _list(found.not_covered + _always(found))]
-    parts += ["<h2>Notes</h2>", _list(found.notes)] if found.notes else []
-    first, _, link, _, check = _check(found)
-    parts += [
-        "<h2>How to check it</h2>",
-        f"<p>{_html(first)} <code>{_html(link.strip('`'))}</code>.</p>",
-        f"<p>{_coded(check)}</p>",
-        '<p style="margin-top: 3rem; border-top: 1px solid; width: 60%">Place, date, signature</p>',
-    ]
-    return page(f"Privacy statement: {found.run}", Markup("\n".join(parts)))
-
-
-def _html(text: Any) -> str:
-    return html.escape(str(text))
-
-
-def _coded(text: str) -> str:
-    """A text whose parts in backquotes are code."""
-    parts = text.split("`")
-    return "".join(f"<code>{_html(part)}</code>" if place % 2 else _html(part) for place, part in enumerate(parts))
-
-
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    def line(cells: list[str], tag: str) -> str:
-        return "<tr>" + "".join(f'<{tag} class="text">{_html(cell)}</{tag}>' for cell in cells) + "</tr>"
-
-    return '<div class="wide"><table>' + line(head, "th") + "".join(line(row, "td") for row in rows) + "</table></div>"
-
-
-def _list(items: list[str]) -> str:
-    return '<ul class="words">' + "".join(f"<li>{_coded(item)}</li>" for item in items) + "</ul>"
-
-
-def _picture(found: Statement) -> str:
-    """The best attacks as bars between a coin and certainty."""
-    left, width, row = 90, 420, 34
-    height = 30 + row * len(found.observers)
-    parts = [
-        f'<svg viewBox="0 0 600 {height}" role="img" aria-label="The best attack of each observer" '
-        'style="max-width: 38rem; width: 100%; font-size: 13px; fill: var(--ink)">',
-        f'<text x="{left}" y="14">50 % (a coin)</text>',
-        f'<text x="{left + width}" y="14" text-anchor="end">100 % (certainty)</text>',
-    ]
-    for place, one in enumerate(found.observers):
-        top = 24 + row * place
-        length = max(1.0, (one.attack - 0.5) * 2 * width)
-        parts += [
-            f'<text x="0" y="{top + 16}">{_html(one.name)}</text>',
-            f'<rect style="fill: var(--rule)" x="{left}" y="{top}" width="{width}" height="22" rx="3"/>',
-            f'<rect class="bar" style="fill: var(--s1)" x="{left}" y="{top}" width="{length:.1f}" height="22" rx="3"/>',
-            f'<text x="{left + width + 10}" y="{top + 16}">{_attack(one.attack)}</text>',
-        ]
-    return "".join(parts) + "</svg>"
-
-
-FORMATS: dict[str, Callable[[Statement], str]] = {".md": markdown, ".html": hypertext}
-"""By the ending of the file."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from rich.text import Text
 from sordino.report.columns import Column, Fitting
 from sordino.report.metrics import metrics_table
 from sordino.report.terminal import shown
-from sordino.rounding import rounded_up
+from sordino.report.wording import attack_words, epsilon_words, method_name, percent
 
 OBSERVERS = {
     "outsider": "sees sums and published models",
@@ -30,20 +29,8 @@ BLENDED = {
 
 
 def epsilon_text(value: float | None) -> str:
-    """An epsilon for people, rounded up so that it is never understated."""
-    if value is None or math.isinf(value):
-        return shown("∞")
-    return rounded_up(value)
-
-
-def percent(value: float | None) -> str:
-    """An accuracy for people."""
-    return "–" if value is None else f"{value:.1%}"
-
-
-def attack_text(accuracy: float) -> str:
-    """What the best attack achieves, rounded up so that it is never understated."""
-    return f"{math.ceil(round(accuracy * 1000, 8)) / 10:.1f}%"
+    """An epsilon for the terminal, rounded up so that it is never understated."""
+    return shown(epsilon_words(value))
 
 
 def views_table(epsilon: Mapping[Any, float | None], accuracy: Mapping[Any, float]) -> Table:
@@ -51,7 +38,7 @@ def views_table(epsilon: Mapping[Any, float | None], accuracy: Mapping[Any, floa
     table = Table("observer", "what it sees", "epsilon", "best attack", box=None, padding=(0, 2, 0, 0))
     table.columns[2].justify = table.columns[3].justify = "right"
     for view, sees in OBSERVERS.items():
-        table.add_row(view, sees, epsilon_text(epsilon[view]), attack_text(accuracy[view]))
+        table.add_row(view, sees, epsilon_text(epsilon[view]), attack_words(accuracy[view]))
     return table
 
 
@@ -135,10 +122,9 @@ def comparison_table(rows: list[dict[str, Any]], sweep: Sequence[str] = ()) -> R
     cells = []
     for row in rows:
         accuracy = row["accuracy"]
-        name = row["method"] if row["variant"] == "sound" else f"{row['method']} ({row['variant']})"
         cells.append(
             [
-                name.replace("[", "\n[", 1),  # hyper-parameters have a line of their own
+                method_name(row).replace("[", "\n[", 1),  # hyper-parameters have a line of their own
                 *(str(row["at"][key]) for key in sweep),
                 _plus_minus(accuracy["personal"]),
                 f"{100 * accuracy['personal_worst']['mean']:.0f}",

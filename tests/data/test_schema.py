@@ -10,7 +10,7 @@ from helpers import command, refused
 
 from sordino.data import federate, load
 from sordino.data.draft import draft, outwards
-from sordino.data.own import Reading, numbered, read_file
+from sordino.data.own import Reading
 from sordino.data.schema import Schema
 from sordino.errors import ProblemsError, UserError
 from sordino.experiment.config import Experiment
@@ -215,18 +215,6 @@ def test_a_schema_and_options_that_contradict_it(folder: Path) -> None:
     assert "the schema's label is 'ill'" in refused(*given, "--label", "sex")
     assert "There is no schema" in refused("run", "--data", folder, "--schema", folder / "none.toml")
     assert "'schema' was given for the known data set 'digits'" in refused("run", "--data=digits", "--schema", schema)
-
-
-def test_one_file_by_itself(folder: Path) -> None:
-    schema = schema_of(folder)
-    whole, west = load(str(folder), how=Reading(schema=schema)), read_file(folder / "west.csv", Reading(schema=schema))
-    np.testing.assert_array_equal(west.x, whole.x[2:].numpy())
-    assert west.features == tuple(schema.features())
-    assert numbered([west], ("no", "yes")).tolist() == [0]
-    (folder / "plain.csv").write_text("label,a\nyes,1\nno,2\n")
-    assert read_file(folder / "plain.csv", Reading()).labels == ["yes", "no"]
-    with pytest.raises(UserError, match="has no column 'ill'"):
-        read_file(folder / "plain.csv", Reading(label="ill"))
 
 
 def test_a_run_keeps_its_schema(folder: Path) -> None:

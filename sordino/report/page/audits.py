@@ -11,7 +11,8 @@ from markupsafe import Markup
 from sordino.errors import UserError
 from sordino.report.page import charts, rendered
 from sordino.report.page.charts import Line
-from sordino.report.page.scales import epsilon, number
+from sordino.report.page.scales import number
+from sordino.report.wording import epsilon_words
 
 
 def is_audit(document: Mapping[str, Any]) -> bool:
@@ -46,8 +47,8 @@ def _view(name: str, view: Mapping[str, Any]) -> dict[str, Any]:
     found = [draw(drawn[key], name, view) for key, draw in DRAWN.items() if drawn.get(key)]
     return {
         "name": name,
-        "claimed": epsilon(view["claimed"]),
-        "true": epsilon(view["true"]) if "true" in view else None,
+        "claimed": epsilon_words(view["claimed"]),
+        "true": epsilon_words(view["true"]) if "true" in view else None,
         "bound": "–" if view["bound"] is None else f"{view['bound']:.2f}",
         "confidence": f"{100 * view['confidence']:g}%",
         "refuted": bool(view["refuted"]),

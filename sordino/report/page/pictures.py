@@ -16,8 +16,8 @@ from sordino.report.figures import PANELS
 from sordino.report.page import charts
 from sordino.report.page.charts import Line
 from sordino.report.page.gather import ALONE, Group, RunTold
-from sordino.report.page.scales import epsilon
 from sordino.report.page.words import differences
+from sordino.report.wording import epsilon_words
 
 MOST_COLUMNS = 120
 """Of more clients, a picture of labels shows so many, evenly spaced."""
@@ -82,7 +82,9 @@ def epsilons(run: RunTold) -> Markup:
         known = [(one["round"] + 1, one[f"epsilon_{view}"]) for one in run.rounds if one[f"epsilon_{view}"] is not None]
         if known and any(value > 0 for _, value in known):
             drawn.append(Line.through(known, view, place))
-    return charts.lines(drawn, "Epsilon over the rounds", "round", end_words=epsilon, logarithmic=_far_apart(drawn))
+    return charts.lines(
+        drawn, "Epsilon over the rounds", "round", end_words=epsilon_words, logarithmic=_far_apart(drawn)
+    )
 
 
 def bounds(run: RunTold) -> list[Markup]:

@@ -14,8 +14,7 @@ from sordino.privacy.views import VIEWS
 from sordino.report.page import pictures, rendered, words
 from sordino.report.page.audits import audit_context
 from sordino.report.page.gather import Group, RunTold, Told, gather
-from sordino.report.page.scales import epsilon
-from sordino.report.tables import percent
+from sordino.report.wording import epsilon_words, method_name, percent
 
 TOLD = {name: name.replace("_", " ") for name in METRICS if name != "one_class"} | {
     "auc": "AUC",
@@ -74,9 +73,9 @@ def _tiles(told: Told) -> list[tuple[str, str]]:
     accuracy = row["accuracy"]
     view = "server" if summary["protect_from"] == "server" else "outsider"
     sent = summary["upload_bytes"] / max(1, summary["clients"])
-    tiles = [(f"epsilon for the {view}", epsilon(row["epsilon"][view]))]
+    tiles = [(f"epsilon for the {view}", epsilon_words(row["epsilon"][view]))]
     if view != "server":
-        tiles.append(("epsilon for the server", epsilon(row["epsilon"]["server"])))
+        tiles.append(("epsilon for the server", epsilon_words(row["epsilon"]["server"])))
     tested = {"personal": "mean accuracy of personal models", "personal_worst": "accuracy of the worst client"}
     reached = [(what, percent(accuracy[name]["mean"])) for name, what in tested.items() if accuracy[name] is not None]
     return [
@@ -113,9 +112,9 @@ def _figures(row: dict[str, Any]) -> dict[str, Any]:
         return f"{100 * value['mean']:.1f}" + (f" ± {100 * value['spread']:.1f}" if row["seeds"] > 1 else "")
 
     return {
-        "name": row["method"] if row["variant"] == "sound" else f"{row['method']} ({row['variant']})",
+        "name": method_name(row),
         "accuracy": {name: figure(name) for name in row["accuracy"]},
-        "epsilon": {view: epsilon(row["epsilon"][view]) for view in VIEWS},
+        "epsilon": {view: epsilon_words(row["epsilon"][view]) for view in VIEWS},
         "unit": row["unit"],
         "delta": f"{row['delta']:.3g}",
         "seeds": row["seeds"],

@@ -7,8 +7,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sordino.privacy.accountant import rounded_up
-
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 """What the distance between two ticks may be, times a power of ten."""
 
@@ -74,11 +72,6 @@ def number(value: float) -> str:
     if value and not 1e-3 <= abs(value) < 1e5:
         return f"{value:.0e}".replace("e-0", "e-").replace("e+0", "e")
     return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
-
-
-def epsilon(value: float | None) -> str:
-    """An epsilon for people, rounded up so that it is never understated; None is infinite."""
-    return "∞" if value is None or math.isinf(value) else rounded_up(value)
 
 
 def _powers(low: float, high: float, wanted: int) -> list[float]:

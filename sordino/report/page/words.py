@@ -13,8 +13,8 @@ from sordino.experiment.config import Experiment
 from sordino.methods import find
 from sordino.privacy.views import VIEWS, View
 from sordino.report.page.gather import Group, RunTold, Told
-from sordino.report.page.scales import epsilon
-from sordino.report.tables import OBSERVERS, attack_text, percent
+from sordino.report.tables import OBSERVERS
+from sordino.report.wording import attack_words, epsilon_words, percent
 
 SAME = 1e-9
 """Accuracies nearer than this are the same."""
@@ -73,8 +73,8 @@ def observers(run: RunTold) -> list[dict[str, str]]:
         {
             "view": view,
             "sees": OBSERVERS[view],
-            "epsilon": epsilon(run.summary["epsilon"][view]),
-            "attack": attack_text(run.summary["attack_accuracy"][view]),
+            "epsilon": epsilon_words(run.summary["epsilon"][view]),
+            "attack": attack_words(run.summary["attack_accuracy"][view]),
         }
         for view in VIEWS
     ]
@@ -89,7 +89,7 @@ def protected(run: RunTold) -> str:
     if run.summary["unit"] == "client":
         delta = f"{run.summary['delta']:.3g}"
         return f"One whole client is protected, at delta = {delta}, against a world in which it contributes nothing."
-    replaced = epsilon(run.summary.get("epsilon_replace_one"))
+    replaced = epsilon_words(run.summary.get("epsilon_replace_one"))
     return (
         f"One record that is added or removed is protected, at delta = {run.summary['delta']:.3g}; for one record that "
         f"is replaced by another epsilon is {replaced}."
@@ -150,15 +150,15 @@ def _cost(run: RunTold) -> list[str]:
     unit = "client took part" if told["unit"] == "client" else "record was used"
     if told["epsilon"][view] is None:
         return ["No epsilon holds for it: something left the clients without noise."]
-    attack = attack_text(told["attack_accuracy"][view])
+    attack = attack_words(told["attack_accuracy"][view])
     sentence = (
-        f"Whoever {OBSERVERS[view]} learns with epsilon = {epsilon(told['epsilon'][view])} at delta = "
+        f"Whoever {OBSERVERS[view]} learns with epsilon = {epsilon_words(told['epsilon'][view])} at delta = "
         f"{told['delta']:.3g} whether one {unit}: the best attack is right in {attack} of all "
         "cases, where guessing is right in 50%."
     )
     if view == "server":
         return [sentence]
-    server = f"For the server, which sees every message, epsilon is {epsilon(told['epsilon']['server'])}."
+    server = f"For the server, which sees every message, epsilon is {epsilon_words(told['epsilon']['server'])}."
     return [sentence, server]
 
 

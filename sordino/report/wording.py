@@ -1,0 +1,39 @@
+"""Figures and names as all reports write them, whatever they are written into."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sordino.rounding import rounded_up
+
+
+def epsilon_words(value: float | None, infinite: str = "∞") -> str:
+    """An epsilon for people, rounded up so that it is never understated; None and infinity are called `infinite`."""
+    return infinite if value is None or math.isinf(value) else rounded_up(value)
+
+
+def attack_words(accuracy: float, unit: str = "%") -> str:
+    """What the best attack achieves, rounded up so that it is never understated."""
+    return f"{math.ceil(round(accuracy * 1000, 8)) / 10:.1f}{unit}"
+
+
+def percent(value: float | None) -> str:
+    """An accuracy for people."""
+    return "–" if value is None else f"{value:.1%}"
+
+
+def method_name(row: Mapping[str, Any]) -> str:
+    """What a comparison's row is called: its method, and its variant where that is not the usual one."""
+    return str(row["method"]) if row["variant"] == "sound" else f"{row['method']} ({row['variant']})"
+
+
+def markdown_table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown."""
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *body))
+
+
+def latex_text(text: str) -> str:
+    """Text in which LaTeX finds no commands."""
+    return "".join(f"\\{letter}" if letter in "_%&#$" else letter for letter in text)
