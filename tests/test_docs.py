@@ -18,7 +18,7 @@ from helpers import command
 import sordino.cli
 from sordino.methods import names
 from sordino.privacy.accountant import attack_accuracy, mu_of
-from sordino.report.tables import attack_text
+from sordino.report.wording import attack_words
 from sordino.version import VERSION
 
 ROOT = Path(__file__).parent.parent
@@ -123,7 +123,7 @@ def test_what_an_epsilon_means_is_computed() -> None:
     """The table on the page: attacks at epsilon 0.5 to 8."""
     rows = re.findall(r"^\| (epsilon|the best attack is right in) \| (.*) \|$", (DOCS / "epsilon.md").read_text(), re.M)
     budgets, attacks = (row.split(" | ") for _, row in rows)
-    assert attacks == [attack_text(attack_accuracy(mu_of(float(budget), 1e-5))) for budget in budgets]
+    assert attacks == [attack_words(attack_accuracy(mu_of(float(budget), 1e-5))) for budget in budgets]
 
 
 def test_every_method_has_a_page(made: dict[str, str]) -> None:

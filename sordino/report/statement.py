@@ -191,9 +191,10 @@ def _replaced(found: Statement) -> list[str]:
             "They compare the run with one in which that client sends nothing but noise, under the same schedule: who "
             "takes part is not hidden."
         ]
+    exchanged = epsilon_words(found.replaced, UNBOUNDED)
     return [
         "They compare the run with one in which that record is missing. Somebody who must tell one record from another "
-        f"in its place sees one removed and one added: epsilon is then at most {epsilon_words(found.replaced, UNBOUNDED)}."
+        f"in its place sees one removed and one added: epsilon is then at most {exchanged}."
     ]
 
 

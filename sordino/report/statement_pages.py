@@ -10,7 +10,7 @@ from typing import Any
 from markupsafe import Markup
 
 from sordino.report.page import page
-from sordino.report.statement import UNBOUNDED, Leaving, Statement, sentences
+from sordino.report.statement import UNBOUNDED, Leaving, Observer, Statement, sentences
 from sordino.report.wording import attack_words, epsilon_words
 
 BAR = 40
@@ -20,6 +20,11 @@ PERCENT = " %"
 
 def _times(one: Leaving) -> str:
     return f"{one.most} times" if one.most != 1 else "once"
+
+
+def _observer(one: Observer) -> list[str]:
+    """Who somebody is, and what they could have learned."""
+    return [one.name, one.who, epsilon_words(one.epsilon, UNBOUNDED), attack_words(one.attack, PERCENT)]
 
 
 def markdown(found: Statement) -> str:
@@ -40,10 +45,7 @@ def markdown(found: Statement) -> str:
             ] + [""]
         if heading.startswith("What somebody"):
             parts += ["| observer | who that is | epsilon | best attack |", "|---|---|---:|---:|"]
-            parts += [
-                f"| {o.name} | {o.who} | {epsilon_words(o.epsilon, UNBOUNDED)} | {attack_words(o.attack, PERCENT)} |"
-                for o in found.observers
-            ]
+            parts += [f"| {' | '.join(_observer(one))} |" for one in found.observers]
             parts += ["", "```", *_bars(found), "```", ""]
     parts += ["## What these figures do not cover", ""]
     parts += [f"- {one}" for one in found.not_covered + _always(found)] + [""]
@@ -95,10 +97,7 @@ def hypertext(found: Statement) -> str:
             ]
             parts.append(_table(head, rows))
         if heading.startswith("What somebody"):
-            rows = [
-                [o.name, o.who, epsilon_words(o.epsilon, UNBOUNDED), attack_words(o.attack, PERCENT)]
-                for o in found.observers
-            ]
+            rows = [_observer(one) for one in found.observers]
             parts += [_table(["observer", "who that is", "epsilon", "best attack"], rows), _picture(found)]
     parts += ["<h2>What these figures do not cover</h2>", _list(found.not_covered + _always(found))]
     parts += ["<h2>Notes</h2>", _list(found.notes)] if found.notes else []

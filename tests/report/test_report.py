@@ -12,7 +12,8 @@ from rich.console import Console
 
 from sordino.report.figures import curves
 from sordino.report.progress import Known, line, watching
-from sordino.report.tables import comparison_table, epsilon_text, percent, run_report
+from sordino.report.tables import comparison_table, epsilon_text, run_report
+from sordino.report.wording import percent
 
 
 @pytest.mark.parametrize(
