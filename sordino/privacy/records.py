@@ -21,9 +21,9 @@ import numpy as np
 from scipy.special import gammaln, logsumexp
 
 from sordino.errors import UserError
+from sordino.privacy import remembered
 from sordino.privacy.accountant import attack_accuracy, epsilon_of, mu_of
 from sordino.privacy.losses import Sampled, composed
-from sordino.privacy.remembered import remembered
 
 Recipe = tuple[Sampled, ...]
 Varied = Literal["noise", "sampling"]
@@ -41,15 +41,9 @@ ORDERS = np.array([*range(2, 64), 96, 160, 320, 640])
 """Of the Renyi divergences of the quick bound."""
 
 
-@remembered
+@functools.lru_cache(maxsize=65536)
 def record_epsilon(recipe: Recipe, delta: float) -> float:
     """The epsilon that holds for one added or removed record of a client whose records went through `recipe`."""
-    return _exact(recipe, delta)
-
-
-@functools.lru_cache(maxsize=65536)
-def _exact(recipe: Recipe, delta: float) -> float:
-    """The same, for searches: of what they try on their way nothing is kept."""
     recipe = tuple(charge for charge in recipe if charge[2] > 0)
     if not recipe:
         return 0.0
@@ -94,7 +88,7 @@ def replace_one(recipe: Recipe) -> Recipe:
     return tuple((rate, multiplier / 2, count) for rate, multiplier, count in recipe)
 
 
-@remembered
+@functools.lru_cache(maxsize=65536)
 def record_multiplier(epsilon: float, delta: float, rate: float, steps: int, others: Recipe = ()) -> float:
     """The smallest noise multiplier, to a quarter of a percent, with which `steps` sampled steps stay within a budget.
 
@@ -105,7 +99,8 @@ def record_multiplier(epsilon: float, delta: float, rate: float, steps: int, oth
         return _excess((*others, (rate, FINE**place, steps)), epsilon, delta)
 
     last = math.ceil(math.log(LARGEST_MULTIPLIER, FINE))
-    place = first_within(excess, _guess(epsilon, delta, rate, steps, others), -last, last)
+    search = ("multiplier", epsilon, delta, rate, steps, others)
+    place = _searched(search, excess, lambda: _guess(epsilon, delta, rate, steps, others), -last, last)
     if place is None:
         raise UserError(
             f"What the records go through besides training already costs epsilon {epsilon:g}: give a larger "
@@ -114,7 +109,7 @@ def record_multiplier(epsilon: float, delta: float, rate: float, steps: int, oth
     return FINE**place
 
 
-@remembered
+@functools.lru_cache(maxsize=65536)
 def record_rate(
     epsilon: float, delta: float, multiplier: float, steps: int, most: float = 1.0, others: Recipe = ()
 ) -> float:
@@ -126,7 +121,8 @@ def record_rate(
     def excess(place: int) -> float:
         return _excess((*others, (most * FINE**-place, multiplier, steps)), epsilon, delta)
 
-    place = first_within(excess, 0, 0, math.floor(-math.log(LEAST_RATE, FINE)))
+    search = ("rate", epsilon, delta, multiplier, steps, most, others)
+    place = _searched(search, excess, lambda: 0, 0, math.floor(-math.log(LEAST_RATE, FINE)))
     if place is None:
         raise UserError(
             f"With a noise multiplier of {multiplier:g} even a record that hardly ever enters a batch pays more than "
@@ -144,6 +140,17 @@ def affordable(epsilon: float, delta: float, charge: Sampled, most: int, others:
 
     place = first_within(excess, 0, 0, most)
     return 0 if place is None else most - place
+
+
+def _searched(
+    search: tuple[object, ...], excess: Callable[[int], float], guess: Callable[[], int], low: int, high: int
+) -> int | None:
+    """`first_within`, from where the same search ended before, or else from a guess."""
+    known = remembered.place(search)
+    found = first_within(excess, guess() if known is None else known, low, high)
+    if found is not None and found != known:
+        remembered.note(search, found)
+    return found
 
 
 def first_within(excess: Callable[[int], float], guess: int, low: int, high: int) -> int | None:
@@ -192,7 +199,7 @@ def _stride(excess: float) -> int:
 
 def _excess(recipe: Recipe, epsilon: float, delta: float) -> float:
     """The logarithm of what a recipe costs over a budget: above zero where it does not fit."""
-    spent = _exact(recipe, delta)
+    spent = record_epsilon(recipe, delta)
     return math.log(spent / epsilon) if spent > 0 else -math.inf
 
 
@@ -210,7 +217,7 @@ def _central(rate: float, multiplier: float, count: int) -> float:
     return count / multiplier**2 if rate == 1 else count * rate**2 * math.expm1(min(multiplier**-2, 700.0))
 
 
-@remembered
+@functools.lru_cache(maxsize=65536)
 def record_attack_accuracy(recipe: Recipe) -> float:
     """The balanced accuracy of the best attacker who must tell whether a record is there: (1 + delta(0)) / 2."""
     recipe = tuple(charge for charge in recipe if charge[2] > 0)

@@ -1,11 +1,15 @@
-"""Figures of the accountant that were worked out before, kept in a file for runs to come.
+"""Where searches of the accountant ended before, kept in a file for runs to come.
 
-A figure is filed under SHA-256 of everything that enters it: the function, its arguments to the last bit, the code of
-the accountant and the versions of the libraries that it computes with. A line of the file holds such a key, the figure
-and a digest of both; lines that are not whole are passed over, and what they said is worked out again. The file is only
-ever added to, a line at a time, so that several processes may share it.
+A search goes along a scale to the first place whose epsilon is within a budget, and may begin anywhere. One that begins
+where it will end looks at that place and at its neighbour, and is done. What the file says is where to begin, and
+nothing else: no figure is ever read from it, so that whoever can write there, or damages it, can make searches slower
+and cannot make any of them end elsewhere.
 
-It lies in $SORDINO_CACHE, or else in ~/.cache/sordino; where that is set to nothing, or cannot be written, figures are
+A place is filed under SHA-256 of everything that enters the search: its kind, its arguments to the last bit, the code
+of the accountant and the versions of the libraries that it computes with. The file is only ever added to, a line at a
+time, so that several processes may share it.
+
+It lies in $SORDINO_CACHE, or else in ~/.cache/sordino; where that is set to nothing, or cannot be written, places are
 kept for as long as the process lives.
 """
 
@@ -14,62 +18,59 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import inspect
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 import scipy
 
-Figure = TypeVar("Figure", bound=Callable[..., float])
 CODE = ("accountant.py", "losses.py", "records.py")
-"""The files of this folder that decide the figures."""
-FILE = "figures.txt"
+"""The files of this folder that decide where a search ends."""
+FILE = "places.txt"
 LARGEST = 2**21
 """How many bytes the file may have: beyond, it is begun anew."""
 
 
-def remembered(function: Figure) -> Figure:
-    """The same function of numbers and recipes, whose results are looked up where they are known."""
+def place(search: tuple[object, ...]) -> int | None:
+    """Where a search is said to have ended before; None where nothing is said."""
+    return _book(_folder()).get(_key(search))
 
-    @functools.lru_cache(maxsize=65536)
-    def found(*arguments: object) -> float:
-        key = _key(function.__name__, arguments)
-        known = _book(_folder()).get(key)
-        if known is None:
-            known = function(*arguments)
-            _note(key, known)
-        return known
 
-    signature = inspect.signature(function)
+def note(search: tuple[object, ...], found: int) -> None:
+    """File where a search ended, if that can be done: it can always be made again."""
+    folder, key = _folder(), _key(search)
+    _book(folder)[key] = found
+    if folder is None:
+        return
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / FILE
+        if path.exists() and path.stat().st_size > LARGEST:
+            path.unlink()
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            # Begun on a line of its own, in case that a writer before was cut off.
+            os.write(handle, f"\n{key} {found}\n".encode())
+        finally:
+            os.close(handle)
 
-    @functools.wraps(function)
-    def wrapped(*arguments: object, **named: object) -> float:
-        if named or len(arguments) < len(signature.parameters):
-            bound = signature.bind(*arguments, **named)
-            bound.apply_defaults()
-            arguments = bound.args
-        return found(*(_plain(one) for one in arguments))
 
-    return wrapped  # type: ignore[return-value]
+def _key(search: tuple[object, ...]) -> str:
+    return hashlib.sha256(f"{_version()} {_plain(search)!r}".encode()).hexdigest()
 
 
 def _plain(argument: object) -> object:
     """An argument as Python's own numbers, which say all of their bits and are equal where those are."""
     if isinstance(argument, tuple):
         return tuple(_plain(one) for one in argument)
+    if isinstance(argument, str):
+        return argument
     return int(argument) if isinstance(argument, int | np.integer) else float(argument)  # type: ignore[arg-type]
-
-
-def _key(name: str, arguments: tuple[object, ...]) -> str:
-    return hashlib.sha256(f"{_version()} {name}{arguments!r}".encode()).hexdigest()
 
 
 @functools.cache
 def _version() -> str:
-    """What decides a figure besides its arguments."""
+    """What decides where a search ends besides its arguments."""
     code = b"".join((Path(__file__).parent / name).read_bytes() for name in CODE)
     return f"{hashlib.sha256(code).hexdigest()} {np.__version__} {scipy.__version__}"
 
@@ -84,41 +85,14 @@ def _folder() -> Path | None:
 
 
 @functools.lru_cache(maxsize=1)
-def _book(folder: Path | None) -> dict[str, float]:
-    """The figures in the file of a folder."""
-    found: dict[str, float] = {}
+def _book(folder: Path | None) -> dict[str, int]:
+    """The places in the file of a folder."""
+    found: dict[str, int] = {}
     if folder is None:
         return found
     with contextlib.suppress(OSError):
         for line in (folder / FILE).read_text(errors="replace").splitlines():
-            key, _, rest = line.partition(" ")
-            figure, _, check = rest.partition(" ")
-            if check == _check(key, figure):
-                with contextlib.suppress(ValueError):
-                    found[key] = float.fromhex(figure)
+            key, _, said = line.partition(" ")
+            with contextlib.suppress(ValueError):
+                found[key] = int(said)
     return found
-
-
-def _note(key: str, figure: float) -> None:
-    """File a figure, if that can be done: it can always be worked out again."""
-    folder = _folder()
-    _book(folder)[key] = figure
-    if folder is None:
-        return
-    text = figure.hex()
-    # Begun on a line of its own, in case that a writer before was cut off.
-    line = f"\n{key} {text} {_check(key, text)}\n".encode()
-    with contextlib.suppress(OSError):
-        folder.mkdir(parents=True, exist_ok=True)
-        path = folder / FILE
-        if path.exists() and path.stat().st_size > LARGEST:
-            path.unlink()
-        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-        try:
-            os.write(handle, line)
-        finally:
-            os.close(handle)
-
-
-def _check(key: str, figure: str) -> str:
-    return hashlib.sha256(f"{key} {figure}".encode()).hexdigest()[:32]

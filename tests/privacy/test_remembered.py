@@ -1,94 +1,94 @@
-"""Figures that were worked out before: found again to the bit, never mistaken for others, and never needed."""
+"""Where searches ended before: found again, never mistaken for another's, and never believed."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
 import pytest
 
-from sordino.privacy import remembered as remembering
-from sordino.privacy.remembered import FILE, remembered
+from sordino.privacy import records, remembered
+from sordino.privacy.losses import composed
+from sordino.privacy.records import record_multiplier, record_rate
+from sordino.privacy.remembered import FILE
+
+SEARCH = ("multiplier", 3.0, 1e-5, 0.1, 30, ())
 
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SORDINO_CACHE", str(tmp_path / "cache"))
+    begun()
     return tmp_path / "cache"
 
 
-def counted() -> tuple[mock.Mock, object]:
-    """A function whose calls are counted, as a process would see it that has just begun."""
-    remembering._book.cache_clear()
-    calls = mock.Mock(side_effect=lambda recipe, delta: delta / 3 + len(recipe))
-
-    def figure(recipe: tuple, delta: float) -> float:
-        return calls(recipe, delta)
-
-    return calls, remembered(figure)
+def begun() -> None:
+    """As a process would see it that has just begun."""
+    remembered._book.cache_clear()
+    for kept in (records.record_epsilon, record_multiplier, record_rate):
+        kept.cache_clear()
 
 
-def test_a_figure_is_worked_out_once_and_found_by_the_next_process(folder: Path) -> None:
-    calls, figure = counted()
-    first = figure(((0.1, 1.5, 3),), 1e-5)
-    assert figure(((0.1, 1.5, 3),), 1e-5) == first
-    assert calls.call_count == 1
-    again, figure = counted()
-    assert figure(((0.1, 1.5, 3),), 1e-5) == first
-    assert again.call_count == 0
-    assert figure(((0.1, math.nextafter(1.5, 2), 3),), 1e-5) == first
-    assert again.call_count == 1, "an argument that differs in its last bit is another one"
+def searched(search: Callable[[], float]) -> tuple[float, int]:
+    """What a new process finds, and how many distributions it composes on the way."""
+    begun()
+    with mock.patch.object(records, "composed", side_effect=composed) as made:
+        return search(), made.call_count
+
+
+SEARCHES: list[Callable[[], float]] = [
+    lambda: record_multiplier(*SEARCH[1:]),
+    lambda: record_multiplier(0.5, 1e-5, 0.02, 200, ((1.0, 20.0, 1),)),
+    lambda: record_rate(2.0, 1e-5, 1.2, 50, 0.4),
+]
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+def test_a_search_begins_where_it_ended_before(search: Callable[[], float], folder: Path) -> None:
+    first, many = searched(search)
+    again, few = searched(search)
+    assert again == first
+    assert few <= min(3, many - 1)
     assert oct((folder / FILE).stat().st_mode & 0o777) == "0o600"
 
 
-def test_other_code_finds_nothing() -> None:
-    _, figure = counted()
-    figure((), 0.5)
-    calls, figure = counted()
-    with mock.patch.object(remembering, "_version", return_value="another"):
-        figure((), 0.5)
-    assert calls.call_count == 1
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("said", ["-1000000000000", "-300", "0", "1", "300", "1000000000000", "0.5", "nan", "\xff"])
+def test_whatever_the_file_says_a_search_ends_where_it_must(
+    search: Callable[[], float], said: str, folder: Path
+) -> None:
+    """Who can write to the folder cannot lessen anybody's noise, nor any epsilon that is printed."""
+    first, _ = searched(search)
+    epsilon = records.record_epsilon(((0.1, first, 30),), 1e-5)
+    (line,) = (folder / FILE).read_text().split("\n")[1:-1]
+    (folder / FILE).write_text(f"{line.split()[0]} {said}\n", encoding="latin-1")
+    assert searched(search)[0] == first
+    assert records.record_epsilon(((0.1, first, 30),), 1e-5) == epsilon
+    assert searched(search)[1] <= 3, "what the file said wrongly is said rightly now"
 
 
-def test_infinite_figures_are_kept_too(folder: Path) -> None:
-    remembering._book.cache_clear()
-    assert remembered(lambda: math.inf)() == math.inf
-    remembering._book.cache_clear()
-    assert list(remembering._book(folder).values()) == [math.inf]
-
-
-@pytest.mark.parametrize("place", [0.1, 0.5, 0.8, 0.99])
-def test_what_is_damaged_is_worked_out_again(place: float, folder: Path) -> None:
-    _, figure = counted()
-    expected = [figure((), delta) for delta in (0.1, 0.2)]
-    whole = (folder / FILE).read_bytes()
-    for damaged in (flipped(whole, place), whole[: int(place * len(whole))], whole + b"\xff garbage", b""):
-        (folder / FILE).write_bytes(damaged)
-        _, figure = counted()
-        assert [figure((), delta) for delta in (0.1, 0.2)] == expected
-        calls, figure = counted()
-        assert [figure((), delta) for delta in (0.1, 0.2)] == expected
-        assert calls.call_count == 0, "what was worked out again is filed again"
-
-
-def flipped(whole: bytes, place: float) -> bytes:
-    at = int(place * len(whole))
-    return whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
+def test_searches_that_differ_in_a_last_bit_or_in_their_code_are_told_apart() -> None:
+    remembered.note(SEARCH, 7)
+    assert remembered.place(SEARCH) == 7
+    other = (*SEARCH[:1], math.nextafter(3.0, 4), *SEARCH[2:])
+    assert remembered.place(other) is None
+    assert remembered.place(("rate", *SEARCH[1:])) is None
+    with mock.patch.object(remembered, "_version", return_value="another"):
+        assert remembered.place(SEARCH) is None
 
 
 def test_a_folder_that_cannot_be_written_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     for named in (str(tmp_path / "file" / "below"), ""):
         monkeypatch.setenv("SORDINO_CACHE", named)
-        calls, figure = counted()
-        assert figure((), 0.5) == figure((), 0.5)
-        assert calls.call_count == 1
+        remembered.note(SEARCH, 7)
+        assert remembered.place(SEARCH) == 7
 
 
 def test_the_file_stays_small(folder: Path) -> None:
-    with mock.patch.object(remembering, "LARGEST", 2000):
-        _, figure = counted()
+    with mock.patch.object(remembered, "LARGEST", 2000):
         for k in range(200):
-            figure((), float(k))
+            remembered.note(("search", k), k)
         assert (folder / FILE).stat().st_size < 2500
