@@ -21,6 +21,7 @@ from sordino.privacy.mechanism import FLOATS, Mechanism, mean_of_sum
 from sordino.privacy.noise import Source
 from sordino.privacy.records import Sampled
 from sordino.privacy.release import Cover, Public, Release, Releases
+from sordino.privacy.release.bounding import check_thresholds
 
 
 class UndeclaredReleaseError(UserError):
@@ -118,8 +119,7 @@ class SampledGradients:
         mechanism: Mechanism = FLOATS,
     ) -> None:
         """`purpose` is the question's number and the client; `charge` what was paid for."""
-        if not bool((torch.isfinite(clip) & (clip > 0)).all()):
-            raise UserError("A clipping threshold must be a finite number above 0.")
+        check_thresholds(clip, "noisy gradients")
         self._source, self.purpose, self._mechanism = source, purpose, mechanism
         self.sampling, self.multiplier, self.steps = charge
         self.clip = clip.double().reshape(-1)

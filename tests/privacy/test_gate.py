@@ -12,7 +12,17 @@ from sordino.message import Each
 from sordino.privacy.allowance import Allowance, Noise
 from sordino.privacy.gate import Gate, Passed, UndeclaredReleaseError, check_declared
 from sordino.privacy.noise import Seeded
-from sordino.privacy.release import Bare, Derived, Number, Public, ReleaseError, Update, due
+from sordino.privacy.release import (
+    Average,
+    Bare,
+    Derived,
+    Number,
+    Public,
+    ReleaseError,
+    Update,
+    check_steps,
+    due,
+)
 
 SILENT = Noise(multiplier=1e-30, protect_from="server", minimum_cohort=1)
 
@@ -216,7 +226,42 @@ def test_several_numbers_have_the_noise_that_all_of_them_need() -> None:
     assert within(noise, 2.0 * math.sqrt(7) / 2)
 
 
-@pytest.mark.parametrize("clip", [0.0, -1.0, math.nan, math.inf])
+@settings(deadline=None)
+@given(
+    st.floats(-1e12, 1e12),
+    st.floats(1e-12, 1e6),
+    st.lists(st.floats(width=32), min_size=2, max_size=8),
+)
+def test_numbers_are_within_their_range_however_narrow_and_far_from_zero(
+    low: float, wide: float, values: list[float]
+) -> None:
+    """Two clients' numbers are never further apart than the sensitivity that is charged allows, in any precision."""
+    for high in (low + wide, math.nextafter(low, math.inf)):
+        if high - low < 1e-30:
+            continue
+        release = Number(low, high, 1.0)
+        bounded = release.bounded(torch.tensor([[value] for value in values]), public_of(1, len(values))).rows
+        assert (bounded.double().abs() <= release.sensitivity()).all()
+
+
+def test_a_moment_of_two_seconds_is_no_more_than_two_seconds() -> None:
+    """In float32, of which one in 1.7e9 is 128 away from the next, the ends of this range are 128 apart."""
+    release = Number(1_700_000_063.0, 1_700_000_065.0, 1.0)
+    release.check()
+    rows = release.bounded(torch.tensor([[0.0], [1e12]]), public_of(1, 2)).rows
+    assert rows.tolist() == [[-1.0], [1.0]]
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(0.0, 0.0), (1.0, 0.0), (0.0, math.inf), (-math.inf, 0.0), (0.0, math.nan), (0.0, 1e-40)]
+)
+def test_a_range_that_bounds_nothing_is_refused(low: float, high: float) -> None:
+    for release, unit in ((Number(low, high, 1.0), "client"), (Average(low, high), "record")):
+        with pytest.raises(ReleaseError, match="from a number to a larger one"):
+            check_steps({"local": {"number": release}}, unit, ())
+
+
+@pytest.mark.parametrize("clip", [0.0, -1.0, math.nan, math.inf, 1e-40, 1e35])
 def test_a_threshold_that_bounds_nothing_is_refused(clip: float) -> None:
     with pytest.raises(ReleaseError, match="finite number above 0"):
         passed({"update": Update("clip")}, {"update": torch.zeros(1, 2)}, SILENT, 1, clip=clip)

@@ -415,6 +415,20 @@ def test_second_moments_leave_bounded_and_symmetric() -> None:
     assert torch.equal(symmetric(torch.arange(4.0)), torch.tensor([0.0, 1.0, 1.0, 3.0]))
 
 
+def test_one_of_many_records_moves_sums_no_further_than_is_charged() -> None:
+    """What sums round depends on every record: in float32 one of so many moves this matrix by 1.0001."""
+    rows = torch.rand(40_000, 16, generator=torch.Generator().manual_seed(0)) + 1
+    fewer = torch.cat([torch.zeros(1, 16), rows[1:]])
+    moved = Matrix(0.3).bounded(rows, Public({})).rows - Matrix(0.3).bounded(fewer, Public({})).rows
+    assert float(moved.norm()) <= 1
+    release, numbers = Average(0.0, 1.0), rows[:, :1].t() / 3
+    for value in (0.0, 1.0):
+        other = numbers.clone()
+        other[0, 7] = value
+        moved = release.bounded(numbers, Public({})).rows - release.bounded(other, Public({})).rows
+        assert float(moved.abs()) <= 2 * release.spread(40_000)
+
+
 def test_means_over_validation_records_leave_noised() -> None:
     plan = record_plan()
     release = Average(0.0, 4.0)

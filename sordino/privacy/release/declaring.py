@@ -67,6 +67,7 @@ def check_steps(steps: Mapping[str, Releases], unit: Unit, states: Collection[st
                 "declare one, and the others as Follows."
             )
         for name, release in releases.items():
+            release.check()
             if release.unit not in (None, unit):
                 raise ReleaseError(
                     f"{step} declares {name}, whose noise protects a {release.unit}, but the method protects a {unit}."

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sordino.privacy.allowance import Allowance
 from sordino.privacy.release.base import Bounded, Charge, Cover, Public, Release, ReleaseError, Unit
-from sordino.privacy.release.bounding import held, part_lengths, parts_shortened
+from sordino.privacy.release.bounding import check_range, check_thresholds, held, part_lengths, parts_shortened
 from sordino.privacy.views import VIEWS, View, unknown_variance
 
 
@@ -135,8 +135,7 @@ class Update(Release):
         given = 1 if self.spread == "alone" else parts
         if thresholds.shape[1] != given:
             raise ReleaseError(f"{self.describe()}: it needs {given} thresholds, but there are {thresholds.shape[1]}")
-        if not bool((torch.isfinite(thresholds) & (thresholds > 0)).all()):
-            raise ReleaseError(f"{self.describe()}: a threshold must be a finite number above 0")
+        check_thresholds(thresholds, self.describe())
         return thresholds.expand(-1, parts)
 
     def _leaving(self, public: Public) -> Tensor:
@@ -211,6 +210,9 @@ class Number(Release):
     unit: ClassVar[Unit | None] = "client"
     summed: ClassVar[bool] = True
     tells: ClassVar[Literal["nothing", "itself", "everything"]] = "itself"
+
+    def check(self) -> None:
+        check_range(self, self.low, self.high)
 
     def width(self, public: Public) -> int:
         return self.entries

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sordino.privacy.allowance import Allowance
 from sordino.privacy.release.base import Bounded, Charge, Cover, Public, Release, ReleaseError, Unit
-from sordino.privacy.release.bounding import held, lengths, shortened
+from sordino.privacy.release.bounding import check_range, held, lengths, shortened
 from sordino.privacy.sealed import Pool, Sealed, open_sealed
 
 
@@ -27,6 +27,9 @@ class Average(Release):
     held_out: float = 0.2
     unit: ClassVar[Unit | None] = "record"
     pool: ClassVar[Pool] = "validation"
+
+    def check(self) -> None:
+        check_range(self, self.low, self.high)
 
     def width(self, public: Public) -> int:
         return 1
@@ -85,15 +88,17 @@ class Matrix(Release):
         return unsealed(self, value, self.pool)
 
     def bounded(self, rows: Tensor, public: Public) -> Bounded:
-        """X^T X of one client's records (records, dimensions), as one row."""
+        """X^T X of one client's records (records, dimensions), as one row, in float64: what a float32 sum of many
+        records rounds depends on each of them."""
         finite = torch.isfinite(rows).all(dim=1)
         kept = torch.where(finite.unsqueeze(1), rows, torch.zeros_like(rows))
-        kept = shortened(kept, lengths(kept), torch.ones((), dtype=torch.float64, device=kept.device))
+        kept = shortened(kept, lengths(kept), torch.ones((), dtype=torch.float64, device=kept.device)).double()
         return Bounded((kept.t() @ kept).reshape(1, -1), int((~finite).sum()))
 
     def unbounded(self, rows: Tensor, public: Public) -> Bounded:
         """The same: that records have a norm of at most one is part of what the matrix is, not only its bound."""
-        return self.bounded(rows, public)
+        found = self.bounded(rows, public)
+        return Bounded(found.rows.float(), found.rejected)
 
     def cover(self, width: int, allowance: Allowance, public: Public) -> Cover:
         multipliers = torch.as_tensor(allowance.of_records.matrix_multipliers[list(public.clients)]).reshape(-1, 1)
