@@ -351,8 +351,11 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("no clipping of short rows' neighbours", "> threshold).any():", "> threshold).all():"),
             ("clipping to twice the threshold", "threshold / norms *", "2 * threshold / norms *"),
             ("clipping that rounds above", "(1 - 2**-22)", "(1 + 2**-20)"),
-            ("numbers are not held", ".clamp(low, high)", ".clamp(-1e9, 1e9)"),
-            ("numbers are not centred", "kept - middle", "kept"),
+            ("numbers are not held", ".clamp(-half, half)", ".clamp(-1e9, 1e9)"),
+            ("numbers are not centred", "rows.double() - (low + high) / 2", "rows.double()"),
+            ("numbers are centred in float32", "rows.double() -", "rows -"),
+            ("any range will do", "LEAST <= high - low <= MOST", "True"),
+            ("any threshold will do", "(thresholds >= LEAST) & (thresholds <= MOST)", "(thresholds > 0)"),
         ],
     ),
     "privacy/release/of_clients.py": (
@@ -387,11 +390,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "and int(sizes.sum()) != self.width(public):",
             ),
             ("nothing is left out", "rows * self._mask(public).to(rows)", "rows"),
-            (
-                "any threshold will do",
-                "if not bool((torch.isfinite(thresholds) & (thresholds > 0)).all()):",
-                "if False:",
-            ),
+            ("no threshold is looked at", "check_thresholds(thresholds, self.describe())", "pass"),
+            ("no range is looked at", "check_range(self, self.low, self.high)", "pass"),
         ],
     ),
     "privacy/release/base.py": (
@@ -564,7 +564,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "privacy/records.py": (
-        "tests/privacy/test_gradients.py tests/test_contract.py",
+        "tests/privacy/test_gradients.py tests/privacy/test_remembered.py tests/test_contract.py",
         [
             ("records: one step is charged", "int(self.steps[client])", "1"),
             ("records: replaced ones cost no more", "multiplier / 2, count", "multiplier, count"),
@@ -599,6 +599,11 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "_ = record_rate(",
             ),
             ("records: the noise of another kind of client", "kind_of.reshape(-1) == kind", "kind_of.reshape(-1) == 0"),
+            (
+                "records: where a search ended before is believed",
+                "found = first_within(excess, guess() if known is None else known, low, high)",
+                "found = first_within(excess, guess(), low, high) if known is None else known",
+            ),
             ("records: means have half the noise", "math.sqrt(needs.means", "0.5 * math.sqrt(needs.means"),
             ("records: means are paid for once", "needs.means * turns)", "needs.means)"),
         ],
@@ -650,6 +655,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "_together(added, counts, grid, windows[1]",
             ),
             ("losses: tails are forgotten", "infinite = -math.expm1(finite) + TAIL * delta", "infinite = 0 * TAIL"),
+            ("losses: what is cut off below is forgotten", "removed[1] += ndtr(begin", "removed[1] += 0 * ndtr(begin"),
+            ("losses: what is cut off below counts for less", "added[-2] +=", "added[-1] +="),
             ("losses: bins count for their cheaper end", "np.minimum(share, whole)", "0.0 * whole"),
             ("losses: one step too few", "count * log for log,", "(count - 1) * log for log,"),
             ("losses: epsilon for twice the delta", "allowed = delta - self", "allowed = 2 * delta - self"),
@@ -664,9 +671,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
     "privacy/remembered.py": (
         "tests/privacy/test_remembered.py",
         [
-            ("remembered: arguments are not told apart", "{name}{arguments!r}", "{name}"),
-            ("remembered: code is not told apart", "{_version()} {name}", "{name}"),
-            ("remembered: damaged figures are believed", "if check == _check(key, figure):", "if check:"),
+            ("remembered: searches are not told apart", "{_version()} {_plain(search)!r}", "{_version()}"),
+            ("remembered: code is not told apart", "{_version()} {_plain", "{_plain"),
         ],
     ),
     "privacy/ledger.py": (

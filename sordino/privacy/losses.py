@@ -11,7 +11,7 @@ The curve delta(epsilon) is then a chord of the true one in every bin, and equal
 curve that is nowhere below stays so under composition. Each bin adds about h^2 / 6 to the variance of the loss of a
 step, so h is a small part of that loss's deviation (`FINENESS`).
 
-**Ends.** Below the lowest multiple a loss counts as that multiple; above the highest as infinite.
+**Ends.** What is cut off below counts as the first multiple above it; what is cut off above as infinite.
 
 **Composition** is a product of Fourier transforms over a window as wide as Chernoff bounds say (`TAIL` of delta on
 either side). What falls out of the window above counts as infinite; what falls out below comes back at the top, where
@@ -166,11 +166,11 @@ def _masses(rate: float, multiplier: float, grid: float, reach: float) -> tuple[
     doubt = 64 + 4 * np.abs(lower) + np.square(np.abs(x[1:]) / multiplier + 1 / multiplier)
     to_upper = _held(mixed, absent, lower, doubt, grid)
     removed = np.append(mixed - to_upper, 0.0) + np.append(0.0, to_upper)
-    removed[0] += ndtr(begin / multiplier)  # under P less than that
+    removed[1] += ndtr(begin / multiplier)  # under P less than that
     above = (1 - rate) * ndtr(-end / multiplier) + rate * ndtr((1 - end) / multiplier)
     to_lower = _held(absent, mixed, -lower - grid, doubt, grid)
     added = np.append(0.0, absent - to_lower) + np.append(to_lower, 0.0)
-    added[-1] += ndtr(-end / multiplier)
+    added[-2] += ndtr(-end / multiplier)
     return (
         Masses(first, removed, float(above)),
         Masses(-last, added[::-1], float(ndtr(begin / multiplier))),

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr
 
-from sordino.privacy import records
+from sordino.privacy import losses, records
 from sordino.privacy.accountant import delta_of, epsilon_of
 from sordino.privacy.losses import Sampled, composed
 from sordino.privacy.records import (
@@ -73,6 +73,30 @@ def test_one_step_is_the_closed_form(rate: float, multiplier: float, epsilon: fl
         return
     found = composed(((rate, multiplier, 1),), removed)[0].epsilon(removed)
     assert epsilon * (1 - 1e-9) <= found <= epsilon * 1.003 + 2e-3 / multiplier
+
+
+@pytest.mark.parametrize("reach", [0.3, 1.0, 6.0])
+@pytest.mark.parametrize(("rate", "multiplier"), [(0.1, 1.0), (0.5, 0.7), (0.9, 3.0), (0.01, 0.5), (1.0, 2.0)])
+@pytest.mark.parametrize("grid", [0.03, 0.1, 0.7])
+def test_one_step_on_a_grid_is_nowhere_below_the_truth(
+    rate: float, multiplier: float, reach: float, grid: float
+) -> None:
+    """Delta for every epsilon, negative ones too: only then does it stay so under composition, however much is cut."""
+    for direction, masses in enumerate(losses._masses(rate, multiplier, grid, reach)):
+        loss = (masses.first + np.arange(len(masses.mass))) * grid
+        for epsilon in np.concatenate([loss, loss + grid / 3]):
+            found = masses.infinite + float(masses.mass @ np.maximum(-np.expm1(epsilon - loss), 0.0))
+            assert found >= true_delta(rate, multiplier, float(epsilon), direction) - 1e-12
+
+
+def true_delta(rate: float, multiplier: float, epsilon: float, direction: int) -> float:
+    """Of one step, for a removed (0) or an added (1) record: a difference of normal distribution functions."""
+    sign = (1, -1)[direction]
+    ratio = 1 + math.expm1(sign * epsilon) / rate  # of the unsampled densities where the loss is epsilon
+    x = -math.inf if ratio <= 0 else multiplier**2 * math.log(ratio) + 0.5
+    absent, present = (float(ndtr(sign * (mean - x) / multiplier)) for mean in (0, 1))
+    mixed = (1 - rate) * absent + rate * present
+    return max(0.0, mixed - math.exp(epsilon) * absent if direction == 0 else absent - math.exp(epsilon) * mixed)
 
 
 @pytest.mark.parametrize("mu", [1e-3, 0.1, 1.0, 3.0])
