@@ -675,6 +675,22 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("remembered: code is not told apart", "{_version()} {_plain", "{_plain"),
         ],
     ),
+    "experiment/lifetime.py": (
+        "tests/experiment/test_lifetime.py",
+        [
+            ("runs: one under way has spent little yet", 'if there and row.state == "stopped":', "if there:"),
+            ("runs: one without its files spent nothing", 'if there and row.state == "stopped":', "if True:"),
+            ("runs: a limit does not bind methods", "mu <= most * (1 + 1e-9)", "True"),
+            ("runs: people are known by equal files alone", "same_people(row.people, people)", "row.people == people"),
+        ],
+    ),
+    "data/people.py": (
+        "tests/data/test_people.py",
+        [
+            ("people: strangers are the same", "ALIKE = 0.6", "ALIKE = 0.45"),
+            ("people: only equal sketches are the same", "ALIKE = 0.6", "ALIKE = 1.0"),
+        ],
+    ),
     "privacy/ledger.py": (
         "tests/privacy/test_ledger.py",
         [

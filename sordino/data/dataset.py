@@ -30,8 +30,8 @@ class Dataset:
     test: np.ndarray | None
     """bool (records,): record belongs to the published test split; None when none is published."""
     people: str = ""
-    """SHA-256 of all records as they were loaded, labels apart, or of the user's own files: runs with the same one are
-    about the same people."""
+    """SHA-256 of all records as they were loaded, labels apart, or of the user's own files with a sketch of their
+    records: `sordino.data.people` says whether two are about the same people."""
     disclosed: tuple[str, ...] = ()
     """What was read from the records that no epsilon covers, in sentences."""
     known: Meaning | None = None
@@ -122,7 +122,7 @@ class FederatedData:
     fingerprint: str
     """SHA-256 over the contents and the deal: equal fingerprints mean byte-equal data for each client."""
     people: str = ""
-    """SHA-256 of all records before they were dealt: runs with the same one are about the same people."""
+    """Who the records are about, before they were dealt."""
     disclosed: list[str] = field(default_factory=list)
     """What was read from the records that no epsilon covers, in sentences."""
     known: Meaning | None = None

@@ -8,7 +8,6 @@ outside any guarantee.
 from __future__ import annotations
 
 import difflib
-import hashlib
 import math
 import os
 from collections.abc import Sequence
@@ -23,6 +22,7 @@ from sordino.data.encoding import Encoding
 from sordino.data.formats import quote, read_npz
 from sordino.data.kinds import check_class_labels, plain_schema, sorted_labels, unscaled
 from sordino.data.meaning import Meaning
+from sordino.data.people import known_people
 from sordino.data.schema import Schema, canonical
 from sordino.data.tables import Table, finite, read_table
 from sordino.errors import UserError, quoted, refuse
@@ -112,7 +112,7 @@ def read_own(folder: Path, how: Reading) -> Dataset:
         owner_names=tuple(file.path.stem for file in together),
         test=None if tests[0] is None else np.concatenate([test for test in tests if test is not None]),
         disclosed=((UNDECLARED,) if undeclared else ()) + (() if schema is None else schema.disclosed()),
-        people=people_of(paths),
+        people=known_people(paths, tables, [file.x for file in arrays]),
         known=Meaning.of_classes(names, None if schema is None else schema.label.positive, schema),
         notes=tuple(notes),
     )
@@ -168,14 +168,6 @@ def numbered(files: Sequence[ClientFile], names: tuple[str, ...]) -> np.ndarray:
         ],
     )
     return np.array([places[canonical(label)] for file in files for label in file.labels], dtype=np.int64)
-
-
-def people_of(paths: list[Path]) -> str:
-    """A digest of files as they stand there: whichever column is the label, they are about the same people."""
-    made = hashlib.sha256()
-    for path in paths:
-        made.update(hashlib.sha256(path.read_bytes()).digest())
-    return made.hexdigest()
 
 
 def client_paths(folder: Path) -> tuple[list[Path], list[str]]:

@@ -13,7 +13,8 @@ import torch
 
 from sordino.data.dataset import Dealt, FederatedData, Split
 from sordino.data.encoding import Encoding
-from sordino.data.own import ClientFile, numbered, people_of, read_arrays
+from sordino.data.own import ClientFile, numbered, read_arrays
+from sordino.data.people import people_of
 from sordino.data.tables import Table, read_table
 from sordino.deploy.rules import RefusedError, Rules
 from sordino.deploy.terms import Terms

@@ -10,6 +10,7 @@ from sordino.errors import UserError
 from sordino.experiment import checkpoint as checkpoints
 from sordino.experiment.database import saving
 from sordino.experiment.journal import Journal
+from sordino.experiment.lifetime import Spent, spent_by, within
 from sordino.experiment.state import check_keepable
 from sordino.experiment.store import Progress, Store
 from sordino.files import KeptFile
@@ -23,7 +24,18 @@ from sordino.simulator.memory import Memory
 class RunBooks:
     """The books of one run, opened at its start or where its last checkpoint left it."""
 
-    def __init__(self, store: Store, run: str, identity: str, memory: Memory, unit: Unit, clients: int) -> None:
+    def __init__(
+        self,
+        store: Store,
+        run: str,
+        identity: str,
+        memory: Memory,
+        unit: Unit,
+        clients: int,
+        limited: Spent | None = None,
+    ) -> None:
+        """`limited` is what the run may spend at the most, where something depends on it."""
+        self._limited = limited
         self._store, self._run, self._memory, self._folder = store, run, memory, store.path(run)
         self._pending = Progress([], [], [])
         self.restored: Restored | None = None
@@ -52,6 +64,12 @@ class RunBooks:
     def charge(self, rows: Sequence[Row]) -> None:
         if not rows:
             return
+        if self._limited is not None and not within(spent_by(self.ledger), self._limited):
+            raise UserError(
+                f"{rows[0].step} of round {rows[0].round + 1} would cost more than the whole run was going to, by "
+                "which budget_over_runs is kept: the method asks more often, or reads more of single messages, than "
+                "its declarations say. Nothing was asked; run it without budget_over_runs to see what it comes to."
+            )
         links = self.ledger.links[-len(rows) :]
         with saving(self._store.folder):
             self._journal.write(rows, links)

@@ -1,8 +1,9 @@
 """What all runs of a store have spent together on the same people.
 
 Runs on the same people compose, whatever their methods. People are known by their data set: its records as they were
-loaded, before they were dealt to clients. Of each run the unit that has spent most is taken, so the figure holds for
-everybody.
+loaded, before they were dealt to clients (`sordino.data.people`). Of each run the unit that has spent most is taken, so
+the figure holds for everybody. A run that is under way counts with all that it was going to spend, and so does one
+whose files are gone, which would say how far it came.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, TypedDict, cast
 
+from sordino.data.people import same_people
 from sordino.errors import UserError
 from sordino.experiment.account import ledger_of
 from sordino.experiment.store import RunRow, Store
@@ -71,7 +73,7 @@ def over_runs(
     A run that protected records protects no client as a whole; what a run released of whole clients counts for each of
     their records.
     """
-    spent = [spent_in(row, store) for row in store.all() if row.people == people and row.run != but]
+    spent = [spent_in(row, store) for row in store.all() if same_people(row.people, people) and row.run != but]
     costly = [as_paid_by(unit, one) for one in (*spent, *more) if spends(one)]
     return {"unit": unit, "runs": len(costly), "epsilon": composed(costly, unit, delta), "delta": delta}
 
@@ -151,7 +153,7 @@ def planned(prepared: Prepared) -> Spent:
     releases = all_releases(method.steps())
     bare = any(not release.private or not release.known_beforehand() for release in releases)
     if bare or (releases and prepared.allowance.known):
-        return {"unit": method.unit, "mu": [None] * len(VIEWS), "recipes": [INFINITE]}
+        return _unbounded(method.unit)
     if prepared.allowance.records is not None:
         recipes = _all_recipes(prepared.allowance.records, method.record_needs().means)
         return {"unit": "record", "mu": [], "recipes": [[list(one) for one in recipe] for recipe in sorted(recipes)]}
@@ -164,6 +166,15 @@ def planned(prepared: Prepared) -> Spent:
     met = {view: shares["server" if exposed else view] for view in VIEWS}
     mu = [protected * math.sqrt(shares[noise.protect_from] / met[view]) for view in VIEWS]
     return {"unit": "client", "mu": list(mu), "recipes": []}
+
+
+def most(prepared: Prepared) -> Spent:
+    """What a prepared run may spend: where noise is planned against the server, who sees every message, others may
+    come to see them too."""
+    found = planned(prepared)
+    if prepared.experiment.protect_from == "server" and found["unit"] == "client":
+        return {**found, "mu": [found["mu"][VIEWS.index("server")]] * len(VIEWS)}
+    return found
 
 
 def _all_recipes(plan: RecordPlan, means: int) -> set[Recipe]:
@@ -206,7 +217,46 @@ def _recipe(stored: Sequence[Sequence[float]]) -> Recipe:
 
 
 def spent_in(row: RunRow, store: Store) -> Spent:
-    """What a run has spent: from its summary, or, where it was stopped, from its ledger and journal."""
+    """What a run has spent: from its summary, or, where it was stopped, from its ledger and journal; one that is under
+    way, or has lost its journal, what it was going to spend at the most."""
     if row.summary is not None:
         return row.summary["spent"]
-    return spent_by(ledger_of(row, store))
+    spent = spent_by(ledger_of(row, store))
+    there = store.path(row.run).is_dir()
+    if there and row.state == "stopped":
+        return spent
+    if row.planned is None:
+        return spent if there else _unbounded(row.unit)
+    return _larger(spent, cast(Spent, row.planned))
+
+
+def _unbounded(unit: Unit) -> Spent:
+    """What has no bound."""
+    return {"unit": unit, "mu": [None] * len(VIEWS), "recipes": [INFINITE]}
+
+
+def _larger(one: Spent, other: Spent) -> Spent:
+    """Whatever costs more of two that a run may come to."""
+    if one["unit"] == "client":
+        pairs = zip(one["mu"], other["mu"], strict=True)
+        mu = [None if first is None or second is None else max(first, second) for first, second in pairs]
+        return {"unit": "client", "mu": mu, "recipes": []}
+    recipes = [*one["recipes"], *(recipe for recipe in other["recipes"] if recipe not in one["recipes"])]
+    return {"unit": "record", "mu": [], "recipes": recipes}
+
+
+def within(spent: Spent, planned: Spent) -> bool:
+    """Whether a run has kept to what it was going to spend: for every observer, or in each kind of release."""
+    if spent["unit"] == "client":
+        pairs = zip(spent["mu"], planned["mu"], strict=True)
+        return all(most is None or (mu is not None and mu <= most * (1 + 1e-9)) for mu, most in pairs)
+    allowed = [_counts(recipe) for recipe in planned["recipes"]]
+    return all(
+        any(all(count <= most.get(kind, 0) for kind, count in _counts(recipe).items()) for most in allowed)
+        for recipe in spent["recipes"]
+    )
+
+
+def _counts(recipe: Sequence[Sequence[float]]) -> dict[tuple[float, float], int]:
+    """How often each kind of release occurs in a recipe."""
+    return {(rate, multiplier): count for rate, multiplier, count in merged([_recipe(recipe)])}

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from sordino.experiment.lifetime import spent_in
 from sordino.experiment.store import Store
 
 
 def remove(run: str, store: Store) -> None:
     """Delete a run's models, checkpoints, journal and curves. Its people have paid for it all the same: that stays."""
-    row = store.get(run)
-    store.remove(run, {"run": run, **(row.summary or {}), "spent": spent_in(row, store)})
+
+    def summed_up() -> dict[str, Any]:
+        row = replace(store.get(run), state="stopped")  # held by nobody but us
+        return {"run": run, **(row.summary or {}), "spent": spent_in(row, store)}
+
+    store.remove(run, summed_up)

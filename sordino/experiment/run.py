@@ -25,7 +25,7 @@ from sordino.experiment.checkpoint import Stream
 from sordino.experiment.config import Experiment
 from sordino.experiment.database import saving
 from sordino.experiment.defaults import DEFAULT_STORE
-from sordino.experiment.lifetime import check_lifetime
+from sordino.experiment.lifetime import check_lifetime, most
 from sordino.experiment.prepare import Prepared, prepare
 from sordino.experiment.store import NewRun, RunRow, Store
 from sordino.experiment.summary import Summary, summarize
@@ -56,11 +56,14 @@ def start(
     """Make a new run of a prepared experiment and return its summary; `begun` is told its name before it begins."""
     prepared = _with_compiled(prepared)  # before anything is written: it may not be possible here
     store = store or Store(prepared.experiment.store)
-    check_lifetime(store, prepared)
-    run = register(prepared, store)
-    if begun is not None:
-        begun(run)
-    return carry_on(prepared, store, run, watch)
+    with contextlib.ExitStack() as held:
+        with store.admitting():
+            check_lifetime(store, prepared)
+            run = register(prepared, store)
+            held.enter_context(store.lock(run))  # whoever is let in next sees it under way
+        if begun is not None:
+            begun(run)
+        return _while_held(prepared, store, run, watch)
 
 
 def register(prepared: Prepared, store: Store) -> str:
@@ -75,6 +78,7 @@ def register(prepared: Prepared, store: Store) -> str:
             people=prepared.data.people,
             unit=prepared.method.unit,
             rounds=experiment.rounds,
+            planned=most(prepared),
         ),
     )
 
@@ -88,14 +92,23 @@ def resume(run: str, store: Store, watch: Watch | None = None, workers: int | No
         raise UserError(f"The run {run!r} is a deployment: `sordino serve --resume {run}` takes it up.")
     changes = {"store": str(store.folder), "workers": workers or row.configuration.get("workers")}
     prepared = prepare(Experiment.make(row.configuration | changes), resumed=True)
-    check_lifetime(store, prepared, run)  # others may have spent meanwhile
-    return carry_on(prepared, store, run, watch)
+    with contextlib.ExitStack() as held:
+        with store.admitting():
+            check_lifetime(store, prepared, run)  # others may have spent meanwhile
+            held.enter_context(store.lock(run))
+        return _while_held(prepared, store, run, watch)
 
 
 def carry_on(prepared: Prepared, store: Store, run: str, watch: Watch | None = None) -> Summary:
     """Work on a run until it is done."""
+    with store.lock(run):
+        return _while_held(prepared, store, run, watch)
+
+
+def _while_held(prepared: Prepared, store: Store, run: str, watch: Watch | None) -> Summary:
+    """The same where nobody else can advance the run."""
     prepared = _with_compiled(prepared)
-    with store.lock(run), _resumable(run, store.folder), single_threaded(), saving(store.folder):
+    with _resumable(run, store.folder), single_threaded(), saving(store.folder):
         row = store.get(run)  # again: another process may have been at work until now
         if row.summary is not None:
             return _finished(row, store)
@@ -110,7 +123,8 @@ def _carried_on(
     blank = method.memory(prepared.initial) | method.public_memory(prepared.initial, layout)
     memory = Memory(unused(store.path(run)), blank, prepared.schedule.clients)
     closing.callback(memory.close)
-    books = RunBooks(store, run, prepared.identity, memory, method.unit, prepared.schedule.clients)
+    limited = None if prepared.experiment.budget_over_runs is None else most(prepared)
+    books = RunBooks(store, run, prepared.identity, memory, method.unit, prepared.schedule.clients, limited)
     closing.callback(books.close)
     gate = Gate(prepared.allowance, prepared.source, prepared.mechanism)
     workers = Workers(Engine(clients_of(prepared, gate), memory), prepared.choice.workers)

@@ -12,7 +12,7 @@ import dataclasses
 import json
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -28,7 +28,11 @@ if TYPE_CHECKING:  # a list of runs is on the screen before torch would be loade
 
 RunState = Literal["running", "stopped", "done", "removed"]
 LOCK = "lock"
-"""The file of a run that is held by the process which advances it."""
+"""The file of a run that is held by the process which advances it, and that of a store which lets a run in."""
+PLANNED = "planned"
+"""Stands among the keys of a stored configuration, and is none of them: what the run will spend at the most."""
+PATIENCE = 30.0
+"""For how many seconds others may let runs in before that is told."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class RunRow:
     identity: str
     """SHA-256 of everything that decides the run's results."""
     people: str
-    """SHA-256 of the records of all its clients, before they were dealt."""
+    """Who the records of all its clients are about, before they were dealt."""
     unit: Unit
     """What its epsilon protects."""
     state: RunState
@@ -53,6 +57,8 @@ class RunRow:
     created: float
     """When it was begun, in seconds since 1970."""
     summary: dict[str, Any] | None
+    planned: dict[str, Any] | None = None
+    """What it was going to spend at the most when it was let in; None where nobody wrote that down."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,8 @@ class NewRun:
     people: str
     unit: Unit
     rounds: int
+    planned: Mapping[str, Any] | None = None
+    """What it will spend at the most."""
 
 
 @dataclass(frozen=True)
@@ -98,7 +106,8 @@ class Store:
             run = f"{name}-{number}"
             given = {"number": number, "run": run, "created": time.time()}
             given |= {f"{table}_chain": NO_ROWS for table in DETAILS}
-            given |= dataclasses.asdict(about) | {"configuration": json.dumps(about.configuration)}
+            given |= {name: value for name, value in vars(about).items() if name != PLANNED}
+            given["configuration"] = json.dumps({**about.configuration, PLANNED: about.planned})
             places = ",".join("?" * len(given))
             self._database.execute(f"insert into runs ({', '.join(given)}) values ({places})", tuple(given.values()))
             self._database.seal(run)
@@ -142,6 +151,21 @@ class Store:
                     raise UserError(f"The run {run!r} is already running in another process.") from error
             yield
 
+    @contextlib.contextmanager
+    def admitting(self) -> Iterator[None]:
+        """Hold the store while a run is let in, so that no two are that do not know of each other."""
+        patience = time.monotonic() + PATIENCE
+        with contextlib.ExitStack() as held:
+            while True:
+                try:
+                    with saving(self.folder):
+                        held.enter_context(holding(self.folder / LOCK))
+                    break
+                except HeldError as error:
+                    if time.monotonic() > patience:
+                        raise UserError(f"The store {self.folder} is busy: another run is being let in.") from error
+            yield
+
     def advance(
         self,
         run: str,
@@ -169,10 +193,11 @@ class Store:
             )
             self._database.seal(run)
 
-    def remove(self, run: str, summary: dict[str, Any]) -> None:
-        """Delete a run's files, rounds and clients' accuracies. What it spent stays: its row with `summary`, which says
-        that it was removed, and its ledger."""
+    def remove(self, run: str, summed_up: Callable[[], dict[str, Any]]) -> None:
+        """Delete a run's files, rounds and clients' accuracies. What it spent stays: its row with a summary, which says
+        that it was removed, and its ledger. The summary is made once nobody can advance the run any more."""
         with self.lock(run):
+            summary = summed_up()
             with self._database.transaction("immediate"):
                 for table in ("rounds", "clients"):
                     self._database.clear(run, table)
@@ -221,11 +246,14 @@ class Store:
     def _run_row(self, row: dict[str, Any]) -> RunRow:
         """A run from its row of the table `runs`."""
         summary = json.loads(row["summary"]) if row["summary"] else None
+        configuration = json.loads(row["configuration"])
+        planned = configuration.pop(PLANNED, None)
         state: RunState = "running" if is_held(self.path(row["run"]) / LOCK) else "stopped"
         if summary is not None:
             state = "removed" if summary.get("removed") else "done"
         return RunRow(
-            configuration=json.loads(row["configuration"]),
+            configuration=configuration,
+            planned=planned,
             state=state,
             checkpoint=KeptFile(row["checkpoint"], row["checkpoint_digest"]) if row["checkpoint"] else None,
             models=KeptFile(row["models"], row["models_digest"]) if row["models"] else None,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from helpers import QUICK, QUICK_KEYS, command, refused
@@ -13,12 +15,17 @@ from killing import die_at, killed
 
 from sordino import server
 from sordino.api import run
+from sordino.data.people import sketch
 from sordino.errors import UserError
+from sordino.experiment import store as stores
 from sordino.experiment.compare import compare
 from sordino.experiment.config import Experiment
-from sordino.experiment.lifetime import Spent, composed, merged, over_runs, planned, sentence, spent_by
+from sordino.experiment.lifetime import Spent, composed, merged, over_runs, planned, sentence, spent_by, within
 from sordino.experiment.prepare import prepare
-from sordino.experiment.store import Store
+from sordino.experiment.removal import remove
+from sordino.experiment.run import resume
+from sordino.experiment.store import NewRun, Store
+from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.privacy.accountant import epsilon_of, mu_of
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.records import record_epsilon
@@ -271,3 +278,105 @@ def test_a_comparison_keeps_to_the_limit(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="This run and 1 before it on these people"):
         compare(chosen, ["local", "dp-fedavg"], seeds=2)
     assert {row.method for row in Store(tmp_path).all()} == {"local", "dp-fedavg"}
+
+
+def test_a_run_that_is_under_way_counts_with_all_that_it_will_spend(tmp_path: Path) -> None:
+    """Six rounds with a multiplier of 2, and as many of another run that begins meanwhile."""
+    limit = epsilon_of(math.sqrt(12) / 2, DELTA)
+    tried: list[str] = []
+
+    def begin_another(report: RoundReport) -> None:
+        if report.round == 0:
+            with pytest.raises(UserError, match="This run and 1 before it") as refusal:
+                run(store=tmp_path, seed=1, budget_over_runs=limit - 0.01, **NOISY)
+            tried.append(str(refusal.value))
+            assert total(tmp_path)["epsilon"]["outsider"] == pytest.approx(epsilon_of(math.sqrt(6) / 2, DELTA))
+
+    run(store=tmp_path, watch=begin_another, **NOISY)
+    assert len(tried) == 1
+    assert total(tmp_path)["runs"] == 1
+    run(store=tmp_path, seed=1, budget_over_runs=limit + 0.01, **NOISY)
+
+
+def test_only_one_run_is_let_in_at_a_time(tmp_path: Path) -> None:
+    """Two that would fit by themselves must not both be looked at before either is seen under way."""
+    store = Store(tmp_path)
+    with store.admitting(), mock.patch.object(stores, "PATIENCE", 0.05):
+        with pytest.raises(UserError, match="another run is being let in"):
+            run(store=tmp_path, **NOISY)
+        assert not store.all()
+
+
+def test_what_was_spent_on_some_of_these_people_counts(tmp_path: Path) -> None:
+    """One of a hundred records is another one, and so is the digest of the file."""
+    store, records = Store(tmp_path), [str(number).encode() for number in range(100)]
+    known, others = (f"digest-{name} {sketch(part)}" for name, part in (("a", records), ("b", records[1:])))
+    spent = client_level(1.0, 1.0, 2.0)
+    store.create("run", NewRun("dp-fedavg", {}, "identity", known, "client", 1, spent))
+    shutil.rmtree(tmp_path / "runs" / "run-1")  # how far it came is not known
+    for people, runs in ((known, 1), (others, 1), (f"digest-c {sketch([b'stranger'])}", 0), ("digest-d", 0)):
+        assert over_runs(store, people, "client", DELTA)["runs"] == runs
+
+
+def test_a_stopped_run_whose_files_are_gone_has_spent_all_that_it_was_going_to(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        run(store=tmp_path, watch=stop_after(3), **NOISY)
+    (stopped,) = Store(tmp_path).all()
+    shutil.rmtree(tmp_path / "runs" / stopped.run)
+    assert total(tmp_path)["epsilon"]["outsider"] == pytest.approx(epsilon_of(math.sqrt(6) / 2, DELTA))
+
+
+def test_what_a_run_spent_until_it_is_removed_stays(tmp_path: Path) -> None:
+    """It is looked up when nobody can advance the run any more."""
+    with pytest.raises(ZeroDivisionError):
+        run(store=tmp_path, watch=stop_after(3), **NOISY)
+    store = Store(tmp_path)
+    (stopped,) = store.all()
+    before = total(tmp_path)["epsilon"]
+
+    def resumed_meanwhile(self: Store, name: str) -> Any:
+        monkeypatch.undo()
+        resume(name, Store(tmp_path))
+        return self.lock(name)
+
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setattr(Store, "lock", resumed_meanwhile)
+    remove(stopped.run, store)
+    assert total(tmp_path)["epsilon"]["outsider"] == pytest.approx(epsilon_of(math.sqrt(6) / 2, DELTA))
+    assert total(tmp_path)["epsilon"]["outsider"] > before["outsider"]
+
+
+def test_with_a_limit_no_run_spends_more_than_it_was_going_to(tmp_path: Path) -> None:
+    """A method that asks twice a round: its last three questions are not asked."""
+    keys = NOISY | {"method": f"{__name__}:Insisting", "budget_over_runs": epsilon_of(math.sqrt(6) / 2, DELTA) + 0.01}
+    with pytest.raises(UserError, match="would cost more than the whole run was going to"):
+        run(store=tmp_path, **keys)
+    assert total(tmp_path)["epsilon"]["outsider"] == pytest.approx(epsilon_of(math.sqrt(6) / 2, DELTA))
+
+
+class Insisting(DPFedAvg):
+    """Asks everybody twice."""
+
+    def run(self, fed: Any, model: Any) -> None:
+        server = fed.state(model=model)
+        for _ in fed.rounds(server):
+            for _ in range(2):
+                fed.ask(fed.sample(), self.local, {"global": server.model, "clip": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("spent", "most", "kept"),
+    [
+        (client_level(1.0, 1.0, 2.0), client_level(1.0, 1.0, 2.0), True),
+        (client_level(1.0, 1.1, 2.0), client_level(1.0, 1.0, 2.0), False),
+        (client_level(1.0, None, 2.0), client_level(1.0, 1.0, 2.0), False),
+        (client_level(1.0, None, 2.0), client_level(1.0, None, 2.0), True),
+        (record_level([[0.1, 2.0, 5]]), record_level([[0.1, 2.0, 6]], [[1.0, 9.0, 1]]), True),
+        (record_level([[0.1, 2.0, 7]]), record_level([[0.1, 2.0, 6]], [[1.0, 9.0, 1]]), False),
+        (record_level([[0.1, 2.0, 5], [1.0, 9.0, 1]]), record_level([[0.1, 2.0, 6]], [[1.0, 9.0, 1]]), False),
+        (record_level([[0.1, 1.9, 5]]), record_level([[0.1, 2.0, 6]]), False),
+        (record_level([[1.0, 9.0, 1]]), record_level([[0.1, 2.0, 6]], [[1.0, 9.0, 1]]), True),
+    ],
+)
+def test_keeping_to_a_plan(spent: Spent, most: Spent, kept: bool) -> None:
+    assert within(spent, most) == kept

@@ -138,7 +138,7 @@ def _group(group: Group) -> dict[str, Any]:
         "ledger": _ledger(run),
         "configuration": words.experiment_file(run),
         "identity": run.row.identity,
-        "people": run.row.people,
+        "people": run.row.people.partition(" ")[0],
     }
 
 
