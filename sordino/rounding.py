@@ -16,3 +16,16 @@ def rounded_up(figure: float) -> str:
 def none(value: float) -> float | None:
     """`nan` and infinity as None, for databases and JSON."""
     return float(value) if math.isfinite(value) else None
+
+
+def delta_text(delta: float) -> str:
+    """A delta for people, to three digits and never below the one for which an epsilon was worked out."""
+    if not delta > 1e-300:
+        return f"{delta:.3g}"
+    unit = 10.0 ** (math.floor(math.log10(delta)) - 2)
+    return f"{math.ceil(round(delta / unit, 6)) * unit:.3g}"
+
+
+def percent_up(share: float, unit: str = "%") -> str:
+    """A share that must not be understated, in percent."""
+    return f"{math.ceil(round(share * 1000, 8)) / 10:.1f}{unit}"

@@ -133,16 +133,17 @@ def _sweep(epsilon: str | None, sweep: list[str], values_of: Any) -> dict[str, l
 
 def _draw(found: Any, picture: Path, chosen: Any) -> None:
     from sordino.report.figures import curves, sweep_picture
+    from sordino.report.tables import epsilon_text
 
     seeds = found.rows[0]["seeds"]
     title = f"{chosen.data}, {chosen.rounds} rounds, mean and range over {seeds} seed{'s' if seeds > 1 else ''}"
     if found.sweep:
         sweep_picture(found.rows, found.sweep, picture, title)
         return
-    private = [row for row in found.rows if row["epsilon"][chosen.protect_from]]
+    private = [row["epsilon"][chosen.protect_from] for row in found.rows if row["epsilon"][chosen.protect_from] != 0]
     if private:
-        title += f", epsilon {max(row['epsilon'][chosen.protect_from] for row in private):.3g} for the "
-        title += str(chosen.protect_from)
+        largest = None if None in private else max(private)
+        title += f", epsilon at most {epsilon_text(largest)} for the {chosen.protect_from}"
     curves(found.rows, picture, title)
 
 

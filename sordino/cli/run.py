@@ -25,6 +25,7 @@ from sordino.cli.options import (
 )
 from sordino.errors import Stopped
 from sordino.experiment.defaults import DEFAULT_STORE
+from sordino.rounding import delta_text
 
 
 class RunStoppedError(Exception):
@@ -117,7 +118,9 @@ def show_meaning(rows: list[dict[str, Any]], console: Any) -> None:
     """At which delta and for which unit a comparison's epsilons hold, what they leave out, and what to know besides."""
     meanings: dict[str, list[str]] = {}
     for row in rows:
-        meanings.setdefault(f"delta = {row['delta']:.3g}, protecting one {row['unit']}", []).append(row["method"])
+        meanings.setdefault(f"delta = {delta_text(row['delta'])}, protecting one {row['unit']}", []).append(
+            row["method"]
+        )
     for meaning, names in meanings.items():
         whose = "" if len(meanings) == 1 else f": {', '.join(names)}"
         console.print(f"epsilon at {meaning}{whose}", style="dim", highlight=False)

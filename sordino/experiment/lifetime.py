@@ -22,7 +22,7 @@ from sordino.privacy.ledger import Ledger
 from sordino.privacy.records import Recipe, RecordPlan, record_epsilon
 from sordino.privacy.release import Unit, all_releases
 from sordino.privacy.views import VIEWS, View, honest_shares
-from sordino.rounding import rounded_up
+from sordino.rounding import delta_text, rounded_up
 
 if TYPE_CHECKING:
     from sordino.experiment.prepare import Prepared
@@ -196,7 +196,7 @@ def sentence(total: OverRuns, view: View) -> str | None:
         return None
     return (
         f"{total['runs']} runs in this store cost these people something; for one {total['unit']} they come to "
-        f"{_shown(total['epsilon'][view])} for the {view} at delta = {total['delta']:.3g}."
+        f"{_shown(total['epsilon'][view])} for the {view} at delta = {delta_text(total['delta'])}."
     )
 
 

@@ -10,6 +10,7 @@ from sordino.privacy.accountant import attack_accuracy, epsilon_of, mu_of, rdp_e
 from sordino.privacy.allowance import Allowance, ProtectFrom
 from sordino.privacy.release import Unit
 from sordino.privacy.views import VIEWS, View, honest_shares
+from sordino.rounding import percent_up
 from sordino.schedule import Schedule
 
 
@@ -149,7 +150,7 @@ def _warnings(mu: dict[View, float], protect_from: ProtectFrom) -> list[str]:
     if accuracy > 0.9:
         found.append(
             f"The best attack by the protected observer ({protect_from}) tells who took part with "
-            f"{accuracy:.1%} accuracy: this is hardly privacy."
+            f"{percent_up(accuracy)} accuracy: this is hardly privacy."
         )
     if protect_from == "outsider" and attack_accuracy(mu["server"]) > 0.9:
         found.append(

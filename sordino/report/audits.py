@@ -9,6 +9,7 @@ from rich.text import Text
 
 from sordino.privacy.audit.findings import Report, ViewReport
 from sordino.report.tables import epsilon_text
+from sordino.rounding import delta_text
 
 
 def rounded_down(figure: float) -> str:
@@ -18,7 +19,7 @@ def rounded_down(figure: float) -> str:
 
 def audit_report(report: Report) -> RenderableType:
     """The verdict for each observer, and why."""
-    head = f"{report.method} ({report.variant}), protecting one {report.unit}, delta = {report.delta:.3g}"
+    head = f"{report.method} ({report.variant}), protecting one {report.unit}, delta = {delta_text(report.delta)}"
     parts: list[RenderableType] = [Text(head, style="bold")]
     for name, view in report.views.items():
         refuted = report.refutes(name)

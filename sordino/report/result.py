@@ -9,6 +9,7 @@ from sordino.experiment.compare import Comparison
 from sordino.report.exports import markdown, records
 from sordino.report.tables import OBSERVERS, epsilon_text
 from sordino.report.wording import percent
+from sordino.rounding import delta_text
 
 if TYPE_CHECKING:
     import pandas
@@ -35,7 +36,7 @@ class RunResult(dict[str, Any]):
         lines += ["| accuracy | |", "|---|---|", *(f"| {name} | {percent(value)} |" for name, value in accuracy), ""]
         lines += ["| observer | epsilon |", "|---|---|"]
         lines += [f"| {view} | {epsilon_text(self['epsilon'][view])} |" for view in OBSERVERS]
-        lines += ["", f"at delta = {self['delta']:.3g}, protecting one {self['unit']}"]
+        lines += ["", f"at delta = {delta_text(self['delta'])}, protecting one {self['unit']}"]
         lines += ["", *(f"Not covered: {reason}" for reason in self["not_covered"])]
         return "\n".join(lines)
 

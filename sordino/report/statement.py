@@ -17,6 +17,7 @@ from sordino.experiment.lifetime import over_runs, sentence
 from sordino.experiment.store import RunRow, Store
 from sordino.experiment.trained import load_models
 from sordino.report.wording import epsilon_words
+from sordino.rounding import delta_text
 
 WHO = {
     "outsider": "anybody who sees the trained models that are published, and sums over clients",
@@ -170,10 +171,10 @@ def sentences(found: Statement) -> dict[str, list[str]]:
             else "Nothing left any client."
         ],
         "What somebody could learn from it": [
-            f"The figures protect {unit}, at delta = {found.delta:.3g}, which is the probability with which more than "
-            "epsilon may show. Each observer is taken to know everything else about everybody. The best attack is the "
-            f"highest share of right guesses whether {_question(found.unit)}, for whoever can be told best; a coin is "
-            f"right in 50 % of cases. The noise was planned against the {found.planned_for}.",
+            f"The figures protect {unit}, at delta = {delta_text(found.delta)}, which is the probability with which "
+            "more than epsilon may show. Each observer is taken to know everything else about everybody. The best "
+            f"attack is the highest share of right guesses whether {_question(found.unit)}, for whoever can be told "
+            f"best; a coin is right in 50 % of cases. The noise was planned against the {found.planned_for}.",
             *_replaced(found),
             *([found.together] if found.together else []),
         ],

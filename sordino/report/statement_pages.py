@@ -67,8 +67,10 @@ def _bars(found: Statement) -> list[str]:
 def _always(found: Statement) -> list[str]:
     """What no epsilon covers in any run."""
     shown = "Accuracies were measured by the simulation on the clients' raw test records; no client would send them."
+    sizes = "How many records each client holds is taken to be known: noise and batches are worked out from it."
     return [
         "A personal model stays at its client; whoever is given it may learn more about that client's records.",
+        *([sizes] if found.unit == "record" else []),
         *([shown] if found.simulated else []),
     ]
 

@@ -13,6 +13,7 @@ from sordino.report.columns import Column, Fitting
 from sordino.report.metrics import metrics_table
 from sordino.report.terminal import shown
 from sordino.report.wording import attack_words, epsilon_words, method_name, percent
+from sordino.rounding import delta_text
 
 OBSERVERS = {
     "outsider": "sees sums and published models",
@@ -92,7 +93,7 @@ def _blend_table(blend: Mapping[str, Any]) -> Table:
 
 def _meaning(summary: Mapping[str, Any]) -> list[str]:
     """What the epsilons of a run are for."""
-    at = f"at delta = {summary['delta']:.3g}"
+    at = f"at delta = {delta_text(summary['delta'])}"
     if summary["unit"] == "client":
         return [f"{at}; protects one client, replaced by a null contribution; planned for: {summary['protect_from']}"]
     sentences = [f"{at}; protects one record that is added or removed; each client's noise holds for every observer"]

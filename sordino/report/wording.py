@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sordino.rounding import rounded_up
+from sordino.rounding import percent_up, rounded_up
 
 
 def epsilon_words(value: float | None, infinite: str = "∞") -> str:
@@ -16,7 +16,7 @@ def epsilon_words(value: float | None, infinite: str = "∞") -> str:
 
 def attack_words(accuracy: float, unit: str = "%") -> str:
     """What the best attack achieves, rounded up so that it is never understated."""
-    return f"{math.ceil(round(accuracy * 1000, 8)) / 10:.1f}{unit}"
+    return percent_up(accuracy, unit)
 
 
 def percent(value: float | None) -> str:

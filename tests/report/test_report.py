@@ -6,14 +6,17 @@ import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 from rich.console import Console
 
+from sordino.privacy.views import VIEWS
 from sordino.report.figures import curves
 from sordino.report.progress import Known, line, watching
 from sordino.report.tables import comparison_table, epsilon_text, run_report
-from sordino.report.wording import percent
+from sordino.report.wording import attack_words, percent
+from sordino.rounding import delta_text
 
 
 @pytest.mark.parametrize(
@@ -35,6 +38,28 @@ from sordino.report.wording import percent
 )
 def test_epsilon_is_rounded_up(value: float | None, text: str) -> None:
     assert epsilon_text(value) == text
+
+
+@pytest.mark.parametrize(
+    ("delta", "text"),
+    [
+        (1e-5, "1e-05"),
+        (10_000**-1.1 / 10, "3.99e-06"),  # 3.981e-06: at 3.98e-06 the epsilon beside it does not hold
+        (0.013525, "0.0136"),
+        (0.1, "0.1"),
+        (9.999e-6, "1e-05"),
+        (1e-300, "1e-300"),
+        (5e-324, "4.94e-324"),
+    ],
+)
+def test_delta_is_rounded_up(delta: float, text: str) -> None:
+    assert delta_text(delta) == text
+
+
+def test_attacks_are_rounded_up() -> None:
+    assert [attack_words(value) for value in (0.5, 0.9401, 0.94, 0.99999, 1.0)] == [
+        *("50.0%", "94.1%", "94.0%", "100.0%", "100.0%"),
+    ]
 
 
 def test_accuracies() -> None:
@@ -71,6 +96,19 @@ def test_comparison_table_shows_every_figure_in_eighty_columns() -> None:
     assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
     line = next(line for line in text.splitlines() if "feddpa (paper)" in line)
     assert line.split()[2:] == ["75.0±2.0", "75", "75.0±2.0", "–", "8.01", "8.50", "∞"]
+
+
+@pytest.mark.parametrize(("largest", "told"), [(8.001, "at most 8.01"), (None, "at most ∞"), (3.996, "at most 4.00")])
+def test_a_pictures_title_understates_no_epsilon(largest: float | None, told: str, tmp_path: Path) -> None:
+    from sordino.cli.compare import _draw
+    from sordino.experiment.compare import Comparison
+    from sordino.experiment.config import Experiment
+
+    epsilons = [0, 2.5, largest]
+    rows = [row(f"method {k}", epsilon=dict.fromkeys(VIEWS, value)) for k, value in enumerate(epsilons)]
+    with mock.patch("sordino.report.figures.curves") as drawn:
+        _draw(Comparison(rows, [], []), tmp_path / "compare.png", Experiment())
+    assert f"epsilon {told} for the outsider" in drawn.call_args.args[2]
 
 
 def test_curves_are_drawn_into_a_new_folder(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from sordino.report.page import pictures, rendered, words
 from sordino.report.page.audits import audit_context
 from sordino.report.page.gather import Group, RunTold, Told, gather
 from sordino.report.wording import epsilon_words, method_name, percent
+from sordino.rounding import delta_text
 
 TOLD = {name: name.replace("_", " ") for name in METRICS if name != "one_class"} | {
     "auc": "AUC",
@@ -116,7 +117,7 @@ def _figures(row: dict[str, Any]) -> dict[str, Any]:
         "accuracy": {name: figure(name) for name in row["accuracy"]},
         "epsilon": {view: epsilon_words(row["epsilon"][view]) for view in VIEWS},
         "unit": row["unit"],
-        "delta": f"{row['delta']:.3g}",
+        "delta": delta_text(row["delta"]),
         "seeds": row["seeds"],
     }
 

@@ -15,6 +15,7 @@ from sordino.privacy.views import VIEWS, View
 from sordino.report.page.gather import Group, RunTold, Told
 from sordino.report.tables import OBSERVERS
 from sordino.report.wording import attack_words, epsilon_words, percent
+from sordino.rounding import delta_text
 
 SAME = 1e-9
 """Accuracies nearer than this are the same."""
@@ -86,12 +87,12 @@ def protected(run: RunTold) -> str:
         return "Nothing left the clients."
     if all(value is None for value in run.summary["epsilon"].values()):
         return "Nothing is protected: something left the clients without noise."
+    delta = delta_text(run.summary["delta"])
     if run.summary["unit"] == "client":
-        delta = f"{run.summary['delta']:.3g}"
         return f"One whole client is protected, at delta = {delta}, against a world in which it contributes nothing."
     replaced = epsilon_words(run.summary.get("epsilon_replace_one"))
     return (
-        f"One record that is added or removed is protected, at delta = {run.summary['delta']:.3g}; for one record that "
+        f"One record that is added or removed is protected, at delta = {delta}; for one record that "
         f"is replaced by another epsilon is {replaced}."
     )
 
@@ -153,7 +154,7 @@ def _cost(run: RunTold) -> list[str]:
     attack = attack_words(told["attack_accuracy"][view])
     sentence = (
         f"Whoever {OBSERVERS[view]} learns with epsilon = {epsilon_words(told['epsilon'][view])} at delta = "
-        f"{told['delta']:.3g} whether one {unit}: the best attack is right in {attack} of all "
+        f"{delta_text(told['delta'])} whether one {unit}: the best attack is right in {attack} of all "
         "cases, where guessing is right in 50%."
     )
     if view == "server":
