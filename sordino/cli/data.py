@@ -171,10 +171,9 @@ def normalise(
     path = output or schema
     found = release(folder, Schema.read(schema), epsilon, store, seed=seed)
     run, spent = found.summary["run"], epsilon_text(found.summary["epsilon"]["server"])
-    told = f"mean and deviation were released with noise by the run {run} (epsilon {spent} for each record)"
     with writing(path):
         head = [f"What the columns of {folder.name} are.", "", *EXPLANATION]
-        path.write_text(toml(found.schema, head, {name: [told] for name in found.columns}), encoding="utf-8")
+        path.write_text(toml(found.schema, head, {}), encoding="utf-8")
     if as_json:
         told_to = {"file": str(path), "columns": found.columns, "kept_range": found.kept}
         typer.echo(json.dumps({**told_to, "run": run, "epsilon": found.summary["epsilon"]}))

@@ -81,6 +81,8 @@ class Number(_Column):
     """What becomes 0."""
     deviation: Annotated[Finite, Field(gt=0)] | None = None
     """How far from the mean becomes 1."""
+    released: str | None = None
+    """By which run these two were released with noise, and at which epsilon; nothing where they are public."""
     missing: Literal["refuse", "drop", "centre", "flag"] | Finite = "refuse"
     """What is done without a value: `refuse` the file, `drop` the record, put the `centre` (what becomes 0), the same
     and `flag` it in a feature of its own, or a number."""
@@ -91,6 +93,8 @@ class Number(_Column):
             raise ValueError("the range's first number must be the smaller one")
         if (self.mean is None) != (self.deviation is None):
             raise ValueError("`mean` and `deviation` go together")
+        if self.released is not None and self.mean is None:
+            raise ValueError("`released` says where `mean` and `deviation` come from, which are not here")
         return self
 
     @property
@@ -217,12 +221,21 @@ class Schema(Format):
         read = [
             name for name, column in self.columns.items() if not column.public and not isinstance(column, Identifier)
         ]
-        if not read:
-            return ()
-        return (
-            f"What the schema says of these columns was read from the clients' records: {', '.join(read)}. Put public "
-            "ranges and values in their place, and write public = true there.",
-        )
+        sentences = []
+        if read:
+            sentences.append(
+                f"What the schema says of these columns was read from the clients' records: {', '.join(read)}. Put "
+                "public ranges and values in their place, and write public = true there."
+            )
+        by_run: dict[str, list[str]] = {}
+        for name, column in self.inputs().items():
+            if isinstance(column, Number) and column.released is not None:
+                by_run.setdefault(column.released, []).append(name)
+        sentences += [
+            f"Mean and deviation of {', '.join(names)} come from the run {run}, which adds to this run's epsilon."
+            for run, names in by_run.items()
+        ]
+        return tuple(sentences)
 
     @classmethod
     def read(cls, path: Path) -> Schema:

@@ -35,6 +35,7 @@ from sordino.method import Federation, Message, Result
 from sordino.methods.bases import RecordLevel
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.release import Matrix, sends
+from sordino.rounding import rounded_up
 
 ALMOST_ALL = 0.98
 """The share of the budget that the matrix gets: what is left is for training, of which there is none."""
@@ -87,6 +88,8 @@ def normalise(folder: Path, schema: Schema, epsilon: float, store: Path, **keys:
     assert row.checkpoint is not None
     moments = checkpoints.load(row.checkpoint, kept.path(row.run)).server["moments"]
     means, deviations = figures(moments.double().numpy())
+    spent = summary["epsilon"]["server"]
+    told = f"{row.run} at epsilon {'infinite' if spent is None else rounded_up(spent)} for each record"
     columns, drowned = dict(schema.columns), []
     for place, name in enumerate(names):
         column = columns[name]
@@ -98,8 +101,8 @@ def normalise(folder: Path, schema: Schema, epsilon: float, store: Path, **keys:
             drowned.append(name)
             continue
         mean = (low + high) / 2 + half * float(np.clip(means[place], -1, 1))
-        found = {"mean": _short(mean), "deviation": _short(half * min(1.0, float(deviations[place])))}
-        columns[name] = column.model_copy(update=found)
+        deviation = _short(half * min(1.0, float(deviations[place])))
+        columns[name] = column.model_copy(update={"mean": _short(mean), "deviation": deviation, "released": told})
     return Normalised(
         schema.model_copy(update={"columns": columns}), summary, [one for one in names if one not in drowned], drowned
     )
@@ -108,7 +111,7 @@ def normalise(folder: Path, schema: Schema, epsilon: float, store: Path, **keys:
 def augmented(folder: Path, schema: Schema, names: list[str], seed: int) -> FederatedData:
     """Records of the named numbers in -1..1 with a one before them, all of norm one at the most."""
     by_range = {
-        name: column.model_copy(update={"mean": None, "deviation": None}) if name in names else column
+        name: column.model_copy(update={"mean": None, "deviation": None, "released": None}) if name in names else column
         for name, column in schema.columns.items()
     }
     found = load(str(folder), how=Reading(schema=schema.model_copy(update={"columns": by_range})))

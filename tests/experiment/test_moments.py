@@ -13,6 +13,7 @@ from sordino.data.schema import Number, Schema
 from sordino.experiment.moments import ALMOST_ALL, augmented, figures, normalise
 from sordino.experiment.store import Store
 from sordino.privacy.accountant import mu_of
+from sordino.report.tables import epsilon_text
 
 SCHEMA = """
 [columns.age]
@@ -97,10 +98,13 @@ def test_the_command_charges_it_to_the_same_people(folder: Path, tmp_path: Path)
     store, schema = tmp_path / "store", tmp_path / "schema.toml"
     told = command("data", "normalise", folder, "--schema", schema, "--epsilon=1", "--store", store, "--json").document
     assert "mean = " in schema.read_text()
-    assert "mean and deviation were released with noise by the run" in schema.read_text()
+    said = f"{told['run']} at epsilon {epsilon_text(told['epsilon']['server'])} for each record"
+    assert f'released = "{said}"' in schema.read_text()
     keys = ("--method=dp-fedavg-record", "--rounds=1", "--epsilon=1", "--workers=1", "--store", store, "--json")
     later = command("run", "--data", folder, "--schema", schema, *keys).document
     assert later["over_runs"]["runs"] == 2
+    come = f"Mean and deviation of age, dose come from the run {said}, which adds to this run's epsilon."
+    assert come in later["not_covered"], "in another store nothing else would tell of it"
     assert later["over_runs"]["epsilon"]["server"] > max(later["epsilon"]["server"], told["epsilon"]["server"])
     assert sordino.load_models(later["run"], store).about.meaning.schema == Schema.read(schema)
     (tmp_path / "none.toml").write_text(SCHEMA.replace("range", "#"))
