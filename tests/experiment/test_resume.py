@@ -16,10 +16,10 @@ import torch
 from helpers import command, refused, start_process
 from killing import die_at, killed, trace, wait_until
 
-from sordino import server
+from sordino import files, server
 from sordino.api import load_models, resume, run
 from sordino.errors import UserError
-from sordino.experiment import checkpoint, files, journal
+from sordino.experiment import checkpoint, journal
 from sordino.experiment import run as running
 from sordino.experiment.store import Store
 from sordino.method import Federation
@@ -176,7 +176,7 @@ def test_an_exception_leaves_a_run_that_can_be_resumed(stop: int, quiet: Path, t
 
 
 KILLABLE = """
-from sordino import server
+from sordino import files, server
 server.SAVE_SECONDS = 0
 from sordino.cli import main
 main()
