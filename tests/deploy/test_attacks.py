@@ -168,6 +168,7 @@ def test_a_plain_message_that_no_clip_allows_is_left_out(value: int, tmp_path: P
 # ---- sites that are missing when all are needed
 
 
+@pytest.mark.slow
 def test_what_is_given_once_is_waited_for_and_never_asked_anew(tmp_path: Path) -> None:
     with federation(tmp_path, method="adadp-cfl", noise="integers", set={"clipping.effect": 1e9}) as made:
         attempts: list[Any] = []

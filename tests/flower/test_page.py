@@ -58,6 +58,7 @@ def records(path: Path, seed: int) -> None:
     path.write_text("\n".join(rows) + "\n")
 
 
+@pytest.mark.slow
 def test_three_machines_are_set_up_as_the_page_says(sordino, tmp_path):
     sordino(*commands("sordino serve init"))
     (init,) = commands("sordino site init")
