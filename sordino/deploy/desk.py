@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,6 +27,8 @@ class Desk:
     """Its lasting Ed25519 key."""
     secret: bytes
     """From which follows what depends on no noise, as the choice of test records."""
+    tell: Callable[[str], None] = lambda sentence: None
+    """Tells whoever watches the site what it does."""
     sessions: dict[str, Session] = field(default_factory=dict)
     """The runs that it has been asked about since it was opened."""
 
@@ -35,6 +38,7 @@ class Desk:
         return keys.public_identity(self.private)
 
     def note(self, text: str) -> None:
-        """Write a line into the site's log, if it can be written."""
+        """Tell what the site does, and write it into its log, if that can be written."""
+        self.tell(text.splitlines()[0])
         with contextlib.suppress(OSError), (self.folder / LOG).open("a") as log:
             log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")

@@ -37,6 +37,7 @@ def status(folder: Path) -> dict[str, Any]:
         "max_epsilon": _finite(rules.max_epsilon),
         "max_delta": rules.max_delta,
         "promised": allowed.view,
+        "roster": None if allowed.roster is None else {one.name: fingerprint(one.identity) for one in allowed.roster},
         "spent": {view: _finite(figure) for view, figure in figures.items()},
         "spoiled": next((entry.content["why"] for entry in entries if entry.kind == "spoiled"), None),
         "misfits": sum(entry.kind == misfits.KIND for entry in entries),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -37,6 +38,9 @@ def join(folder: Path, address: str, authority: Path, threads: int, tell: Callab
         tell("Leaving when the work at hand is done; once more ends it at once.")
 
     site = Site.open(folder)
+    site.desk.tell = lambda text: tell(f"{time.strftime('%H:%M:%S')} {text}")
+    if site.desk.allowed.roster is None:
+        tell("No roster is pinned in site.toml: nobody else's noise is counted on, and the budget lasts less long.")
     before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         take_part(site.answer, Server(address, authority), folder, tell, leaving.is_set)

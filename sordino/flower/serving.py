@@ -119,11 +119,14 @@ def sites(folder: Path) -> list[PublicSite]:
 
 
 def roster(folder: Path) -> str:
-    """The roster for owners to pin, with fingerprints for them to compare."""
+    """The roster for owners to pin."""
     found = [site.member for site in sites(folder)]
     if not found:
         raise UserError(f"No site has been added to {folder}: `sordino serve add NAME.pub` does.")
-    head = "# Who takes part. Compare each fingerprint with its owner, over another way than this file came.\n\n"
+    head = (
+        '# Who takes part. With roster = "roster.toml" in site.toml, `sordino site status` shows their fingerprints:\n'
+        "# compare each with what its owner told you, over another way than this file came.\n\n"
+    )
     return head + written_roster(found)
 
 

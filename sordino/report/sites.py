@@ -12,6 +12,8 @@ from rich.text import Text
 from sordino.report.tables import epsilon_text
 from sordino.report.wording import percent
 
+PINNED = "May be in a cohort with it (compare with what their owners told you, not with what the server says):"
+NOBODY = "No roster is pinned in site.toml: the server could invent sites, so that nobody else's noise is counted on."
 MISFITS = (
     "This site looks at no experiment any more: it has told servers too often that theirs did not fit its data "
     "(site.log says why). Raise max_misfits in site.toml if they may be told more."
@@ -28,6 +30,8 @@ def site_report(status: Mapping[str, Any]) -> RenderableType:
     limit = epsilon_text(status["max_epsilon"])
     bound = f"at most {limit} over all runs, at delta = {status['max_delta']:.3g}; protects one {status['unit']}"
     parts: list[RenderableType] = [head, "", spent, Text(bound)]
+    parts += ["", Text(NOBODY if status["roster"] is None else PINNED)]
+    parts += [Text(f"  {name}  {digits}") for name, digits in (status["roster"] or {}).items()]
     if status["spoiled"]:
         parts.append(Text(f"This site takes part no more: {status['spoiled']}", style="red"))
     if status["misfits"] >= status["max_misfits"]:

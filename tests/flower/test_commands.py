@@ -148,8 +148,12 @@ def test_a_server_and_its_sites_are_made(sordino, tmp_path):
     code, out, _ = sordino("site", "status", "north", "--json")
     found = json.loads(out)
     assert (found["name"], found["runs"], found["promised"]) == ("north", [], "outsider")
+    assert list(found["roster"]) == ["north", "south"]
+    assert found["roster"]["north"] == found["fingerprint"]
+    assert found["roster"]["south"] in sordino("site", "status", "north")[1]
     code, out, _ = sordino("site", "status", "south")
     assert "not taken part" in out
+    assert "No roster is pinned" in out
     assert found["fingerprint"] not in out
 
 
