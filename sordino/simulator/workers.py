@@ -261,6 +261,8 @@ def _joined(answers: list[Answer], places: list[list[int]]) -> Answer:
     accuracies = np.concatenate([answer.accuracies for answer in answers])
     values = {}
     for name, first in answers[0].values.items():
+        if any(answer.values[name].shape[1:] != first.shape[1:] for answer in answers):
+            raise UserError(f"Clients sent {name} in different lengths: let all of them send equally many entries.")
         rows = first.new_empty(len(order), *first.shape[1:])
         for answer, part in zip(answers, places, strict=True):
             rows[_index(part)] = answer.values[name]
