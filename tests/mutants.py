@@ -791,16 +791,77 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("everybody sees what the server sees", "if sees is None:", 'sees = "rows"\n            if sees is None:'),
         ],
     ),
-    "privacy/audit/conformance.py": (
+    "privacy/audit/draws.py": (
         "tests/privacy/audit/test_false_claims.py",
         [
-            ("too little noise is overlooked", "if chi2.cdf(total * (1 + 2e-5), count) < RISK:", "if False:"),
+            ("too little noise is overlooked", "if too_small(total, count) < RISK:", "if False:"),
+            ("noise may be missing somewhere", "where = _missing(passages)", 'where = ""'),
+            ("noise may be missing on an entry", "counted += np.stack([squares, leaves])", "counted += 0"),
             ("long draws are not compared", "if worst > min(limit, 0.95)", "if False"),
+            (
+                "entries of a draw are not compared",
+                "_correlated(stacked) or _repeated(stacked)",
+                "_correlated(stacked)",
+            ),
+            ("draws of two releases are not compared", "    yield from _among_kinds(runs)", "    yield from ()"),
+        ],
+    ),
+    "privacy/audit/conformance.py": (
+        "tests/privacy/audit/test_false_claims.py tests/privacy/audit/test_cheats.py",
+        [
             ("coins are not looked at", "    if not tosses:", "    if tosses:"),
-            ("a missing row is overlooked", "            if missing:", "            if False:"),
+            ("a missing row is overlooked", "        if missing:", "        if False:"),
+            (
+                "a row pays for any number of messages",
+                "count - times[number, name])",
+                "count * (not times[number, name]))",
+            ),
             ("gradients are not counted", "if count > counted.get(key, 0)}", "if False}"),
-            ("prices are not compared", "if row is not None and _price", "if row is None and _price"),
-            ("the script is not repeated", "told = check_replay(runs[0])", "told = None"),
+            ("prices are not compared", "if row is not None and passage.price", "if row is None and passage.price"),
+            ("bytes are not looked at", "            if needed > each:", "            if False:"),
+            ("nothing is rehearsed", "understudy.rehearse(run).items()", "{}.items()"),
+        ],
+    ),
+    "privacy/audit/rehearsal.py": (
+        "tests/privacy/audit/test_cheats.py tests/privacy/audit/test_false_claims.py",
+        [
+            ("the same records again", "data=other_records(prepared.data)", "data=prepared.data"),
+            (
+                "whom the script asks is not compared",
+                "!= (name, [int(one) for one in who])",
+                "!= (name, list(asked.question.clients))",
+            ),
+            ("messages are not compared", "if digest(asked.question.message) != digest(message):", "if False:"),
+            ("the end is not compared", "if kept[0] != before[0] or any(", "if False and any("),
+            ("a script may end earlier", "        if self._left:\n", "        if False:\n"),
+            ("noise is not compared", "not (same(noise, passage.deviations) and bound == passage.bound)", "False"),
+            ("what has no noise is not compared", "and not same(rows.cpu(), before)", "and False"),
+            ("lengths are not compared", "if rows.shape != before.shape or rows.dtype != before.dtype:", "if False:"),
+            ("public states are not compared", "if any(not same(states[name], rows)", "if any(False"),
+            ("gradients that are not taken are overlooked", "left = self._known.keys() - self.taken", "left = ()"),
+            ("rehearsed where the run was recorded", 'if not hasattr(os, "fork"):', "if True:"),
+        ],
+    ),
+    "privacy/audit/one_run.py": (
+        "tests/privacy/audit/test_one_run.py",
+        [
+            ("always the first of several models", "place = int((last - model).norm(dim=1).argmin())", "place = 0"),
+            ("canaries tell of each other", "if parts > 1 and size <= UNTANGLED", "if False"),
+            (
+                "canaries know their coins",
+                "torch.from_numpy(self.coins.astype(np.float32)) @ bounded",
+                "0 * bounded[0]",
+            ),
+        ],
+    ),
+    "privacy/audit/watching.py": (
+        "tests/privacy/audit/test_cheats.py",
+        [
+            (
+                "the price of the first block",
+                'price += (bound / deviation) ** 2 if deviation else float("inf")',
+                "price = price or (bound / deviation) ** 2",
+            )
         ],
     ),
     "privacy/audit/records.py": (

@@ -167,8 +167,10 @@ def _shots(recorded: Recorded, target: int, trials: int, number: int) -> Iterato
     coins = torch.from_numpy(_coins(trials).astype(np.float32))
     for count, exchange in enumerate(recorded.exchanges_of(target)):
         for name, release in exchange.releases.items():
-            if release.unit == "client":
-                yield _shot(recorded, gate, exchange, name, release, target, coins, -1.0 if count % 2 else 1.0)
+            cover = release.cover(exchange.answer.values[name].shape[1], gate.allowance, exchange.public)
+            if release.unit != "client" or cover is None or not bool((cover.deviations > 0).any()):
+                continue  # conformance tells of what has no noise
+            yield _shot(recorded, gate, exchange, name, cover, target, coins, -1.0 if count % 2 else 1.0)
 
 
 def _shot(
@@ -176,16 +178,13 @@ def _shot(
     gate: Gate,
     exchange: Exchange,
     name: str,
-    release: Release,
+    cover: Cover,
     target: int,
     coins: Tensor,
     sign: float,
 ) -> _Shot:
-    public, place = exchange.public, list(exchange.public.clients).index(target)
-    width = exchange.answer.values[name].shape[1]
-    cover = release.cover(width, gate.allowance, public)
-    assert cover is not None
-    clients = len(public.clients)
+    public, place, release = exchange.public, list(exchange.public.clients).index(target), exchange.releases[name]
+    clients, width = len(public.clients), exchange.answer.values[name].shape[1]
     deviations = entrywise(cover, clients)
     places = looked_at(cover, deviations, place, recorded.prepared.learner.layout.sizes)
     null = torch.full((clients, width), release.centre())

@@ -8,94 +8,28 @@ comes twice can be subtracted, but makes a sum no easier to read.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-import torch
-from scipy.stats import chi2, norm
+from scipy.stats import norm
+from torch import Tensor
 
-from sordino.privacy.audit.federation import Recorded, check_replay
-from sordino.privacy.audit.findings import SURE, Finding
-from sordino.privacy.audit.watching import Passage
+from sordino.privacy.audit import draws
+from sordino.privacy.audit.draws import RISK, kinds
+from sordino.privacy.audit.federation import Recorded
+from sordino.privacy.audit.findings import Finding
+from sordino.privacy.audit.rehearsal import Understudy
 from sordino.privacy.ledger import Row
 from sordino.privacy.views import VIEWS
 
-RISK = (1 - SURE) / 100
-"""The risk of a false alarm of one test: there are a few dozen."""
-ROWS = 300
-"""How many draws of one kind are compared with each other, each with each."""
-NARROW = 16
-"""Draws of fewer numbers are compared by looking for equal ones."""
-EQUAL = 1e-6
 
-
-def findings(runs: Sequence[Recorded]) -> list[Finding]:
-    """What does not conform, of several runs of one experiment."""
+def findings(runs: Sequence[Recorded], understudy: Understudy) -> list[Finding]:
+    """What does not conform, of several runs of one experiment, the first of which is rehearsed."""
     found: list[Finding] = []
-    for check in (_variances, _independence, _norms, _coins, _charges, _sizes, _channels):
+    for check in (draws.variances, draws.independence, _norms, _bare, _coins, _charges, _sizes):
         found += check(runs)
-    return found
-
-
-def kinds(runs: Sequence[Recorded]) -> dict[str, list[Passage]]:
-    """Passages by release; noisy gradients are one kind."""
-    found: dict[str, list[Passage]] = {}
-    for run in runs:
-        for passage in run.mechanism.passages:
-            kind = "gradient" if passage.purpose[0] == "gradient" else str(passage.purpose[1])
-            found.setdefault(kind, []).append(passage)
-    return found
-
-
-def _variances(runs: Sequence[Recorded]) -> Iterator[Finding]:
-    """The noise is as large as was declared: its squares add up to a chi-squared number."""
-    for kind, passages in kinds(runs).items():
-        noise = torch.cat([passage.residual() for passage in passages]).numpy()
-        if not len(noise):
-            continue
-        total, count = float(np.square(noise).sum()), len(noise)
-        ratio = math.sqrt(total / count)
-        told = f"{kind}: its noise has {ratio:.3f} times the deviation that is charged ({count:,} numbers)"
-        # Rounding to float32 changes a variance by a few parts in a million.
-        if chi2.cdf(total * (1 + 2e-5), count) < RISK:
-            yield Finding(0, "variance", f"{told}: less noise than is paid for.", refuted=True)
-        elif chi2.sf(total * (1 - 2e-5), count) < RISK:
-            yield Finding(0, "variance", f"{told}: more noise than was meant.")
-
-
-def _independence(runs: Sequence[Recorded]) -> Iterator[Finding]:
-    """No draw comes twice: not in another round, at another client, in another run or after a resume."""
-    for kind, passages in kinds(runs).items():
-        by_width: dict[int, list[torch.Tensor]] = {}
-        for passage in sorted(passages, key=lambda one: (one.number > 1, one.client)):
-            noise = passage.residual()
-            by_width.setdefault(len(noise), []).append(noise)
-        for width, rows in by_width.items():
-            twice = _twins(torch.stack(rows)) if width < NARROW else _correlated(torch.stack(rows[:ROWS]))
-            if width and twice:
-                yield Finding(0, "reuse", f"{kind}: the same noise came more than once ({twice}).", refuted=True)
-
-
-def _twins(rows: torch.Tensor) -> str:
-    """Whether many short draws are equal to another one."""
-    values = np.sort(rows[:, 0].numpy())
-    if len(values) < 4:
-        return ""
-    equal = int((np.diff(values) < EQUAL).sum())
-    expected = len(values) ** 2 * EQUAL  # two normal numbers are so close with less probability than that
-    return f"{equal} of {len(values)} draws" if equal > 5 + 10 * expected or equal > 0.2 * len(values) else ""
-
-
-def _correlated(rows: torch.Tensor) -> str:
-    """Whether two long draws are correlated."""
-    if len(rows) < 2:
-        return ""
-    unit = rows / rows.norm(dim=1, keepdim=True).clamp(min=1e-12)
-    products = (unit @ unit.t()).numpy()
-    pairs = products[np.triu_indices(len(rows), 1)]
-    worst = float(np.abs(pairs).max())
-    limit = float(norm.isf(RISK / len(pairs) / 2)) / math.sqrt(rows.shape[1])
-    return f"two draws of {rows.shape[1]} numbers have correlation {worst:.2f}" if worst > min(limit, 0.95) else ""
+    return [*found, *_channels(runs[0], understudy)]
 
 
 def _norms(runs: Sequence[Recorded]) -> Iterator[Finding]:
@@ -104,6 +38,13 @@ def _norms(runs: Sequence[Recorded]) -> Iterator[Finding]:
         ratio = max((float(p.before.double().norm()) / p.bound for p in passages if math.isfinite(p.bound)), default=0)
         if ratio > 1 + 1e-6:
             yield Finding(0, "norm", f"{kind}: a message is {ratio:.3g} times as long as is charged.", refuted=True)
+
+
+def _bare(runs: Sequence[Recorded]) -> Iterator[Finding]:
+    """Nothing leaves where there is no noise."""
+    for kind, passages in kinds(runs).items():
+        if any(passage.bare() for passage in passages if passage.price < math.inf):
+            yield Finding(0, "bare", f"{kind}: some of its entries leave without noise.", refuted=True)
 
 
 def _coins(runs: Sequence[Recorded]) -> Iterator[Finding]:
@@ -155,7 +96,8 @@ def _dispersion(taken: np.ndarray, count: np.ndarray, rate: np.ndarray) -> float
 def _charges(runs: Sequence[Recorded]) -> Iterator[Finding]:
     """Everything on the wire has its row in the ledger, at the price that its noise asks for."""
     for run in runs:
-        paid = {(row.question, row.release): row for row in run.ledger.rows if not row.exposed}
+        rows = [row for row in run.ledger.rows if not row.exposed]
+        paid, times = {(row.question, row.release): row for row in rows}, Counter((r.question, r.release) for r in rows)
         steps = run.method.steps()
         counted = {
             (row.question, client): int(count)
@@ -163,12 +105,15 @@ def _charges(runs: Sequence[Recorded]) -> Iterator[Finding]:
             if row.pool and steps[row.step][row.release].made_of_gradients
             for client, (_, _, count) in zip(row.clients().tolist(), row.histories(), strict=True)
         }
-        for exchange in run.transcript.exchanges:
-            number = exchange.question.number
-            missing = [name for name in exchange.answer.values if (number, name) not in paid]
-            if missing:
-                yield Finding(0, "uncharged", f"{missing[0]} left and is not in the ledger.", refuted=True)
-                return
+        left = Counter((one.question.number, name) for one in run.transcript.exchanges for name in one.answer.values)
+        missing = [(name, count - times[number, name]) for (number, name), count in left.items()]
+        missing = [(name, count) for name, count in missing if count > 0]
+        if missing:
+            name, count = missing[0]
+            yield Finding(
+                0, "uncharged", f"{name} left {count} times more than the ledger says of a question.", refuted=True
+            )
+            return
         taken: dict[tuple[int, int], int] = {}
         for passage in run.mechanism.passages:
             if passage.purpose[0] == "gradient":
@@ -176,12 +121,12 @@ def _charges(runs: Sequence[Recorded]) -> Iterator[Finding]:
                 taken[key] = taken.get(key, 0) + 1
             elif math.isfinite(passage.bound):
                 row = paid.get((passage.purpose[0], passage.purpose[1]))
-                if row is not None and _price(passage) > _paid(row, passage.client) * (1 + 1e-6):
+                if row is not None and passage.price > _paid(row, passage.client) * (1 + 1e-6):
                     yield Finding(
                         0,
                         "price",
                         f"{passage.purpose[1]}: mu^2 {_paid(row, passage.client):.4g} is charged for noise that costs "
-                        f"{_price(passage):.4g}.",
+                        f"{passage.price:.4g}.",
                         refuted=True,
                     )
                     return
@@ -197,12 +142,6 @@ def _charges(runs: Sequence[Recorded]) -> Iterator[Finding]:
             return
 
 
-def _price(passage: Passage) -> float:
-    """What a message costs against the server by its noise, at the least: its whole bound where most noise is."""
-    largest = float(passage.deviations.max())
-    return math.inf if largest == 0 else 0.0 if passage.bound == 0 else (passage.bound / largest) ** 2
-
-
 def _paid(row: Row, client: int) -> float:
     costs = row.costs()[VIEWS.index("server")]
     place = row.clients().tolist().index(client) if len(costs) > 1 else 0
@@ -210,23 +149,33 @@ def _paid(row: Row, client: int) -> float:
 
 
 def _sizes(runs: Sequence[Recorded]) -> Iterator[Finding]:
-    """What goes over the wire is as much as was declared, whatever the data are."""
-    for exchange in runs[0].transcript.exchanges:
+    """What goes over the wire is as much as was declared, and what came needs no more than that."""
+    for exchange in (one for run in runs for one in run.transcript.exchanges):
         declared = 0
         for name, rows in exchange.answer.values.items():
             release, clients = exchange.releases[name], len(rows)
             width, each = release.width(exchange.public), release.message_bytes(rows.shape[1], exchange.public)
             declared += clients * each
+            needed = max(needed_bytes(row) for row in rows)
             if width is not None and rows.shape[1] != width:
                 yield Finding(0, "bytes", f"{name}: {rows.shape[1]} entries left where {width} are declared.", True)
+                return
+            if needed > each:
+                yield Finding(0, "bytes", f"{name}: a message needs {needed} bytes where {each} are declared.", True)
                 return
         if declared != exchange.answer.bytes:
             yield Finding(0, "bytes", f"{exchange.answer.bytes} bytes left where {declared} are declared.", True)
             return
 
 
-def _channels(runs: Sequence[Recorded]) -> Iterator[Finding]:
-    """The script's messages follow from what it has read."""
-    told = check_replay(runs[0])
-    if told is not None:
-        yield Finding(0, "hidden channel", f"The method's script knows more than it was handed out: {told}.", True)
+def needed_bytes(row: Tensor) -> int:
+    """So many bytes a message takes at the least: four for each entry that is not zero, or as many bits for each entry
+    as tell its different values apart."""
+    bits = min(32, math.ceil(math.log2(max(1, len(row.unique())))))
+    return min(4 * int(row.count_nonzero()), math.ceil(row.numel() * bits / 8))
+
+
+def _channels(run: Recorded, understudy: Understudy) -> Iterator[Finding]:
+    """Nothing but what is noised, or charged infinity, depends on records."""
+    for name, sentence in understudy.rehearse(run).items():
+        yield Finding(0, name, f"{sentence[0].upper()}{sentence[1:]}.", refuted=True)

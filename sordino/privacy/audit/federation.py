@@ -7,21 +7,22 @@ never uses a draw of a run.
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from sordino.bookkeeping import Restored
 from sordino.client import Clients, Question
 from sordino.experiment.prepare import Prepared
 from sordino.experiment.run import clients_of
-from sordino.message import digest
-from sordino.method import Message, Method
+from sordino.method import Method
 from sordino.privacy.audit.watching import Watching, WatchingSource
 from sordino.privacy.gate import Gate
 from sordino.privacy.ledger import Ledger, Row
@@ -93,6 +94,8 @@ class Recorded:
     ledger: Ledger
     state: dict[str, Any]
     """What the server ended with."""
+    personal: Tensor
+    """What each client predicts with in the end, one row each."""
     resumed_at: int | None = None
     """The first question after a resume."""
 
@@ -122,31 +125,39 @@ def record(
     With `stop_after` the run is stopped after that round and taken up again, as one that was killed is. `around` puts
     something between the server and its clients.
     """
-    method, layout = prepared.method, prepared.learner.layout
+    method = prepared.method
     mechanism, source = Watching(prepared.mechanism), WatchingSource(other_noise(prepared, number))
     gate = Gate(prepared.allowance, source, mechanism)
     clients, transcript = clients_of(prepared, gate), Transcript()
     books = MemoryBooks(Ledger(prepared.schedule.clients, method.unit), stop_after=stop_after)
-    blank = method.memory(prepared.initial) | method.public_memory(prepared.initial, layout)
     resumed_at = None
+    with simulated(prepared, clients) as (simulation, memory):
+        transport: Transport = simulation if around is None else around(simulation)
+        server = _server(prepared, gate, transport, books, transcript)
+        try:
+            method.run(server, prepared.initial)
+        except StoppedHere:
+            now = server.end().now
+            resumed_at = now.questions
+            books = MemoryBooks(books.ledger, restored=now)
+            server = _server(prepared, gate, transport, books, transcript)
+            method.run(server, prepared.initial)
+        state = server.end().now.state
+        personal = memory.states(range(prepared.schedule.clients)).get("model", torch.zeros(0))
+    return Recorded(prepared, gate, mechanism, source, clients, transcript, books.ledger, state, personal, resumed_at)
+
+
+@contextlib.contextmanager
+def simulated(prepared: Prepared, clients: Clients) -> Iterator[tuple[Unseen, Memory]]:
+    """The way to clients on this machine, and what they remember, for as long as a run takes."""
+    method, layout = prepared.method, prepared.learner.layout
+    blank = method.memory(prepared.initial) | method.public_memory(prepared.initial, layout)
     with tempfile.TemporaryDirectory() as folder, single_threaded():
         memory = Memory(Path(folder) / "memory", blank, prepared.schedule.clients)
-        transport: Transport = Unseen(Simulation(Workers(Engine(clients, memory), 1)))
-        transport = transport if around is None else around(transport)
         try:
-            server = _server(prepared, gate, transport, books, transcript)
-            try:
-                method.run(server, prepared.initial)
-            except StoppedHere:
-                now = server.end().now
-                resumed_at = now.questions
-                books = MemoryBooks(books.ledger, restored=now)
-                server = _server(prepared, gate, transport, books, transcript)
-                method.run(server, prepared.initial)
-            state = server.end().now.state
+            yield Unseen(Simulation(Workers(Engine(clients, memory), 1))), memory
         finally:
             memory.close()
-    return Recorded(prepared, gate, mechanism, source, clients, transcript, books.ledger, state, resumed_at)
 
 
 def _server(prepared: Prepared, gate: Gate, transport: Transport, books: MemoryBooks, transcript: Transcript) -> Server:
@@ -162,90 +173,3 @@ def _server(prepared: Prepared, gate: Gate, transport: Transport, books: MemoryB
         every,
         transcript=transcript,
     )
-
-
-class HiddenChannelError(AssertionError):
-    """A script's messages are no function of what it read."""
-
-
-class Replay(Server):
-    """The federation once more, from its transcript alone: what was read is handed out again, and nothing else."""
-
-    def __init__(self, recorded: Recorded) -> None:
-        prepared = recorded.prepared
-        books = MemoryBooks(Ledger(prepared.schedule.clients, prepared.method.unit))
-        super().__init__(
-            prepared.method,
-            prepared.schedule,
-            prepared.budget,
-            replace(recorded.gate, mechanism=recorded.mechanism.of, source=recorded.source.of),
-            _Nobody(),
-            books,
-            prepared.ground,
-            prepared.schedule.rounds,
-        )
-        self._left = list(recorded.transcript.exchanges)
-
-    def ask(self, who: Sequence[int], step: Any, message: Message) -> Any:
-        asked = self._left.pop(0) if self._left else None
-        name = getattr(step, "__name__", str(step))
-        if asked is None or (asked.question.step, list(asked.question.clients)) != (name, [int(one) for one in who]):
-            raise HiddenChannelError(f"whom it asks in {name} does not follow from what it has read")
-        if digest(asked.question.message) != digest(message):
-            raise HiddenChannelError(
-                f"what it tells clients in round {asked.question.round + 1} does not follow from what it has read"
-            )
-        return _Handed(asked, self)
-
-
-@dataclass(frozen=True)
-class _Handed:
-    """What was read of an exchange, once more."""
-
-    _exchange: Exchange
-    _server: Any
-
-    @property
-    def who(self) -> Sequence[int]:
-        return self._exchange.public.clients
-
-    def has(self, release: str) -> bool:
-        return release in self._exchange.answer.values
-
-    def mean(self, release: str) -> Tensor:
-        return self._exchange.read[release, "mean"].clone()
-
-    def rows(self, release: str) -> Tensor:
-        return self._exchange.read[release, "rows"].clone()
-
-    def deviation(self, release: str) -> Tensor:
-        exchange = self._exchange
-        return exchange.releases[release].deviation(self._server._gate.allowance, exchange.public)
-
-
-class _Nobody:
-    """A transport to no client."""
-
-    def ask(self, question: Question, evaluate: bool, charge: Callable[[], None]) -> Answer:
-        raise HiddenChannelError("it asks clients behind the federation's back")
-
-    def public_states(self, clients: Sequence[int], names: Collection[str]) -> dict[str, Tensor]:
-        return {}
-
-    def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
-        return np.full(len(clients), np.nan)
-
-
-def check_replay(recorded: Recorded) -> str | None:
-    """Run the method's script once more on what it read: what it then does otherwise, in words; None if nothing.
-
-    A script that learned of clients in another way than by reading says something else when only that is handed out.
-    """
-    try:
-        with single_threaded():
-            recorded.method.run(Replay(recorded), recorded.prepared.initial)
-    except HiddenChannelError as found:
-        return str(found)
-    except Exception as error:  # whatever the script stumbles over when only what it read is there
-        return f"it cannot be repeated from what it has read ({type(error).__name__}: {error})"
-    return None

@@ -13,9 +13,9 @@ Gaussian curves (Mahloujifar et al. 2024) and, as an estimate, the difference of
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -32,15 +32,20 @@ from sordino.privacy.audit.findings import SAID, SURE, Attack, Finding, Scores
 from sordino.privacy.gate import Gate
 from sordino.privacy.mechanism import FLOATS
 from sordino.privacy.release import Public, Releases, due
-from sordino.privacy.views import VIEWS
+from sordino.privacy.views import VIEWS, View
 from sordino.transport import Answer, Transport
 
 WIDE = 32
 """A release of fewer entries has no room for canaries."""
 MOST = 1000
 """The most canaries."""
+UNTANGLED = 20_000
+"""Canaries are told apart by least squares in models of at most so many parameters."""
 RECORDS = 100
 """How many canary records join a client's own."""
+Presumed = Literal["nothing", "curve", "all"]
+"""What a bound may presume of the scores: nothing, that what they are made of was behind Gaussian noise, or that they
+are normal themselves."""
 
 
 @dataclass
@@ -75,7 +80,8 @@ class Joined:
             if release.unit != "client" or rows.shape[1] < WIDE:
                 continue
             cover = release.cover(rows.shape[1], self.gate.allowance, public)
-            assert cover is not None
+            if cover is None:
+                continue
             longest = entrywise(replace(cover, deviations=cover.bounds), len(rows))[:1].float()
             loud = self._directions(name, rows.shape[1]) * longest
             one = Public(public.message, public.clients[:1], {n: s[:1] for n, s in states.items()}, self.layers)
@@ -139,39 +145,75 @@ def _of_clients(prepared: Prepared, number: int, risk: float) -> tuple[list[Atta
     recorded = record(prepared, number, around=joined.around)
     if not joined.information:
         return [], []
-    scores, coins = joined.scores / math.sqrt(joined.information), joined.coins
-    attack, finding = _bounded("canary clients in one run", scores, coins, prepared.budget.delta, risk)
-    findings = [finding]
-    final = _final(recorded, joined)
-    if final is not None:
-        findings.append(_bounded("canary clients by the final model", final, coins, prepared.budget.delta, risk)[1])
-    return [attack], findings
+    delta, coins, risk = prepared.budget.delta, joined.coins, risk / 3
+    scores = joined.scores / math.sqrt(joined.information)
+    found = [_bounded("canary clients in one run", "outsider", scores, coins, delta, risk)]
+    for where, view, models in _left_behind(recorded, _peer(prepared)):
+        told = _along_models(joined, models, recorded)
+        if told is not None and told.any():
+            found.append(_bounded(f"canary clients by {where}", view, told, coins, delta, risk, "curve"))
+    return [attack for attack, _ in found], [finding for _, finding in found]
 
 
-def _final(recorded: Recorded, joined: Joined) -> np.ndarray | None:
-    """What the final model alone tells of each canary."""
-    model, initial = recorded.state.get("model"), recorded.prepared.initial
-    known = next((one for one in joined.directions.values() if one.shape[1] == len(initial)), None)
-    if known is None or not isinstance(model, Tensor) or model.shape != initial.shape:
+def _left_behind(recorded: Recorded, peer: int) -> Iterator[tuple[str, View, Tensor]]:
+    """What is left of a run, by name, and who has it: the server's model, and what one other client predicts with."""
+    model = recorded.state.get("model")
+    if isinstance(model, Tensor):
+        yield "the final model", "outsider", model
+    if len(recorded.personal):
+        yield "another's personal model", "peer", recorded.personal[peer]
+
+
+def _peer(prepared: Prepared, but: int | None = None) -> int:
+    """The client whose personal model is looked at, decided beforehand: the one with most records, if not `but`."""
+    order = np.argsort(-prepared.data.train.sizes, kind="stable").tolist()
+    return next((client for client in order if client != but), order[0])
+
+
+def _along_models(joined: Joined, model: Tensor, recorded: Recorded) -> np.ndarray | None:
+    """What a model alone tells of each canary, to whoever knows with which models the run began. Where a message has a
+    part for each of several models, the part is looked at whose model lies nearest: it is known from which it came."""
+    size = len(recorded.prepared.initial)
+    known = next((one for one in joined.directions.values() if one.shape[1] % size == 0), None)
+    if known is None or model.shape != recorded.prepared.initial.shape:
         return None
-    return (known.double() @ (model - initial).double()).numpy()
+    parts = known.shape[1] // size
+    begun, last = (_models_told(recorded, exchange, parts) for exchange in (0, -1))
+    place = int((last - model).norm(dim=1).argmin())
+    mine = known[:, place * size : (place + 1) * size].double()
+    along = mine @ (model - begun[place]).double()
+    # Parts of orthogonal directions are not orthogonal: what canaries tell of each other is taken out.
+    return (torch.linalg.solve(mine @ mine.t(), along) if parts > 1 and size <= UNTANGLED else along).numpy()
+
+
+def _models_told(recorded: Recorded, exchange: int, parts: int) -> Tensor:
+    """The models of which a message tells, one row each: so many, or the initial one."""
+    initial = recorded.prepared.initial
+    shape = (parts, len(initial))
+    told = recorded.transcript.exchanges[exchange].question.message.values()
+    return next((one for one in told if isinstance(one, Tensor) and one.shape == shape), initial.expand(shape))
 
 
 def _bounded(
-    name: str, scores: np.ndarray, coins: np.ndarray, delta: float, risk: float, gaussian: bool = True
+    name: str, view: View, scores: np.ndarray, coins: np.ndarray, delta: float, risk: float, presumed: Presumed = "all"
 ) -> tuple[Attack, Finding]:
+    """What scores of canaries come to, in one observer's eyes."""
     inside, outside = scores[coins], scores[~coins]
     plain = best_one_run(inside, outside, delta, SAID, one_run)
     told = [f"Steinke et al. {plain:.2f}"]
     said, surely = plain, best_one_run(inside, outside, delta, 1 - risk / 3, one_run)
-    if gaussian:
+    if presumed != "nothing":
         curve = best_one_run(inside, outside, delta, SAID, one_run_gaussian)
+        told.append(f"with a Gaussian curve {curve:.2f}")
+        sure = best_one_run(inside, outside, delta, 1 - risk / 3, one_run_gaussian)
+        said, surely = max(said, curve), max(surely, sure)
+    if presumed == "all":
         estimate, low = mean_difference(inside, outside, delta, SAID)
         lowest = mean_difference(inside, outside, delta, 1 - risk / 3)[1]
-        told += [f"with a Gaussian curve {curve:.2f}", f"mean difference {low:.2f} (estimate {estimate:.2f})"]
-        said, surely = max(said, curve, low), max(surely, lowest)
+        told.append(f"mean difference {low:.2f} (estimate {estimate:.2f})")
+        said, surely = max(said, low), max(surely, lowest)
     sentence = f"{len(scores)} canaries; epsilon at least, at 95 %: {'; '.join(told)}."
-    attack = Attack(name, "outsider", said, surely, plain, Scores(inside, outside, float(np.median(scores))))
+    attack = Attack(name, view, said, surely, plain, Scores(inside, outside, float(np.median(scores))))
     return attack, Finding(2, name, sentence)
 
 
@@ -198,8 +240,17 @@ def _of_records(prepared: Prepared, number: int, risk: float) -> tuple[list[Atta
                 scores -= _along(recorded, model, x, y) @ rows[place].double().numpy()
     if not scores.any():
         return [], []
-    attack, finding = _bounded("canary records in one run", scores, coins, prepared.budget.delta, risk, gaussian=False)
-    return [replace(attack, view=view) for view in VIEWS], [finding]
+    delta, risk = prepared.budget.delta, risk / 2
+    attack, finding = _bounded("canary records in one run", "server", scores, coins, delta, risk, "nothing")
+    found, findings = [replace(attack, view=view) for view in VIEWS], [finding]
+    initial, peer = prepared.initial, _peer(prepared, target)
+    if peer != target and recorded.personal.shape[1:] == initial.shape:
+        told = -_along(recorded, initial, x, y) @ (recorded.personal[peer] - initial).double().numpy()
+        attack, finding = _bounded(
+            "canary records by another's personal model", "peer", told, coins, delta, risk, "nothing"
+        )
+        found, findings = [*found, attack], [*findings, finding]
+    return found, findings
 
 
 def _along(recorded: Recorded, model: Tensor, x: Tensor, y: Tensor) -> np.ndarray:

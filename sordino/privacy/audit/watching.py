@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -30,11 +32,42 @@ class Passage:
     """Of the noise on each entry: declared; zero where nothing leaves."""
     bound: float
     """The norm that `before` may have, where whole clients are protected; infinite where single records are."""
+    price: float = 0.0
+    """What it costs a whole client against the server, in units of mu^2: over its blocks, (bound / deviation)^2."""
+
+    def bare(self) -> bool:
+        """Whether something left where there is no noise."""
+        return bool((self.after[self.deviations == 0] != 0).any())
+
+    def squares(self) -> np.ndarray:
+        """The squared noise in units of what was declared on each entry, zero where nothing leaves."""
+        found = np.zeros(len(self.before))
+        found[(self.deviations > 0).numpy()] = np.square(self.residual().numpy())
+        return found
 
     def residual(self) -> Tensor:
         """The noise in units of what was declared, on the entries that leave."""
         leaves = self.deviations > 0
         return (self.after.double() - self.before.double())[leaves] / self.deviations[leaves]
+
+
+def under(cover: Cover, place: int, width: int) -> tuple[Tensor, float, float]:
+    """The noise on each entry of the client at `place`, zero where nothing leaves, the norm that its message may have,
+    and what it costs; where single records are protected the norm is infinite, and nothing is said of the cost."""
+    deviations, price = torch.zeros(width, dtype=torch.float64), 0.0
+    for entries, bound, deviation in cover.blocks(place):
+        deviations[torch.as_tensor(entries)] = deviation
+        if len(entries) and bound:
+            price += (bound / deviation) ** 2 if deviation else float("inf")
+    if cover.unit != "client":
+        return deviations, float("inf"), 0.0
+    return deviations, float(cover.bounds[place if len(cover.bounds) > 1 else 0].square().sum().sqrt()), price
+
+
+def _told(row: Tensor, mirrored: bool) -> Tensor:
+    """A row without what stands in it a second time: the lower triangle of a symmetric matrix."""
+    side = math.isqrt(len(row))
+    return row.reshape(side, side).triu().reshape(-1) if mirrored else row
 
 
 @dataclass
@@ -51,18 +84,10 @@ class Watching:
         before = rows.clone()
         sent = self.of.noised(rows, cover, source, purpose, clients)
         read = self.of.read(sent, cover)
-        width = rows.shape[1]
-        deviations = cover.of_entries(cover.deviations).expand(len(clients), width)
         for place, client in enumerate(clients):
-            leaving = torch.zeros(width, dtype=torch.bool)
-            for entries, _, _ in cover.blocks(place):
-                leaving[torch.as_tensor(entries)] = True
-            squares = cover.bounds[place if len(cover.bounds) > 1 else 0].square().sum()
-            bound = float(squares.sqrt()) if cover.unit == "client" else float("inf")
-            noise = deviations[place].clone() * leaving
-            self.passages.append(
-                Passage(tuple(purpose), int(client), 0, before[place].cpu(), read[place].cpu(), noise, bound)
-            )
+            noise, bound, price = under(cover, place, rows.shape[1])
+            went, came = (_told(one[place].cpu(), cover.mirrored) for one in (before, read))
+            self.passages.append(Passage(tuple(purpose), int(client), 0, went, came, noise, bound, price))
         return sent
 
     def noised_sum(self, total: Tensor, deviation: float, source: Source, purpose: Purpose) -> Tensor:

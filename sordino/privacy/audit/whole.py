@@ -10,7 +10,8 @@ from sordino.experiment.prepare import Prepared, prepare
 from sordino.method import Method
 from sordino.privacy.audit import canaries, channels, conformance, one_run, records
 from sordino.privacy.audit.federation import Recorded, record
-from sordino.privacy.audit.findings import Attack, Report, ViewReport
+from sordino.privacy.audit.findings import SURE, Attack, Report, ViewReport
+from sordino.privacy.audit.rehearsal import Understudy
 from sordino.privacy.views import VIEWS, View
 
 TRIALS = 100_000
@@ -39,6 +40,7 @@ def audited(
     """The audit of an experiment that is ready to start."""
     begun = time.monotonic()
     method, delta = prepared.method, prepared.budget.delta
+    understudy = Understudy(prepared) if 0 in tiers else None
     tell("a run in which everything that leaves is written down")
     first = record(prepared)
     truths = first.ledger.epsilon(delta)
@@ -47,33 +49,35 @@ def audited(
         view: ViewReport(truths[view]) if published is None else ViewReport(published, truths[view]) for view in VIEWS
     }
     report = Report(prepared.experiment.method, method.variant, method.unit, delta, views)
-    if 0 in tiers:
+    if understudy is not None:
         tell("tier 0: noise, bounds, coins and prices")
         half = max(0, prepared.schedule.rounds // 2 - 1)
         second = record(prepared, number=2, stop_after=half)
-        report.findings += conformance.findings([first, second])
+        report.findings += conformance.findings([first, second], understudy)
+        understudy.close()
+    risk = (1 - SURE) / max(1, len({1, 2, 3} & set(tiers)))  # of all attacks together
     if 1 in tiers and method.is_private():
         tell("tier 1: is one client, or one record, there?")
-        report.trials = _mechanism(first, trials, views)
+        report.trials = _mechanism(first, trials, views, risk)
     if 2 in tiers and method.is_private():
         tell("tier 2: canaries in one real run")
-        found, told = one_run.attacks(prepared)
+        found, told = one_run.attacks(prepared, risk=risk)
         report.findings += told
         _add(found, views)
     if 3 in tiers and any(method.steps().values()):
         tell("tier 3: side channels")
-        _add(channels.attacks(first, COPIES[method.unit]), views)
+        _add(channels.attacks(first, COPIES[method.unit], risk=risk), views)
     report.seconds = time.monotonic() - begun
     return report
 
 
-def _mechanism(first: Recorded, trials: int, views: dict[View, ViewReport]) -> int:
+def _mechanism(first: Recorded, trials: int, views: dict[View, ViewReport], risk: float) -> int:
     """Tier 1; how many trials were made."""
     if first.method.unit == "client":
         trials = canaries.affordable(first, trials)
-        found = canaries.attacks(first, trials)
+        found = canaries.attacks(first, trials, risk=risk)
     else:
-        found = records.attacks(first, trials, {view: one.claimed for view, one in views.items()})
+        found = records.attacks(first, trials, {view: one.claimed for view, one in views.items()}, risk=risk)
     _add(found, views)
     return trials
 

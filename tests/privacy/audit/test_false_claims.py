@@ -25,7 +25,7 @@ from sordino.privacy.audit.whole import audited
 from sordino.privacy.gate import Gate
 from sordino.privacy.mechanism import Floats
 from sordino.privacy.noise import Seeded
-from sordino.privacy.release import Charge, Gradients, Public, Releases, Update, sends
+from sordino.privacy.release import Charge, Derived, Gradients, Public, Releases, Update, sends
 from sordino.privacy.release.base import Bounded
 from sordino.privacy.release.bounding import lengths, shortened
 from sordino.server import Server
@@ -154,6 +154,84 @@ def test_a_draw_that_is_used_again_after_a_resume(patched: Any) -> None:
     assert "reuse" in names(attacked(CLIENTS, tiers=(0,)))
 
 
+def test_a_question_that_is_asked_again_after_a_resume_and_paid_for_once(patched: Any) -> None:
+    """Twice as much is on the wire as in the ledger."""
+    from sordino.privacy.ledger import Ledger
+
+    original, charge = Server._now, Ledger.charge
+
+    def once(self: Ledger, releases: Releases, question: int, *given: Any) -> Any:
+        known = {row.release: row for row in self.rows if row.question == question}
+        return list(known.values()) or charge(self, releases, question, *given)
+
+    patched(Server, "_now", lambda self: dataclasses.replace(original(self), questions=0))
+    patched(Ledger, "charge", once)
+    assert "uncharged" in names(attacked(CLIENTS, tiers=(0,)))
+
+
+@pytest.mark.parametrize("where", ["on entry 101 of 650", "at client 2", "in question 1"])
+def test_noise_that_is_missing_somewhere(where: str, patched: Any) -> None:
+    """Of all the noise together so little is missing that the whole does not show it."""
+    original = Floats.noised
+
+    def less(self: Floats, rows: Tensor, cover: Any, source: Any, purpose: Any, clients: Any) -> Tensor:
+        before, noised = rows.clone(), original(self, rows, cover, source, purpose, clients)
+        weights = torch.ones_like(noised)
+        if "entry" in where:
+            weights[:, 100:103] = 0.0
+        if "client" in where:
+            weights[[client == 2 for client in clients]] = 0.9
+        if "question" in where and purpose[0] == 1:
+            weights *= 0.95
+        return before + weights * (noised - before)
+
+    patched(Floats, "noised", less)
+    found = attacked(CLIENTS, tiers=(0,)).findings[0]
+    assert (found.name, found.refuted) == ("variance", True)
+    assert where in found.sentence
+
+
+def test_a_draw_whose_halves_are_one(patched: Any) -> None:
+    original = Seeded.normals
+
+    def halved(self: Seeded, size: int, purpose: Any, who: Any) -> Tensor:
+        drawn = original(self, size, purpose, who)
+        drawn[:, size - size // 2 :] = -drawn[:, : size // 2]
+        return drawn
+
+    patched(Seeded, "normals", halved)
+    (found,) = attacked(CLIENTS, tiers=(0,)).findings
+    assert (found.name, found.refuted) == ("reuse", True)
+    assert "325 of 650 entries" in found.sentence
+
+
+@dataclass(frozen=True)
+class ThreeSigns(DPFedAvg):
+    """Sends what it remembers of its messages in a bit for each entry, which is not enough."""
+
+    title: ClassVar[str] = "sends more than it says"
+    bits: ClassVar[int] = 1
+
+    def public_memory(self, model: Tensor, layout: Any) -> dict[str, Tensor]:
+        return {"signs": torch.zeros(layout.size)}
+
+    def learn(self, public: Any, message: Any, sent: Any, layout: Any) -> dict[str, Tensor]:
+        return {"signs": (sent["update"] > 0).float() + (sent["update"] > 1).float()}
+
+    @sends(lambda self: {**self.threshold.releases(), "signs": Derived("signs", bits=self.bits)})
+    def local(self, message: Any, me: Any, data: Any) -> Any:
+        return super().local(message, me, data)
+
+
+class TwoBits(ThreeSigns):
+    bits: ClassVar[int] = 2
+
+
+def test_more_bytes_than_are_declared() -> None:
+    assert not attacked(CLIENTS, made=TwoBits(epochs=1, batch=80), tiers=(0,)).refuted
+    assert names(attacked(CLIENTS, made=ThreeSigns(epochs=1, batch=80), tiers=(0,))) == {"bytes"}
+
+
 @dataclass(frozen=True)
 class Free(Update):
     """A noised vector that says it costs nothing."""
@@ -181,6 +259,22 @@ class Twice(DPFedAvg):
     def local(self, message: Any, me: Any, data: Any) -> Any:
         result = super().local(message, me, data)
         return dataclasses.replace(result, send={"update": result.send["update"], "again": result.send["update"]})
+
+
+@dataclass(frozen=True)
+class Both(Twice):
+    """Sends its update twice and pays for both."""
+
+    def _both(self) -> Releases:
+        return {"update": Update(clip="clip", share=0.5), "again": Update(clip="clip", share=0.5)}
+
+
+def test_a_draw_that_is_used_again_for_another_release(patched: Any) -> None:
+    """Each of two messages is hidden well; their difference is not hidden at all."""
+    assert not attacked(CLIENTS, made=Both(epochs=1, batch=80), tiers=(0,)).refuted
+    original = Seeded.normals
+    patched(Seeded, "normals", lambda self, size, purpose, who: original(self, size, (purpose[0], "any"), who))
+    assert "reuse" in names(attacked(CLIENTS, made=Both(epochs=1, batch=80), tiers=(0,)))
 
 
 def test_a_release_that_is_not_charged() -> None:
@@ -325,15 +419,14 @@ class Gossip(DPFedAvg):
     def run(self, fed: Any, model: Tensor) -> None:
         server = fed.state(model=model, threshold=self.threshold.begin(fed, self.clip))
         for _ in fed.rounds(server):
-            told = sum(self.heard[-8:])
-            self.heard.clear()
+            told = sum(self.heard)
             message = {"global": server.model + 1e-3 * told, "clip": server.threshold["clip"]}
             server.model = server.model + fed.ask(fed.sample(), self.local, message).mean("update")
 
     @sends(lambda self: self.threshold.releases())
     def local(self, message: Any, me: Any, data: Any) -> Any:
         result = super().local(message, me, data)
-        self.heard.append(float(result.keep["model"].detach().sum()))
+        self.heard.append(float(result.keep["model"].detach()[:32].sum()))  # the sum of all is what it was before
         return result
 
 

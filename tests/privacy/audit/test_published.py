@@ -51,6 +51,7 @@ def test_feddpas_released_noise() -> None:
     assert all(view.refuted for view in report.views.values())
 
 
+@pytest.mark.slow
 def test_fedglp_adps_mask_bits_tell_of_single_messages() -> None:
     """The mask of one client, seen by an outsider, refutes what is claimed for the sum."""
     keys = {"method": "fedglp-adp", "clients": 150, "epsilon": 1.0, "rounds": 2, "records": 1400}
@@ -60,8 +61,9 @@ def test_fedglp_adps_mask_bits_tell_of_single_messages() -> None:
     assert found["outsider"].surely > 1.0
 
 
+@pytest.mark.slow
 def test_acdp_pfsds_raw_metrics() -> None:
-    recorded = record(prepare(Experiment.make(SMALL, {"method": "acdp-pfsd", "rounds": 2})))
+    recorded = record(prepare(Experiment.make(SMALL, {"method": "acdp-pfsd", "rounds": 1})))
     for attack in channels.attacks(recorded, 600):
         assert attack.surely > 2.0
         assert "value of" in attack.name

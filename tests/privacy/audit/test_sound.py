@@ -54,7 +54,11 @@ def test_every_sound_method_is_consistent_with_a_small_audit(name: str) -> None:
         ("dp-fedavg", {"protect_from": "server", "set": {"clipping": "quantile"}}),
         ("fedglp-adp", {"model": "mlp", "minimum_cohort": 4}),
         ("dp-fedavg-record", {"set": {"clipping": "quantile", "batch": 16}}),
-        ("adadp-cfl", {"epsilon": 20.0, "set": {"cluster_share": 0.3, "batch": 16, "clipping": "quantile"}}),
+        pytest.param(
+            "adadp-cfl",
+            {"epsilon": 20.0, "set": {"cluster_share": 0.3, "batch": 16, "clipping": "quantile"}},
+            marks=pytest.mark.slow,
+        ),
         ("pac-dp", {"set": {"budgets": "1:0.5,4:0.5"}}),
     ],
 )
