@@ -28,7 +28,10 @@ def site_report(status: Mapping[str, Any]) -> RenderableType:
     for view, epsilon in status["spent"].items():
         spent.add_row(view, epsilon_text(epsilon))
     limit = epsilon_text(status["max_epsilon"])
-    bound = f"at most {limit} over all runs, at delta = {status['max_delta']:.3g}; protects one {status['unit']}"
+    bound = (
+        f"at most {limit} for the {status['promised']} over all runs, at delta = {status['max_delta']:.3g}; "
+        f"protects one {status['unit']}"
+    )
     parts: list[RenderableType] = [head, "", spent, Text(bound)]
     parts += ["", Text(NOBODY if status["roster"] is None else PINNED)]
     parts += [Text(f"  {name}  {digits}") for name, digits in (status["roster"] or {}).items()]
@@ -46,9 +49,9 @@ def site_report(status: Mapping[str, Any]) -> RenderableType:
 
 
 def _runs(runs: list[Mapping[str, Any]]) -> Table:
-    table = Table("run", "method", "state", "rounds", "personal", "start", "global")
+    table = Table("run", "state", "rounds", "personal", "start", "global")
     table.columns[0].no_wrap = True
     for run in runs:
         figures = [percent(run[name]) for name in ("personal", "start", "global")]
-        table.add_row(run["name"], run["method"], run["state"], str(run["rounds"]), *figures)
+        table.add_row(run["name"], run["state"], str(run["rounds"]), *figures)
     return table

@@ -51,7 +51,7 @@ def records(path: Path, seed: int) -> None:
     """A table with the columns of the page."""
     drawn = np.random.default_rng(seed)
     rows = ["age,pressure,cholesterol,outcome"]
-    for _ in range(60):
+    for _ in range(300):
         ill = drawn.random() < 0.5
         age, pressure, cholesterol = drawn.normal([50, 130, 220], [10, 15, 40]) + ill * np.array([10, 10, 20])
         rows.append(f"{age:.0f},{pressure:.0f},{cholesterol:.0f},{'ill' if ill else 'healthy'}")
@@ -77,8 +77,8 @@ def test_three_machines_are_set_up_as_the_page_says(sordino, tmp_path):
         rules = (folder / "site.toml").read_text()
         assert "# roster =" in rules
         (folder / "site.toml").write_text(rules.replace("# roster =", 'roster = "roster.toml"'))
-    (experiment,) = re.findall(r"```toml\n# experiment.toml\n(.*?)```", CHAPTER, re.DOTALL)
-    (tmp_path / "experiment.toml").write_text(experiment)
+    for name, content in re.findall(r"```toml\n# (\w+.toml)\n(.*?)```", CHAPTER, re.DOTALL):
+        (tmp_path / name).write_text(content)
     sites = [Site.open(tmp_path / f"site{number}") for number in range(3)]
     try:
         chosen = Experiment.read(tmp_path / "experiment.toml")
@@ -93,7 +93,8 @@ def test_three_machines_are_set_up_as_the_page_says(sordino, tmp_path):
     (shown,) = commands("sordino site status")
     assert summary["run"] in sordino(shown)
     found = json.loads(sordino([*shown, "--json"]))
-    assert found["promised"] == "outsider"
+    assert (found["promised"], found["unit"]) == ("outsider", "record")
+    assert found["runs"][0]["global"] > 0.6, "it learns: half of the records are ill"
     assert found["spent"] == pytest.approx(summary["epsilon"], rel=1e-9)
     (tmp_path / "new.csv").write_text("age,pressure,cholesterol\n61,150,260\n40,115,190\n")
     for line in commands("sordino predict"):
