@@ -231,6 +231,13 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("spoiled ledgers go on", 'if any(entry.kind == "spoiled" for entry in book.entries()):', "if False:"),
         ],
     ),
+    "deploy/accuracies.py": (
+        "tests/deploy/test_accuracies.py",
+        [
+            ("shared accuracies are not charged", "books.charge(books.ledger.charge(sent,", "id((sent,"),
+            ("less noise on shared accuracies", "(len(NAMES) * (1 - share))", "(1 - share)"),
+        ],
+    ),
     "deploy/misfits.py": (
         "tests/deploy/test_attacks.py",
         [

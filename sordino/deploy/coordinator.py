@@ -21,7 +21,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from sordino.bookkeeping import Ending
+from sordino.client import Question
 from sordino.data import Dataset, load
+from sordino.deploy import accuracies
 from sordino.deploy.carrier import Carrier
 from sordino.deploy.journal import FILE, Journal
 from sordino.deploy.rehearsal import rehearse
@@ -164,11 +166,31 @@ def _carried_on(
         notes.append("The run ended early: too few sites had budget left for another question.")
     ending = server.end()
     models = _save_models(run, terms, ending, sites.names(), store.path(run))
+    found, deviation = _shared_accuracies(terms, ending, sites, books, early=len(notes) > len(terms.notes))
     summary = summarize(run, terms, ending, books, np.full(clients, np.nan))
     summary["deployed"] = True
+    if found:
+        summary["accuracy"] = {**summary["accuracy"], **found}
+        summary["accuracy_noise"] = deviation
+        notes.append(f"Accuracies are means over the sites that were asked, with noise of deviation {deviation:.1%}.")
     summary["notes"] = notes + [note for note in summary["notes"] if note not in notes]
     books.save(ending.now, summary, models)
     return summary
+
+
+def _shared_accuracies(
+    terms: Terms, ending: Ending, sites: Sites, books: RunBooks, early: bool
+) -> tuple[dict[str, float], float]:
+    """The accuracies that sites share with the server, where part of the budget is kept for them and is left."""
+    if not terms.experiment.metrics_share or early:
+        return {}, 0.0
+    gate, schedule = server_gate(terms), terms.schedule
+    served = terms.method.shared_models(State(**ending.now.state), schedule.clients)
+    told = accuracies.message(served[0][0].clone() if served is not None and len(served[0]) == 1 else None)
+    drawn = torch.randperm(schedule.clients, generator=gate.source.generator(accuracies.STEP))
+    who = sorted(drawn[: schedule.cohort].tolist())
+    question = Question(ending.now.questions, schedule.rounds, accuracies.STEP, told, who)
+    return accuracies.shared(sites.ask, question, terms.steps()[accuracies.STEP], gate, books)
 
 
 def _end(run: str, sites: Sites, journal: Journal, store: Store) -> None:

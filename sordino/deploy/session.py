@@ -11,7 +11,7 @@ from torch import Tensor
 
 from sordino.client import Clients, Outcome, Question
 from sordino.data import FederatedData
-from sordino.deploy import keys
+from sordino.deploy import accuracies, keys
 from sordino.deploy.entries import Entry, released
 from sordino.deploy.masking import Cohort, Masker, MaskingError
 from sordino.deploy.reading import Work
@@ -57,8 +57,9 @@ class Session:
 
     def checked(self, work: Work, allowed: Allowed) -> tuple[Releases, Public]:
         """What a question would let leave, and on which public values that depends, if the rules allow it."""
-        terms, steps = self.terms, self.clients.steps
-        if work.step not in steps or work.ask.round >= terms.schedule.rounds:
+        terms, steps = self.terms, self.terms.steps()
+        behind = work.step == accuracies.STEP
+        if work.step not in steps or (work.ask.round >= terms.schedule.rounds) != behind:
             raise RefusedError("message", "there is no such step or round")
         releases = due(steps[work.step], work.ask.round)
         public = Public(work.message, [self.number], {}, terms.learner.layout.layers)
@@ -113,8 +114,18 @@ class Session:
         Where noise comes from the seed, another attempt at a question has another number: no draw is used twice.
         """
         number = work.number + (work.ask.attempt << 32)
+        if work.step == accuracies.STEP:
+            return self._shared(work, number, state)
         question = Question(number, work.ask.round, work.step, work.message, [self.number])
         return self.clients.answer(question, {name: rows.unsqueeze(0) for name, rows in state.items()})
+
+    def _shared(self, work: Work, number: int, state: dict[str, Tensor]) -> Outcome:
+        """The accuracies that the site shares: of its personal model and of the server's."""
+        public = Public(work.message, [self.number], {}, self.terms.learner.layout.layers)
+        model = work.message.get("global")
+        own = state["model"] if bool(state["participations"] > 0) else model
+        figures = [self.accuracy(own), self.accuracy(model)]
+        return accuracies.answered(self.gate, self.terms.steps()[work.step], number, public, figures)
 
     def accuracies(self, round: int, outcome: Outcome) -> list[float | None] | None:
         """Of the personal model and of the model at the round's start, on the site's own test records; None where the

@@ -47,7 +47,7 @@ class Sites:
         self.presence = Presence(terms, roster, carrier, journal, tell, deadlines.hello)
         trips = Trips(self.presence, carrier, journal, deadlines, terms.minimum, tell)
         self._plain, self._summed = Plain(terms, trips, journal, gate), Summed(terms, trips, journal, gate)
-        self._steps = terms.method.steps()
+        self._steps = terms.steps()
         self._round, self._place = -1, -1
 
     def names(self) -> list[str]:

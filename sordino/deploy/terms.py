@@ -22,7 +22,7 @@ from sordino import models
 from sordino.data.meaning import Meaning
 from sordino.data.own import DEFAULT_LABEL
 from sordino.data.schema import Column, Label, Number, Schema
-from sordino.deploy import masking
+from sordino.deploy import accuracies, masking
 from sordino.errors import UserError
 from sordino.experiment.budgeting import client_budgets
 from sordino.experiment.config import Experiment
@@ -47,7 +47,8 @@ from sordino.version import VERSION
 CARRIED = (
     *("clients", "shape", "labels", "columns", "table", "records_each", "model", "method", "variant", "rounds"),
     *("participation", "epsilon", "delta", "noise_multiplier", "protect_from", "minimum_cohort", "colluders"),
-    *("active_server", "spare_turns", "allow_vacuous_delta", "noise", "seed", "evaluate_every", "personal", "set"),
+    *("active_server", "spare_turns", "metrics_share", "allow_vacuous_delta", "noise", "seed", "evaluate_every"),
+    *("personal", "set"),
 )
 """The keys that mean something on real machines; the others say where a simulation's data lie and how it is run."""
 SIMULATE = "simulate it with `sordino run`"
@@ -125,6 +126,11 @@ class Terms:
             meaning=Meaning.of_classes(self.labels, None if table is None else table.label.positive, table),
             clients=tuple(names),
         )
+
+    def steps(self) -> dict[str, Releases]:
+        """What leaves in each step: the method's, and the accuracies that sites share."""
+        share, found = self.experiment.metrics_share, dict(self.method.steps())
+        return found | {accuracies.STEP: accuracies.releases(share, self.turns)} if share else found
 
     def is_summed(self, releases: Releases) -> bool:
         """Whether what leaves is added up before anybody sees it; else each message is protected by itself."""
@@ -282,6 +288,8 @@ def _check_records(experiment: Experiment, method: RecordLevel) -> None:
             "Where records are protected, how long a given noise_multiplier lasts depends on each site's records: "
             "deploy with an epsilon."
         )
+    if experiment.metrics_share:
+        raise UserError(f"{name} protects records, and metrics_share is for what protects sites: leave it out.")
     if method.varied != "noise":
         raise UserError(f"{name} samples records by how many all clients have, which nobody knows: {SIMULATE}.")
     if method.variant == "paper":
@@ -304,15 +312,16 @@ def _multiplier(
 ) -> float:
     """The noise for the budget, with what whole numbers add to epsilon and delta taken off first."""
     epsilon = experiment.asked_epsilon
+    more = 1 / math.sqrt(1 - experiment.metrics_share)
     if experiment.noise == "integers":  # no epsilon holds: as in a simulation
-        return multiplier_for(epsilon, delta, turns)
+        return multiplier_for(epsilon, delta, turns) * more
     most = max(sum(_width(release, learner) for release in one.values()) for one in method.steps().values())
-    gap = Gap(most * turns, shares, CLIENTS)
+    gap = Gap(most * turns + len(accuracies.NAMES), shares, CLIENTS)
     left = delta - gap.delta(epsilon)
     if left <= 0 or epsilon <= gap.epsilon:
         raise UserError(f"epsilon = {epsilon:g} at delta = {delta:g} is less than what whole numbers alone cost.")
     rounding = 1 - 1e-9  # of the search for epsilon
-    return multiplier_for((epsilon - gap.epsilon) * rounding, left, turns) / gap.multiplier(1.0)
+    return more * multiplier_for((epsilon - gap.epsilon) * rounding, left, turns) / gap.multiplier(1.0)
 
 
 def _width(release: Release, learner: Learner) -> int:

@@ -91,7 +91,10 @@ def simulated(deployed: Experiment, original: Experiment) -> Prepared:
 
 
 def with_accuracies(summary: Summary, folders: Sequence[Path]) -> Summary:
-    """A trial's summary with the means of the accuracies that its sites keep; who runs all of them may look."""
+    """A trial's summary with the means of the accuracies that its sites keep, unless they share them, with noise; who
+    runs all of them may look."""
+    if "accuracy_noise" in summary:
+        return summary
     runs = [one for folder in folders for one in status(folder)["runs"][-1:]]
     found = {name: np.array([_number(one[name]) for one in runs]) for name in ("personal", "start", "global")}
     figures = {

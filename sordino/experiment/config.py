@@ -30,7 +30,7 @@ RECOMMENDED: dict[str, Any] = {"method": "dp-fedavg", "personal": "blend", "set"
 """What an experiment is that names no method: what our comparisons recommend (`sordino advise`, experiments/)."""
 
 
-DEPLOYED = ("columns", "records_each", "active_server", "spare_turns")
+DEPLOYED = ("columns", "records_each", "active_server", "spare_turns", "metrics_share")
 """The keys that a simulation does not look at."""
 
 
@@ -122,6 +122,9 @@ class Experiment(BaseModel):
     spare_turns: int = Field(default=0, ge=0, le=1_000_000)
     """On real machines: how many more turns of each client are paid for than the rounds need, for rounds that have to
     be repeated."""
+    metrics_share: float = Field(default=0.0, ge=0, le=0.9, allow_inf_nan=False)
+    """On real machines: which share of the budget pays for the means of the sites' accuracies, which the server learns
+    with noise after the last round. At zero accuracies stay at the sites."""
     workers: int | None = Field(default=None, ge=1, le=1024)
     """Processes; by default one per core. Results do not depend on it."""
     engine: Literal["auto", "stacked", "one-by-one"] = "auto"

@@ -95,6 +95,8 @@ class Summary(TypedDict, total=False):
     accuracy: Accuracies
     """`personal`, `personal_worst`, `start` (of the last round) and `global`. Personal is what clients predict with:
     the method's own models, or the blended ones."""
+    accuracy_noise: float
+    """On real machines: the deviation of the noise on accuracies that sites share; left out where none has any."""
     blend: BlendFigures
     """Where clients blend models: what the method's own would have come to, and all others."""
     metrics: dict[str, Metric]
