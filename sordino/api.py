@@ -95,13 +95,18 @@ def compare(
 ) -> ComparisonResult:
     """Run several methods with several seeds at equal epsilon.
 
-    `sweep={"epsilon": [1, 2, 4, 8]}` goes through the values of any keys; `tune={"rate": [0.01, 0.1]}` first chooses
-    among values on seeds that are not reported; `jobs` runs go on at once, or, with None, as many as sizes suggest.
+    `epsilon=[1, 2, 4, 8]` goes through several budgets, `sweep={"clients": [20, 100]}` through the values of any keys;
+    `tune={"rate": [0.01, 0.1]}` first chooses among values on seeds that are not reported; `jobs` runs go on at once,
+    or, with None, as many as sizes suggest.
     """
     if isinstance(methods, str) or not all(isinstance(name, str) for name in methods):
         raise UserError(f"methods is a list of names, not {quoted(methods)}: for example ['local', 'dp-fedavg'].")
     if not isinstance(seeds, int):
         raise UserError(f"seeds is how many there are, not {quoted(seeds)}.")
+    if isinstance(keys.get("epsilon"), list | tuple):
+        if "epsilon" in (sweep or {}):
+            raise UserError("'epsilon' is gone through twice: name its values once.")
+        sweep = {"epsilon": keys.pop("epsilon"), **(sweep or {})}
     names = [contender(text)[0] for text in methods]
     chosen = _experiment(experiment, keys, names)
     with _display(progress) as display:

@@ -15,7 +15,7 @@ from torch import Tensor
 from sordino.client import Clients
 from sordino.data.dataset import Split
 from sordino.evaluation import evaluated
-from sordino.learning.metrics import METRICS
+from sordino.learning.metrics import METRICS, metrics_of
 from sordino.message import Message
 from sordino.parts.blending import FOLDS, LOCAL_PASSES, MEMBERS, folds, mixture, power, sharpened, weights
 
@@ -37,7 +37,8 @@ class Mixtures:
     powers: Tensor
     """(clients, members): to which each member's probabilities are raised before they are mixed."""
     accuracies: np.ndarray
-    """(clients, figures): as in FIGURES; `nan` for a client without test records."""
+    """(clients, figures and sums): as in FIGURES, `nan` for a client without test records; then the sums from which the
+    mixture's metrics follow."""
 
 
 class Blending:
@@ -115,16 +116,17 @@ class Blending:
         return Split.of(parts)
 
     def _accuracies(self, models: Tensor, weights: Tensor, powers: Tensor) -> np.ndarray:
-        """(clients, figures), on the clients' test records."""
-        test = self._clients.data.test
+        """(clients, figures and sums), on the clients' test records."""
+        test, positive = self._clients.data.test, self._clients.data.meaning.positive
         members = [*models.unbind(1), self._own, *([] if self._global is None else [self._global])]
         said = [self._log_probabilities(rows, test, self._who) for rows in members]
         mixed = []
         for place in range(len(self._who)):
             spoken = torch.stack([rows[place] for rows in said])
             mixed.append(mixture(spoken, *(rows[place, : len(spoken)] for rows in (weights, powers))))
-        alone = evaluated(self._clients.data, self._who, said[LOCAL])[:, METRICS.index("accuracy")]
-        return np.column_stack([alone, evaluated(self._clients.data, self._who, mixed)])
+        alone = metrics_of(evaluated(self._clients.data, self._who, said[LOCAL]), positive)
+        sums = evaluated(self._clients.data, self._who, mixed)
+        return np.column_stack([alone[:, METRICS.index("accuracy")], metrics_of(sums, positive), sums])
 
     def _log_probabilities(self, models: Tensor, records: Split, parts: Sequence[int]) -> list[Tensor]:
         outputs = self._execution.outputs(self._clients, models, records, parts)

@@ -17,6 +17,10 @@ class UserError(Exception):
     The command line prints it and ends with exit code 2.
     """
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython and notebooks show of it: the sentence, without the calls that led to it."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class ProblemsError(UserError):
     """Several mistakes at once, each a sentence of its own."""

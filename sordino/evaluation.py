@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 
 from sordino.data.dataset import FederatedData
-from sordino.learning.metrics import Judged, metrics
+from sordino.learning.metrics import Judged, sums_of
 
 
 def evaluated(data: FederatedData, who: Sequence[int], said: Sequence[Tensor]) -> np.ndarray:
-    """(clients, METRICS) from what models say of each client's test records: logits or logarithms of probabilities."""
+    """(clients, sums), as `sums_of` gives them, from what models say of each client's test records: logits, or
+    logarithms of probabilities."""
     labels = [data.test.part(client)[1] for client in who]
     trained = [np.bincount(data.train.part(client)[1].numpy(), minlength=data.classes) for client in who]
-    return metrics(
+    return sums_of(
         Judged(
             probabilities=torch.softmax(torch.cat(list(said)).cpu().double(), dim=1).numpy(),
             labels=torch.cat(labels).numpy(),
             sizes=np.array([len(mine) for mine in labels]),
             trained=np.stack(trained),
-            positive=data.meaning.positive,
         )
     )

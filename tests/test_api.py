@@ -45,6 +45,55 @@ def test_resume_and_compare(tmp_path: Path) -> None:
     found = sordino.compare(methods=["local"], seeds=1, store=tmp_path, **QUICK_KEYS)
     (run,) = found.rows[0]["runs"]
     assert sordino.resume(run, tmp_path)["run"] == run
+    assert found.draw(tmp_path / "picture.svg").read_text().startswith("<?xml")
+    assert repr(sordino.load_models(run, tmp_path)) == f"<Models of {run}: logistic, 8 personal ones>"
+
+
+def test_several_budgets_are_gone_through(tmp_path: Path) -> None:
+    found = sordino.compare(methods=["local"], seeds=1, store=tmp_path, epsilon=[1, 8], **QUICK_KEYS)
+    assert [row["at"] for row in found.rows] == [{"epsilon": 1}, {"epsilon": 8}]
+    with pytest.raises(UserError, match="'epsilon' is gone through twice"):
+        sordino.compare(methods=["local"], epsilon=[1, 8], sweep={"epsilon": [2]}, store=tmp_path)
+
+
+def test_a_notebook_shows_the_sentence_alone() -> None:
+    assert UserError("so it is")._render_traceback_() == ["UserError: so it is"]
+
+
+NOTEBOOK = """
+import sordino
+study = sordino.compare(methods=["local", "dp-fedavg"], seeds=1, epsilon=[1, 8], clients=8, rounds=2, workers=1)
+study
+---
+study.to_frame()
+---
+study.to_frame(by_seed=True).groupby("method")["personal"].mean()
+---
+sordino.run(method="nothing")
+"""
+
+
+@pytest.mark.slow
+def test_a_notebook(tmp_path: Path) -> None:
+    """A real one, where nbclient, ipykernel and pandas are installed: bars, tables and errors as they are shown."""
+    nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
+    for package in ("ipykernel", "pandas"):
+        pytest.importorskip(package)
+    notebook = nbformat.v4.new_notebook()
+    notebook.cells = [nbformat.v4.new_code_cell(code.strip()) for code in NOTEBOOK.split("---")]
+    nbclient.NotebookClient(
+        notebook, timeout=200, allow_errors=True, resources={"metadata": {"path": tmp_path}}
+    ).execute()
+    compared, frame, grouped, failed = (cell.outputs for cell in notebook.cells)
+    shown = [output.data["text/html"] for output in compared if "text/html" in output.get("data", {})]
+    assert any(html.startswith('runs <progress value="3" max="3">') for html in shown), (
+        "what alone costs nothing runs once"
+    )
+    assert any("epsilon 8.00 of 8" in html for html in shown)
+    assert "| `dp-fedavg` | `8` |" in compared[-1].data["text/markdown"]
+    assert "<table" in frame[-1].data["text/html"]
+    assert "dp-fedavg" in grouped[-1].data["text/plain"]
+    assert failed[-1].traceback[0].startswith("UserError: There is no method 'nothing'")
 
 
 @pytest.mark.parametrize("name", ["run", "resume", "compare", "plan", "load_models"])

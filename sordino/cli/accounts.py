@@ -26,9 +26,12 @@ def ledger(
     import csv
     import sys
 
+    from sordino.errors import UserError
     from sordino.experiment.account import COLUMNS, Account
     from sordino.experiment.store import Store
 
+    if as_csv and (as_json or verify):
+        raise UserError(f"Give either --csv or {'--json' if as_json else '--verify'}, not both.")
     found = Account.of(Store(store, must_exist=True), run)
     if verify:
         _verified(found, as_json)

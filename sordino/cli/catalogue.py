@@ -61,7 +61,8 @@ def _show_method(item: dict[str, Any]) -> None:
 
     console = Console(markup=False)
     console.print(Text.assemble((item["name"], "bold"), f": {item['title']}"), highlight=False)
-    console.print(item["paper"], style="dim", highlight=False)
+    if item["paper"] not in ("", "none"):
+        console.print(item["paper"], style="dim", highlight=False)
     for line in _leaving(item):
         console.print(line, highlight=False)
     for variant, about in item["variants"].items():
@@ -71,7 +72,8 @@ def _show_method(item: dict[str, Any]) -> None:
     for one in item["hyperparameters"]:
         head = Text.assemble((one["name"], "bold"), f" = {one['default']}  ({one['range']})")
         console.print(Padding(head, (0, 0, 0, 2)), highlight=False)
-        console.print(Padding(Text(one["meaning"]), (0, 0, 0, 6)), highlight=False)
+        if one["meaning"]:
+            console.print(Padding(Text(one["meaning"]), (0, 0, 0, 6)), highlight=False)
         if one["paper"]:
             console.print(Padding(Text(f"published: {one['paper']}", style="dim"), (0, 0, 0, 6)), highlight=False)
 

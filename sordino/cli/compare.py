@@ -112,6 +112,10 @@ def compare(
         from sordino.report import exports
 
         typer.echo((exports.latex if latex else exports.markdown)(found.rows, found.sweep))
+        seeds = found.rows[0]["seeds"]
+        told = f"Accuracy in %, mean and standard deviation over {seeds} seed{'s' if seeds > 1 else ''}."
+        for sentence in (told, *found.verdict):  # beside the table, which alone goes into a file
+            typer.echo(sentence, err=True)
         return
     _show(found, chosen)
     if drawn:
@@ -132,19 +136,16 @@ def _sweep(epsilon: str | None, sweep: list[str], values_of: Any) -> dict[str, l
 
 
 def _draw(found: Any, picture: Path, chosen: Any) -> None:
-    from sordino.report.figures import curves, sweep_picture
+    from sordino.report.figures import comparison_picture
     from sordino.report.tables import epsilon_text
 
     seeds = found.rows[0]["seeds"]
     title = f"{chosen.data}, {chosen.rounds} rounds, mean and range over {seeds} seed{'s' if seeds > 1 else ''}"
-    if found.sweep:
-        sweep_picture(found.rows, found.sweep, picture, title)
-        return
     private = [row["epsilon"][chosen.protect_from] for row in found.rows if row["epsilon"][chosen.protect_from] != 0]
-    if private:
+    if private and not found.sweep:
         largest = None if None in private else max(private)
         title += f", epsilon at most {epsilon_text(largest)} for the {chosen.protect_from}"
-    curves(found.rows, picture, title)
+    comparison_picture(found.rows, found.sweep, picture, title)
 
 
 def _show(found: Any, chosen: Any) -> None:

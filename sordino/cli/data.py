@@ -23,6 +23,8 @@ from sordino.cli.options import (
 )
 from sordino.experiment.defaults import DEFAULT_STORE
 
+FEW = 50
+"""Fewer clients than this cannot hide a whole client among them with a model that is worth it."""
 data_commands = typer.Typer(
     help="Data sets: what is known and where it was looked for; fetch one; look at a partition.",
     invoke_without_command=True,
@@ -143,7 +145,7 @@ def schema(
     for question in made.questions:
         typer.echo(f"- {question}")
     typer.echo("Read it, put public ranges and values into it, and write public = true where they are.")
-    typer.echo(f"Then: sordino run --data {folder} --schema {output}")
+    typer.echo(f"Then: sordino run --data {folder} --schema {output}{_level(made.files)}")
 
 
 @data_commands.command()
@@ -182,3 +184,8 @@ def normalise(
     if found.kept:
         typer.echo(f"Noise drowned {', '.join(found.kept)}: they keep their ranges.")
     typer.echo(f"The run {run} cost each record an epsilon of {spent}; later runs on the same people add to it.")
+
+
+def _level(clients: int) -> str:
+    """What a run with so few clients should protect: single records."""
+    return " --method dp-fedavg-record   (protects single records)" if clients < FEW else ""

@@ -27,10 +27,9 @@ from sordino.data.schema import (
     Schema,
     canonical,
 )
-from sordino.data.tables import Table, read_table
+from sordino.data.tables import DELIMITERS, Table, read_table
 from sordino.errors import UserError, refuse, unknown
 
-DELIMITERS = (",", ";", "\t", "|")
 ENCODINGS = ("utf-8", "cp1252")
 """Tried in this order: what is no UTF-8 comes from an office program, as a rule."""
 MOST_VALUES = 20
@@ -38,6 +37,7 @@ MOST_VALUES = 20
 OFTEN_MISSING = 0.05
 """From this share on, that a value is missing may mean something."""
 NAMES_OF_IDS = re.compile(r"(^|[_\s.-])(id|ids|uuid|mrn|ssn|nr|no|number|name|email|key)$", re.IGNORECASE)
+DATE = re.compile(r"^(\d{4}[./-]\d{1,2}[./-]\d{1,2}|\d{1,2}[./-]\d{1,2}[./-](\d{4}|\d{2}))([ T]\d{1,2}:\d{2}.*)?$")
 DECIMAL_COMMA = re.compile(r"^[+-]?\d+,\d+$")
 
 
@@ -206,6 +206,12 @@ def _category(name: str, there: list[str], missing: float, wanted: bool) -> _Gue
     seen = f"{len(different)} different values, {missing:.1%} missing"
     if not there:
         return _Guess(Identifier(), seen, "no record has a value: dropped.")
+    if not wanted and all(DATE.match(text) for text in different):
+        return _Guess(
+            Identifier(),
+            seen,
+            "dates: dropped. If they matter, put a number in their place, such as an age or days since a visit.",
+        )
     if not wanted and len(different) > MOST_VALUES and len(different) > len(there) / 20:
         return _Guess(Identifier(), seen, "too many different texts for a category: dropped. Is it a name or a text?")
     fold = differ_in_case(there) is not None

@@ -14,7 +14,19 @@ from sordino.data.tables import Table
 
 SHOWN = 5
 """How many values a sentence shows."""
-Purpose = Literal["train", "predict"]
+Source = Literal["options", "schema", "model"]
+"""Who says what the columns are: the command's options, the user's schema, or a model that is to predict."""
+NOT_NUMERIC: dict[Source, str] = {
+    "options": "give numbers, drop it (--drop {0}), or take it as a category (--categorical {0})",
+    "schema": "give numbers, or change its kind in the schema",
+    "model": "give numbers, as in training",
+}
+MISSING: dict[Source, str] = {
+    "options": "fill it, drop its row, or say in a schema what is done (`sordino data schema`)",
+    "schema": 'fill it, drop its row, or say in the schema what is done (missing = "centre", for example)',
+    "model": 'fill it, or leave its row out: the model\'s schema says missing = "refuse"',
+}
+"""What to do about a column's cells, for each source."""
 
 
 @dataclass(frozen=True)
@@ -36,45 +48,46 @@ class Encoded:
 class Encoding:
     """The work on one table."""
 
-    def __init__(self, table: Table, schema: Schema, declared_in: str = "the schema") -> None:
-        """`declared_in` is where the user said which labels may occur."""
-        self._table, self._schema, self._declared_in = table, schema, declared_in
-        self._written: Format = schema.format_of(table.path.stem)
+    def __init__(self, table: Table, schema: Schema, written: Format, source: Source) -> None:
+        """`written` is how the table is."""
+        self._table, self._schema, self._written, self._source = table, schema, written, source
         self._absent = set(schema.missing_cells) | {""}
         self._kept = np.ones(len(table.lines), dtype=bool)
         self._problems: list[str] = []
         self._notes: list[str] = []
 
-    def result(self, purpose: Purpose) -> Encoded:
-        """Everything that is wrong, and the records if nothing is. Without labels where it is to `predict`."""
-        self._check_columns(purpose)
+    def result(self) -> Encoded:
+        """Everything that is wrong, and the records if nothing is. Without labels where they are to be predicted."""
+        training = self._source != "model"
+        self._check_columns(training)
         rows = len(self._kept)
         parts = [np.zeros((rows, 0))]
         for name, column in self._schema.inputs().items():
             if name in self._table.columns:
                 parts.append(self._numbers(name, column) if isinstance(column, Number) else self._values(name, column))
         labels = np.full(rows, -1)
-        if purpose == "train" and self._schema.label_name in self._table.columns:
+        if training and self._schema.label_name in self._table.columns:
             labels = self._labels(self._schema.label_name, self._schema.label)
-        if not self._kept.all() and purpose == "train":
+        if not self._kept.all() and training:
             count = int((~self._kept).sum())
             self._notes.append(f"{count} of {rows} rows of {self._table.path} lack a value and were dropped.")
         with np.errstate(over="ignore"):  # infinite ones are among the problems
             x = np.concatenate(parts, axis=1).astype(np.float32)
         return Encoded(x, labels, self._kept, self._problems, self._notes)
 
-    def _check_columns(self, purpose: Purpose) -> None:
+    def _check_columns(self, training: bool) -> None:
         """Whether the table has the columns that the schema names, and no others that might be meant."""
         path, there = self._table.path, self._table.columns
-        needed = [*self._schema.inputs(), *([self._schema.label_name] if purpose == "train" else [])]
+        needed = [*self._schema.inputs(), *([self._schema.label_name] if training else [])]
         lacking = [name for name in needed if name not in there]
         if lacking:
             self._problems.append(
-                f"The file {path} has no column {_listed(lacking)}, which the schema names; its columns are: "
+                f"The file {path} has no column{'s' if len(lacking) > 1 else ''} {_listed(lacking)}, which the schema "
+                "names; its columns are: "
                 f"{quote(', '.join(there))}."
             )
         more = [name for name in there if name not in self._schema.columns]
-        if more and purpose == "train":
+        if more and training:
             self._problems.append(
                 f"The file {path} has the column {_listed(more)}, which the schema does not name: add it there, with "
                 'kind = "id" if it is to be dropped.'
@@ -87,8 +100,8 @@ class Encoding:
         absent |= np.isnan(values) & ~wrong
         if wrong.any():
             self._problems.append(
-                f"The column {name!r} of {self._table.path} is not numeric ({self._examples(texts, wrong)}); give "
-                f"numbers, drop it (--drop {name}), or take it as a category (--categorical {name})."
+                f"The column {name!r} of {self._table.path} is not numeric ({self._examples(texts, wrong)}); "
+                f"{NOT_NUMERIC[self._source].format(name)}."
             )
         if (np.abs(values) > np.finfo(np.float32).max).any():
             self._problems.append(
@@ -98,9 +111,10 @@ class Encoding:
         if column.range is not None:
             outside = int((~absent & ((values < column.range[0]) | (values > column.range[1]))).sum())
             if outside:
+                lie = "values of {} lie" if outside > 1 else "value of {} lies"
                 self._notes.append(
-                    f"{outside} values of {name!r} in {self._table.path} lie outside {list(column.range)} and are "
-                    "held to it."
+                    f"{outside} {lie.format(repr(name))} outside {_range(column.range)} in {self._table.path} and "
+                    f"{'are' if outside > 1 else 'is'} held to it."
                 )
             values = np.clip(values, *column.range)
         centre, size = column.scale
@@ -153,8 +167,8 @@ class Encoding:
         if strange.any():
             seen = list(dict.fromkeys(canonical(text) for text, odd in zip(texts, strange, strict=True) if odd))
             self._problems.append(
-                f"The file {self._table.path} has a record with the label {_listed(seen)}, which {self._declared_in} "
-                "lacks."
+                f"The file {self._table.path} has a record with the label {_listed(seen)}, which "
+                f"{'`labels`' if self._source == 'options' else 'the schema'} lacks."
                 if label
                 else f"The column {name!r} of {self._table.path} has the value {_listed(seen)}, which the schema lacks "
                 f"({self._where(strange)})."
@@ -166,8 +180,8 @@ class Encoding:
             self._kept &= ~absent
         elif rule == "refuse" and absent.any():
             self._problems.append(
-                f"The column {name!r} of {self._table.path} has a missing value (NaN) in {self._where(absent)}; fill "
-                "it, drop its row, or say in a schema what is done (`sordino data schema`)."
+                f"The column {name!r} of {self._table.path} has a missing value (NaN) in {self._where(absent)}; "
+                f"{MISSING[self._source]}."
             )
 
     def _where(self, rows: np.ndarray) -> str:
@@ -177,6 +191,10 @@ class Encoding:
 
     def _examples(self, texts: list[str], rows: np.ndarray) -> str:
         return f"'{quote(texts[int(np.argmax(rows))])}' in {self._where(rows)}"
+
+
+def _range(ends: tuple[float, float]) -> str:
+    return f"{ends[0]:g} to {ends[1]:g}"
 
 
 def _number(text: str) -> float | None:

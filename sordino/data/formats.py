@@ -6,6 +6,7 @@ import gzip
 import io
 import math
 import tarfile
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -138,6 +139,9 @@ def check_bytes(path: Path, images: np.ndarray) -> None:
 def read_npz(path: Path) -> dict[str, np.ndarray]:
     """Every array of an .npz file. Pickled objects are refused: reading them would run foreign code."""
     otherwise = "it is not a readable .npz file of plain arrays"
+    with reading(path, otherwise):
+        if not zipfile.is_zipfile(path):  # numpy would take it for a pickle, and tell how to read one unsafely
+            raise corrupt(path, otherwise)
     # numpy leaves a file open that it opened and could not read.
     with reading(path, otherwise), path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         arrays = {name: archive[name] for name in archive.files}

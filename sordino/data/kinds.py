@@ -35,6 +35,11 @@ def plain_schema(
     for name in (*drop, *categorical):
         if name not in names:
             raise unknown("column", name, names)
+    if label in drop or label in categorical:
+        raise UserError(f"The column {label!r} is the label: it can be neither dropped nor a category.")
+    twice = [name for name in categorical if name in drop]
+    if twice:
+        raise UserError(f"The column {twice[0]!r} cannot be both dropped and a category: leave one out.")
     columns: dict[str, Column] = {}
     for name in names:
         if name == label:

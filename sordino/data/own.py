@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from sordino.data.dataset import Dataset
-from sordino.data.encoding import Encoding
+from sordino.data.encoding import Encoding, Source
 from sordino.data.formats import quote, read_npz
 from sordino.data.kinds import check_class_labels, plain_schema, sorted_labels, unscaled
 from sordino.data.meaning import Meaning
@@ -134,8 +134,8 @@ def check_reading(how: Reading) -> None:
 
 def _encoded(tables: Sequence[Table], schema: Schema, how: Reading, folder: Path) -> tuple[list[ClientFile], list[str]]:
     """The records of all tables, and what to tell of them."""
-    declared_in = "`labels`" if how.schema is None else "the schema"
-    found = [Encoding(table, schema, declared_in).result("train") for table in tables]
+    source: Source = "options" if how.schema is None else "schema"
+    found = [Encoding(table, schema, schema.format_of(table.path.stem), source).result() for table in tables]
     refuse(str(folder), [problem for one in found for problem in one.problems])
     features = tuple(schema.features())
     files = []

@@ -41,6 +41,19 @@ Finite = Annotated[float, Field(allow_inf_nan=False, ge=-1e30, le=1e30)]
 Name = Annotated[str, Field(min_length=1)]
 
 
+Feature = dict[str, Any]
+"""How one number of a record is made, as JSON can carry it. `feature` is its name, `column` where it is read.
+
+A number is held to `low` and `high` where they are given; `subtract` is subtracted, and the rest divided by `divide`.
+For a value of a category, the feature is 1 where the cell `equals` it, else 0. Where the cell has no value, the feature
+is `missing`; None where there must be one. A feature that has none of these keys is 0 where the cell has a value."""
+
+
+def _flag(name: str) -> Feature:
+    """The feature that says that a value is missing."""
+    return {"feature": f"{name} is missing", "column": name, "missing": 1.0}
+
+
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -107,9 +120,14 @@ class Number(_Column):
             return (low + high) / 2, (high - low) / 2
         return 0.0, 1.0
 
-    def features(self, name: str) -> list[str]:
-        """The names of the features that the column becomes."""
-        return [name, f"{name} is missing"] if self.missing == "flag" else [name]
+    def recipe(self, name: str) -> list[Feature]:
+        """How the column becomes features."""
+        centre, size = self.scale
+        held = {} if self.range is None else dict(zip(("low", "high"), self.range, strict=True))
+        filled = self.missing if isinstance(self.missing, float) else centre
+        absent = None if self.missing in ("refuse", "drop") else (filled - centre) / size
+        scaled = {"feature": name, "column": name, **held, "subtract": centre, "divide": size, "missing": absent}
+        return [scaled, *([_flag(name)] if self.missing == "flag" else [])]
 
 
 class Category(_Column):
@@ -131,11 +149,18 @@ class Category(_Column):
             raise ValueError(f"missing = {self.missing!r} is neither refuse, drop or flag nor one of the values")
         return self
 
-    def features(self, name: str) -> list[str]:
-        """The names of the features that the column becomes."""
-        return [f"{name} = {value}" for value in self.values] + (
-            [f"{name} is missing"] if self.missing == "flag" else []
-        )
+    def recipe(self, name: str) -> list[Feature]:
+        """How the column becomes features."""
+        about: Feature = {"column": name, "fold_case": self.fold_case}
+        found = [
+            {"feature": f"{name} = {value}", **about, "equals": value, "missing": self._absent(value)}
+            for value in self.values
+        ]
+        return [*found, *([_flag(name)] if self.missing == "flag" else [])]
+
+    def _absent(self, value: str) -> float | None:
+        """What the feature of a value is where a record has none."""
+        return None if self.missing in ("refuse", "drop") else float(value == self.missing)
 
 
 class Identifier(_Column):
@@ -143,8 +168,8 @@ class Identifier(_Column):
 
     kind: Literal["id"] = "id"
 
-    def features(self, name: str) -> list[str]:
-        """The names of the features that the column becomes: none."""
+    def recipe(self, name: str) -> list[Feature]:
+        """How the column becomes features: not at all."""
         return []
 
 
@@ -168,8 +193,8 @@ class Label(_Column):
             raise ValueError(f"positive = {self.positive!r} is not among the values {', '.join(self.values)}")
         return self
 
-    def features(self, name: str) -> list[str]:
-        """The names of the features that the column becomes: none."""
+    def recipe(self, name: str) -> list[Feature]:
+        """How the column becomes features: not at all."""
         return []
 
 
@@ -210,7 +235,11 @@ class Schema(Format):
 
     def features(self) -> list[str]:
         """The names of a record's numbers, in order."""
-        return [feature for name, column in self.columns.items() for feature in column.features(name)]
+        return [one["feature"] for one in self.recipe()]
+
+    def recipe(self) -> list[Feature]:
+        """How a row becomes a record's numbers, in order."""
+        return [one for name, column in self.columns.items() for one in column.recipe(name)]
 
     def format_of(self, client: str) -> Format:
         """How a client's table is written."""

@@ -19,6 +19,10 @@ REAL = "biuf"
 """numpy's kinds of real numbers: bool, signed, unsigned, floating."""
 
 
+DELIMITERS = (",", ";", "\t", "|")
+"""What stands between cells, as a rule."""
+
+
 @dataclass(frozen=True)
 class Table:
     """One file's columns as read, before they are numbers."""
@@ -76,6 +80,12 @@ def read_csv(path: Path, written: Format) -> Table:
         raise UserError(f"The file {path} is empty; its first line must name the columns.")
     header = [name.strip() for name in rows[0][1]]
     check_names(path, header)
+    other = [one for one in DELIMITERS if one != written.delimiter and one in header[0]]
+    if len(header) == 1 and other:
+        raise UserError(
+            f"The file {path} seems to have {other[0]!r} between its cells, not {written.delimiter!r}: `sordino data "
+            f"schema` notes down how files are written."
+        )
     for line, row in rows[1:]:
         if row and len(row) != len(header):
             raise corrupt(path, f"line {line} has {len(row)} values for {len(header)} columns")

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from sordino.data.dataset import Dealt, FederatedData, Split
-from sordino.data.encoding import Encoding
+from sordino.data.encoding import Encoding, Source
 from sordino.data.own import ClientFile, numbered, read_arrays
 from sordino.data.people import people_of
 from sordino.data.tables import Table, read_table
@@ -66,13 +66,14 @@ def _encoded(table: Table, terms: Terms, rules: Rules) -> ClientFile:
     schema = terms.schema(rules.label)
     if schema is None:
         raise UserError(f"{table.path} is a table, but the experiment declares arrays: neither columns nor a schema.")
+    source: Source = "options" if terms.experiment.table is None else "schema"
     if terms.experiment.table is not None:
         table = read_table(table.path, schema.format_of(table.path.stem))
     elif set(table.columns) != set(schema.columns):
         raise UserError(f"{table.path} has not the columns {', '.join(schema.columns)}, which are declared.")
     else:
         table = replace(table, columns={name: table.columns[name] for name in schema.columns})
-    found = Encoding(table, schema).result("train")
+    found = Encoding(table, schema, schema.format_of(table.path.stem), source).result()
     refuse(str(table.path), found.problems)
     labels = [schema.label.values[place] for place in found.labels[found.kept]]
     return ClientFile(table.path, found.x[found.kept], labels, None)

@@ -24,7 +24,7 @@ from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.privacy.accountant import mu_of
 from sordino.privacy.allowance import ProtectFrom
-from sordino.privacy.plan import default_delta
+from sordino.privacy.plan import check_delta, default_delta
 
 Level = Literal["client", "record", "none"]
 HELPS: dict[Level, float] = {"client": 0.1, "record": 1000.0}
@@ -106,6 +106,8 @@ def situation_of(experiment: Experiment, records: int | None, parameters: int | 
         records = records or round(float(np.median(prepared.data.train.sizes)))
     if records is None:
         raise UserError("Say how many records a client has with --records, or name the data with --data.")
+    if experiment.delta is not None:
+        check_delta(experiment.delta, clients, "client", experiment.allow_vacuous_delta)
     return Situation(
         clients,
         records,

@@ -20,6 +20,7 @@ from sordino.blend import FIGURES
 from sordino.errors import UserError
 from sordino.experiment.checkpoint import write_tensors
 from sordino.files import digest_of, replace_file
+from sordino.learning.metrics import METRICS, Reached
 from sordino.message import Message
 from sordino.simulator.simulation import Simulation
 
@@ -36,6 +37,8 @@ class Blends:
     """To which the members' probabilities are raised."""
     accuracies: np.ndarray
     """One row for each of them, with the columns `sordino.blend.FIGURES`."""
+    sums: np.ndarray
+    """Those from which the metrics of all clients' records together follow."""
     files: list[Path]
     """The pieces, in the order of the clients."""
 
@@ -44,6 +47,10 @@ class Blends:
         found = np.full((len(self.clients), len(names)), np.nan)
         found[self.clients] = self.accuracies[:, [FIGURES.index(name) for name in names]]
         return found
+
+    def reached(self) -> Reached:
+        """How well clients predict, one row for each by its number."""
+        return Reached(self.figures(*METRICS), self.sums)
 
     def models(self) -> Iterator[Tensor]:
         """The models that clients made for it, one row each, in pieces that fit into memory."""
@@ -66,13 +73,16 @@ def make(
         path = _kept(folder, number)
         if path is None:
             answer = transport.blend(clients, message)
-            path = _written(answer.values | {"accuracies": torch.from_numpy(answer.accuracies)}, folder, number)
+            figures, added = np.split(answer.accuracies, [len(FIGURES)], axis=1)
+            measured = {"accuracies": torch.tensor(figures), "sums": torch.from_numpy(added.sum(axis=0))}
+            path = _written(answer.values | measured, folder, number)
         files.append(path)
         with safe_open(path, framework="pt") as piece:  # its models stay on the disk
-            found.append([piece.get_tensor(name) for name in ("weights", "powers", "accuracies")])
+            found.append([piece.get_tensor(name) for name in ("weights", "powers", "accuracies", "sums")])
         order += clients
-    weights, powers, accuracies = (torch.cat(rows) for rows in zip(*found, strict=True))
-    return Blends(order, weights, powers, accuracies.numpy(), files)
+    *rows, sums = zip(*found, strict=True)
+    weights, powers, accuracies = (torch.cat(parts) for parts in rows)
+    return Blends(order, weights, powers, accuracies.numpy(), torch.stack(sums).sum(dim=0).numpy(), files)
 
 
 def _kept(folder: Path, number: int) -> Path | None:

@@ -39,7 +39,7 @@ class Experiment(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    data: str = "digits"
+    data: str = Field(default="digits", min_length=1)
     """A known data set, or a folder with one file per client."""
     data_dir: Path | None = None
     """Where data sets lie; by default $SORDINO_DATA, then the cache folder."""
@@ -73,7 +73,7 @@ class Experiment(BaseModel):
     """Records that belong to no client, for methods that judge models on the server: a data set, a folder, or
     `holdout:0.1` to set a share of the records aside. `default`, and what is set aside when a method asks: the
     published test set, else `holdout:0.1`. Where records have owners, only other data can be public."""
-    model: str | None = None
+    model: str | None = Field(default=None, min_length=1)
     """A network by name or dotted name; by default one that suits the data."""
     method: str = RECOMMENDED["method"]
     """A method by name, or `package.module:Class`. An experiment that names none has `personal = "blend"` and
@@ -181,6 +181,9 @@ class Experiment(BaseModel):
             experiment = cls(**values, set=settings)
         except ValidationError as error:
             raise _sentence(error, values) from error
+        for key, value in values.items():
+            if isinstance(value, bool) and not isinstance(getattr(experiment, key), bool):  # Python takes True for 1
+                raise UserError(f"{key} cannot be {value!r}: input should be a valid number.")
         if experiment.epsilon is not None and experiment.noise_multiplier is not None:
             raise UserError("Give either epsilon or noise_multiplier, not both: each decides the other.")
         useless = [key for key in BUDGETS if getattr(experiment, key) is not None]

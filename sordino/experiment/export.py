@@ -1,7 +1,8 @@
 """A client's model in a file for other programs: ONNX, a torch program, or safetensors, with its meaning inside.
 
 The network takes encoded records and gives class probabilities. How a record is encoded stands in the description, as
-JSON: the schema with its columns, ranges and values, the names of features and classes.
+JSON: `recipe` makes each of the network's numbers of one cell (`sordino.data.schema.Feature`); beside it stand the
+schema and the names of the classes.
 """
 
 from __future__ import annotations
@@ -45,6 +46,8 @@ def export(models: Models, client: str | int, kind: str, path: Path) -> None:
     network = Probabilities(models.predictor(client)).eval()
     about = description(models, client)
     example = torch.zeros(2, *models.about.shape)
+    if path.is_dir():
+        raise UserError(f"{path} is a folder: name the file that the model goes to.")
     with writing(path):
         FORMATS[kind](network, example, about, path)
 
@@ -59,7 +62,7 @@ def description(models: Models, client: str | int) -> dict[str, Any]:
     """What the network means, as JSON can carry it."""
     about = models.about
     schema = about.meaning.schema
-    features = {} if schema is None else {"features": schema.features()}
+    features = {} if schema is None else {"features": schema.features(), "recipe": schema.recipe()}
     whole = about.document() | {"client": about.clients[about.number(client)], "input": INPUT, "output": OUTPUT}
     return {key: value for key, value in whole.items() if key != "clients"} | features
 

@@ -179,7 +179,10 @@ def _rule(name: str, choice: Named, given: Any, table: Mapping[str, Any], defaul
 
 def _valid(name: str, hint: Any, value: Any) -> Any:
     try:
-        return TypeAdapter(hint).validate_python(value)
+        found = TypeAdapter(hint).validate_python(value)
     except ValidationError as error:
         problem = error.errors()[0]["msg"]
         raise UserError(f"The hyper-parameter {name} cannot be {quoted(value)}: {problem}.") from error
+    if isinstance(value, bool) and not isinstance(found, bool):  # Python takes True for 1
+        raise UserError(f"The hyper-parameter {name} cannot be {quoted(value)}: Input should be a valid number.")
+    return found

@@ -63,6 +63,8 @@ class OverRuns(TypedDict):
     runs: int
     epsilon: dict[View, float | None]
     delta: float
+    unprotected: int
+    """Runs among them that promise nothing to the unit: they protect records, and the unit is a client."""
 
 
 def over_runs(
@@ -75,7 +77,9 @@ def over_runs(
     """
     spent = [spent_in(row, store) for row in store.all() if same_people(row.people, people) and row.run != but]
     costly = [as_paid_by(unit, one) for one in (*spent, *more) if spends(one)]
-    return {"unit": unit, "runs": len(costly), "epsilon": composed(costly, unit, delta), "delta": delta}
+    others = [one for one in (*spent, *more) if spends(one) and unit == "client" != one["unit"]]
+    total = composed(costly, unit, delta)
+    return {"unit": unit, "runs": len(costly), "epsilon": total, "delta": delta, "unprotected": len(others)}
 
 
 def as_paid_by(unit: Unit, spent: Spent) -> Spent:
@@ -194,9 +198,10 @@ def sentence(total: OverRuns, view: View) -> str | None:
     """What all runs on the same people have spent, in one line; None where there was one run, or none."""
     if total["runs"] < 2:
         return None
+    why = f" ({total['unprotected']} of them protect records, no whole client)" if total["unprotected"] else ""
     return (
         f"{total['runs']} runs in this store cost these people something; for one {total['unit']} they come to "
-        f"{_shown(total['epsilon'][view])} for the {view} at delta = {delta_text(total['delta'])}."
+        f"{_shown(total['epsilon'][view])} for the {view} at delta = {delta_text(total['delta'])}{why}."
     )
 
 

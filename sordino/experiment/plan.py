@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -41,7 +42,8 @@ class PlanForRecords:
     noise_multiplier: float
     """Noise over sensitivity of one gradient: the median over clients."""
     clients: list[dict[str, Any]]
-    """For each client: records, budget, epsilon, noise_multiplier, sampling, steps of a round, turns."""
+    """For each client: `client` (its name), records, budget, epsilon, noise_multiplier, sampling, steps of a round,
+    turns."""
     feasible_parameters: int
     """How many shared parameters can be trained, roughly: clients x (records x mu)^2."""
     delta: float
@@ -58,10 +60,11 @@ def plan_of(
     _check_plannable(experiment, method)
     clients = experiment.clients or DEFAULT_CLIENTS
     sizes = None if records is None else np.full(clients, records)
+    names = [str(number) for number in range(clients)]
     if look:
         prepared = _looked_at(experiment, parameters, records)
         parameters, sizes = parameters or prepared.learner.layout.size, prepared.data.train.sizes
-        clients = len(sizes)
+        clients, names = len(sizes), [client.name for client in prepared.data.clients]
     schedule = Schedule.of(experiment.rounds, clients, experiment.participation)
     published = method.variant == "paper" and type(method).published_multiplier is not Method.published_multiplier
     if sizes is None and (method.unit == "record" or published):
@@ -72,7 +75,7 @@ def plan_of(
     method = method.settled(clients)
     if method.unit == "record":
         assert sizes is not None
-        return _records_plan(experiment, method, sizes, schedule, parameters)
+        return _records_plan(experiment, method, sizes, names, schedule, parameters)
     return _clients_plan(experiment, method, sizes, schedule, parameters)
 
 
@@ -112,7 +115,12 @@ def _clients_plan(
 
 
 def _records_plan(
-    experiment: Experiment, method: Method, sizes: np.ndarray, schedule: Schedule, parameters: int | None
+    experiment: Experiment,
+    method: Method,
+    sizes: np.ndarray,
+    names: Sequence[str],
+    schedule: Schedule,
+    parameters: int | None,
 ) -> PlanForRecords:
     method, choices = planned_method(experiment, method, sizes, schedule)
     spent = spending(experiment, method, sizes, schedule)
@@ -131,7 +139,7 @@ def _records_plan(
         attack_accuracy=dict.fromkeys(VIEWS, accuracy),
         epsilon_replace_one=max(record_epsilon(replace_one(recipe), delta) for recipe in distinct),
         noise_multiplier=spent.budget.multiplier,
-        clients=[_client(noise, sizes, client, epsilon) for client, epsilon in enumerate(each)],
+        clients=[{"client": names[number]} | _client(noise, sizes, number, one) for number, one in enumerate(each)],
         feasible_parameters=where.feasible("record"),
         delta=delta,
         warnings=[*spent.notes, *choices, *_weak(accuracy)],

@@ -60,7 +60,8 @@ class Predictions:
 def predict(models: Models, client: str | int, file: Path) -> Predictions:
     """What a client predicts for the records of a file."""
     network = models.predictor(client)
-    records = read_records(file, models.about)
+    name = models.about.clients[models.about.number(client)]
+    records = read_records(file, models.about, name)
     said = np.full((len(records.x), len(models.about.meaning.classes)), np.nan)
     said[records.usable] = probabilities(network, records.x[records.usable])
     return Predictions(records, models.about.meaning.classes, said)
@@ -73,8 +74,11 @@ def probabilities(network: nn.Module, x: np.ndarray) -> np.ndarray:
     return torch.cat(parts).numpy() if len(x) else np.zeros((0, 0))
 
 
-def read_records(file: Path, about: Description) -> NewRecords:
-    """The records of a table, read by the schema that the models carry, or of the array `x` of an NPZ file."""
+def read_records(file: Path, about: Description, client: str) -> NewRecords:
+    """The records of a table, read by the schema that the models carry, or of the array `x` of an NPZ file.
+
+    A table is written as that of the client in training, unless its name is that of another one's.
+    """
     if not file.is_file():
         raise UserError(f"There is no file {file} with records to predict on.")
     if file.suffix.lower() == ".npz":
@@ -86,8 +90,9 @@ def read_records(file: Path, about: Description) -> NewRecords:
             f"The models of {about.run!r} take arrays, not tables: give an NPZ file with x of shape (records, {shape}) "
             "and scaled as in training."
         )
-    table = read_table(file, schema.format_of(file.stem))
-    found = Encoding(table, schema).result("predict")
+    written = schema.format_of(file.stem if file.stem in about.clients else client)
+    table = read_table(file, written)
+    found = Encoding(table, schema, written, "model").result()
     refuse(str(file), found.problems)
     columns = {name: [str(cell) for cell in table.texts(name)] for name in table.columns}
     return NewRecords(columns, found.x.reshape(-1, *about.shape), found.kept)

@@ -31,7 +31,7 @@ from sordino.experiment.store import NewRun, RunRow, Store
 from sordino.experiment.summary import Summary, summarize
 from sordino.experiment.trained import described, measured
 from sordino.files import KeptFile
-from sordino.learning.metrics import METRICS
+from sordino.learning.metrics import METRICS, Reached
 from sordino.method import State
 from sordino.privacy.gate import Gate
 from sordino.rounds import Watch
@@ -147,9 +147,9 @@ def _carried_on(
     told = getattr(watch, "blending", None)
     blended = _blended(prepared, transport, ending, books, store.path(run), told)
     own = _own_figures(prepared, transport, state)
-    figures = own if blended is None else blended.figures(*METRICS)
-    summary = summarize(run, prepared, ending, books, own[:, METRICS.index("accuracy")], blended, figures)
-    models = _save_models(prepared, transport, state, store, run, blended, figures)
+    reached = own if blended is None else blended.reached()
+    summary = summarize(run, prepared, ending, books, own.each[:, METRICS.index("accuracy")], blended, reached)
+    models = _save_models(prepared, transport, state, store, run, blended, reached.each)
     with contextlib.suppress(UserError):  # pictures are extra, and need matplotlib
         method.pictures(state, store.path(run))
     books.save(ending.now, summary, models)
@@ -169,9 +169,10 @@ def clients_of(prepared: Prepared, gate: Gate) -> Clients:
     )
 
 
-def _own_figures(prepared: Prepared, transport: Simulation, state: State) -> np.ndarray:
-    """Every client's metrics with its personal model; who never took part predicts with the server's."""
+def _own_figures(prepared: Prepared, transport: Simulation, state: State) -> Reached:
+    """What every client reaches with its personal model; who never took part predicts with the server's."""
     found = transport.metrics(range(transport.clients), None)
+    each, sums = found.each, found.sums
     served = prepared.method.shared_models(state, transport.clients)
     others = np.setdiff1d(np.arange(transport.clients), transport.participants())
     if served is not None and len(others):
@@ -179,8 +180,9 @@ def _own_figures(prepared: Prepared, transport: Simulation, state: State) -> np.
         clusters = number.numpy()[others]
         for cluster in np.unique(clusters):
             mine = others[clusters == cluster]
-            found[mine] = transport.metrics(mine.tolist(), models[int(cluster)])
-    return found
+            more = transport.metrics(mine.tolist(), models[int(cluster)])
+            each[mine], sums = more.each, sums + more.sums
+    return Reached(each, sums)
 
 
 def _blended(

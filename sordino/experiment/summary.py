@@ -13,7 +13,7 @@ from sordino.experiment.blends import Blends
 from sordino.experiment.books import RunBooks
 from sordino.experiment.config import Experiment
 from sordino.experiment.lifetime import Spent, spent_by
-from sordino.learning.metrics import LOWER_IS_BETTER, METRICS
+from sordino.learning.metrics import LOWER_IS_BETTER, METRICS, Reached
 from sordino.learning.records import Learner
 from sordino.method import Budget, Method
 from sordino.parts.blending import MEMBERS
@@ -79,6 +79,8 @@ class Metric(TypedDict):
     mean: float | None
     worst_tenth: float | None
     """The mean over the tenth of the clients that are worst off by it."""
+    overall: float | None
+    """Over all clients' test records together: a client with many counts for more than in the mean."""
     clients: int
     """How many clients have it: the others have no test records, or none of those that it is about."""
 
@@ -137,10 +139,10 @@ def summarize(
     books: RunBooks,
     own: np.ndarray,
     blends: Blends | None = None,
-    figures: np.ndarray | None = None,
+    reached: Reached | None = None,
 ) -> Summary:
-    """The result of a run whose clients have the accuracies `own` with the method's personal models, and the metrics
-    `figures` (clients, METRICS) with what they predict with."""
+    """The result of a run whose clients have the accuracies `own` with the method's personal models, and
+    reach what `reached` says with what they predict with."""
     personal = own if blends is None else blends.figures("accuracy")[:, 0]
     ledger, delta = books.ledger, prepared.budget.delta
     summary: Summary = {
@@ -173,12 +175,12 @@ def summarize(
     }
     if prepared.data is not None:
         summary["records"] = int(prepared.data.train.sizes.sum())
-    if figures is not None and prepared.data is not None:
-        summary["metrics"] = metrics_over_clients(figures)
+    if reached is not None and prepared.data is not None:
+        summary["metrics"] = metrics_over_clients(reached, prepared.data.meaning.positive)
         summary["positive"] = prepared.data.meaning.positive_name
         clients = prepared.data.clients
         judged = np.array([len(client.y_test) for client in clients])
-        summary["notes"] += one_class_notes(figures, [client.name for client in clients], judged)
+        summary["notes"] += one_class_notes(reached.each, [client.name for client in clients], judged)
     if prepared.method.unit == "record":
         summary |= _record_figures(ledger, delta, ending)
     if blends is not None:
@@ -186,14 +188,15 @@ def summarize(
     return summary
 
 
-def metrics_over_clients(figures: np.ndarray) -> dict[str, Metric]:
-    """Each metric of clients (clients, METRICS), over all that have it."""
+def metrics_over_clients(reached: Reached, positive: int | None) -> dict[str, Metric]:
+    """Each metric over all clients that have it, and over all records."""
     found: dict[str, Metric] = {}
-    for name, values in zip(METRICS, figures.T, strict=True):
+    for name, values, overall in zip(METRICS, reached.each.T, reached.overall(positive), strict=True):
         sign = -1 if name in LOWER_IS_BETTER else 1
         tenth = sign * worst_tenth(sign * values)
         known = int(np.isfinite(values).sum())
-        found[name] = {"mean": none(mean(values)), "worst_tenth": none(tenth), "clients": known}
+        over_clients, over_records = none(mean(values)), none(float(overall))
+        found[name] = Metric(mean=over_clients, worst_tenth=none(tenth), overall=over_records, clients=known)
     return found
 
 

@@ -142,7 +142,7 @@ class Personal(Mapping[str, nn.Module]):
         return f"Personal({len(self)} clients: {', '.join(list(self)[:5])}{', ...' if len(self) > 5 else ''})"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Models:
     """The trained networks of a run."""
 
@@ -161,6 +161,10 @@ class Models:
         if len(self.personal) != 1:
             raise UserError(f"There are {len(self.about.clients)} clients: name one, --client {self.about.clients[0]}.")
         return next(iter(self.personal))
+
+    def __repr__(self) -> str:
+        served = f", {len(self.shared)} of the server" if self.shared else ""
+        return f"<Models of {self.about.run}: {self.about.network}, {len(self.personal)} personal ones{served}>"
 
     def predictor(self, client: str | int) -> nn.Module:
         """What a client predicts with; one that never took part takes the server's model."""

@@ -59,7 +59,7 @@ def markdown(rows: Rows, sweep: Sequence[str]) -> str:
 
 def latex(rows: Rows, sweep: Sequence[str]) -> str:
     """A table for a paper, with the rules of the package booktabs."""
-    head, body = cells(rows, sweep, plus_minus=r"$\pm$", infinity=r"$\infty$", name=latex_text)
+    head, body = cells(rows, sweep, plus_minus=r"$\pm$", infinity=r"$\infty$", name=latex_text, nothing="--")
     columns = "l" * (1 + len(sweep)) + "r" * (len(head) - 1 - len(sweep))
     lines = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", " & ".join(map(latex_text, head)) + r" \\", r"\midrule"]
     lines += [" & ".join(line) + r" \\" for line in body]
@@ -67,13 +67,18 @@ def latex(rows: Rows, sweep: Sequence[str]) -> str:
 
 
 def cells(
-    rows: Rows, sweep: Sequence[str], plus_minus: str, infinity: str, name: Callable[[str], str]
+    rows: Rows,
+    sweep: Sequence[str],
+    plus_minus: str,
+    infinity: str,
+    name: Callable[[str], str],
+    nothing: str = "–",
 ) -> tuple[list[str], list[list[str]]]:
     """The headings and the cells of a table in percent, mean and spread over seeds."""
     head = ["method", *sweep, "personal", "worst", "start", "global", *(f"epsilon {view}" for view in OBSERVERS)]
 
     def accuracy(figure: dict[str, float] | None) -> str:
-        return "–" if figure is None else f"{100 * figure['mean']:.1f}{plus_minus}{100 * figure['spread']:.1f}"
+        return nothing if figure is None else f"{100 * figure['mean']:.1f}{plus_minus}{100 * figure['spread']:.1f}"
 
     body = []
     for row in rows:

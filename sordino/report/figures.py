@@ -27,6 +27,14 @@ GAP = 0.035
 """How far apart two values beside lines are at the least, as a share of the height."""
 
 
+def comparison_picture(rows: list[dict[str, Any]], sweep: Sequence[str], path: Path, title: str = "") -> None:
+    """Draw a comparison: against what it goes through, or over the rounds."""
+    if sweep:
+        sweep_picture(rows, sweep, path, title)
+    else:
+        curves(rows, path, title)
+
+
 def curves(rows: list[dict[str, Any]], path: Path, title: str = "") -> None:
     """Draw the accuracies of compared methods over the rounds: mean over seeds, and the range as a band."""
     figure, axes = _figure(len(PANELS), title)

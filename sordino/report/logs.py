@@ -25,6 +25,10 @@ NAME = re.compile(r"[^A-Za-z0-9._=+-]+")
 class RunLog(Protocol):
     """Where one run is logged."""
 
+    @staticmethod
+    def look(store: Path) -> str:
+        """Where people look at the logs of a store, in a sentence."""
+
     def round(self, number: int, figures: Mapping[str, float]) -> None:
         """Log what a round brought; rounds count from 1."""
 
@@ -33,7 +37,11 @@ class RunLog(Protocol):
 
 
 class TensorBoard:
-    """Event files under STORE/tensorboard: `tensorboard --logdir STORE/tensorboard`."""
+    """Event files under STORE/tensorboard."""
+
+    @staticmethod
+    def look(store: Path) -> str:
+        return f"Logged: `tensorboard --logdir {store / 'tensorboard'}` shows it."
 
     def __init__(self, run: str, configuration: Mapping[str, Any], store: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter
@@ -52,6 +60,11 @@ class TensorBoard:
 
 class MLflow:
     """A run of MLflow, where MLFLOW_TRACKING_URI says, else in STORE/mlflow.db."""
+
+    @staticmethod
+    def look(store: Path) -> str:
+        where = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{(store / 'mlflow.db').resolve()}"
+        return f"Logged: `mlflow ui --backend-store-uri {where}` shows it."
 
     def __init__(self, run: str, configuration: Mapping[str, Any], store: Path) -> None:
         import mlflow
@@ -72,6 +85,10 @@ class MLflow:
 
 class WeightsAndBiases:
     """A run of Weights & Biases in the project `sordino`; WANDB_MODE=offline keeps it in STORE/wandb."""
+
+    @staticmethod
+    def look(store: Path) -> str:
+        return f"Logged by Weights & Biases; files are in {store / 'wandb'}."
 
     def __init__(self, run: str, configuration: Mapping[str, Any], store: Path) -> None:
         import wandb
@@ -119,6 +136,7 @@ def logged(display: Display, kind: str | None, store: Path) -> Iterator[Display]
         yield both
     finally:
         both.close()
+    display.say(KINDS[kind][1].look(store))
 
 
 class _Logged:

@@ -17,7 +17,7 @@ PERCENTS = {
     "recall": "recall",
     "auc": "AUC",
 }
-PLAIN = {"log_loss": "log loss (lower is better)", "calibration_error": "calibration error (lower is better)"}
+PLAIN = {"log_loss": "log loss (low is good)", "calibration_error": "calibration error (likewise)"}
 SHORT = {
     **{"accuracy": "acc.", "majority": "majority", "balanced_accuracy": "balanced", "recall": "recall", "auc": "AUC"},
     **{"log_loss": "log loss", "calibration_error": "calib."},
@@ -25,18 +25,18 @@ SHORT = {
 
 
 def metrics_table(metrics: Mapping[str, Mapping[str, Any]], positive: str | None) -> Table:
-    """Each metric over clients: its mean, the worst tenth, and how many clients have it."""
-    table = Table("predicting with personal models", "mean", "worst tenth", "clients", box=None, padding=(0, 2, 0, 0))
-    for place in (1, 2, 3):
+    """Each metric over clients: its mean, the worst tenth and how many have it; then over all records together."""
+    heads = ("mean", "worst tenth", "clients", "all records")
+    table = Table("each client's own model", *heads, box=None, padding=(0, 2, 0, 0))
+    for place in range(1, 5):
         table.columns[place].justify = "right"
     for name, words in {**PERCENTS, **PLAIN}.items():
         figure = metrics[name]
         if not figure["clients"]:
             continue
         of = f" of {positive!r}" if name == "recall" else ""
-        table.add_row(
-            words + of, *(_figure(name, figure[key]) for key in ("mean", "worst_tenth")), str(figure["clients"])
-        )
+        over_clients = [_figure(name, figure[key]) for key in ("mean", "worst_tenth")]
+        table.add_row(words + of, *over_clients, str(figure["clients"]), _figure(name, figure.get("overall")))
     return table
 
 

@@ -62,11 +62,11 @@ def _clients_table(clients: Sequence[dict[str, Any]]) -> RenderableType:
         *(Column("noise", 1), Column("steps a round", 4), Column("rounds", 3)),
     ]
     rows = []
-    for key, group in groups.items():
+    for group in groups.values():
         budget = group[0]["budget"]
         rows.append(
             [
-                str(key) if len(clients) <= SINGLE else str(len(group)),
+                group[0]["client"] if len(clients) <= SINGLE else str(len(group)),
                 _span(group, "records", "{:,}"),
                 "\u2013" if budget is None else f"{budget:g}",
                 _span(group, "epsilon", ""),
@@ -76,7 +76,7 @@ def _clients_table(clients: Sequence[dict[str, Any]]) -> RenderableType:
             ]
         )
     heading = "client" if len(clients) <= SINGLE else "clients"
-    return Fitting([Column(heading), *columns[1:]], rows)
+    return Fitting([Column(heading, left=len(clients) <= SINGLE), *columns[1:]], rows)
 
 
 def _span(group: Sequence[dict[str, Any]], key: str, form: str) -> str:

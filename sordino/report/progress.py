@@ -25,7 +25,9 @@ from sordino.report.wording import percent
 BAR = 20
 """Characters of a bar."""
 LOGGED = 5
-"""Lines of a run in a log."""
+"""Lines of a run in a log; of several runs, each has its last line, and one whenever it has been silent for long."""
+SILENT = 30.0
+"""Seconds."""
 
 
 @functools.cache
@@ -135,26 +137,28 @@ class Lines:
     """A line now and then, in a log."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
+        self._console, self._several = console, False
 
     def run(self, name: str | None, rounds: int, configuration: Mapping[str, Any] | None = None) -> Telling:
-        return _Log(self._console, name)
+        return _Log(self._console, name, 1 if self._several else LOGGED)
 
     def say(self, sentence: str) -> None:
         self._console.print(sentence, highlight=False, soft_wrap=True)
 
     def total(self, done: int, runs: int) -> None:
-        return
+        self._several = runs > 1
 
 
 class _Log:
-    def __init__(self, console: Console, name: str | None) -> None:
-        self._console, self._name, self._known = console, name, Known()
+    def __init__(self, console: Console, name: str | None, lines: int) -> None:
+        self._console, self._name, self._lines, self._known = console, name, lines, Known()
+        self._told = time.monotonic()
 
     def __call__(self, report: Any) -> None:
-        done, every = report.round + 1, max(1, report.rounds // LOGGED)
+        done, every = report.round + 1, max(1, report.rounds // self._lines)
         parts = self._known.parts(report)
-        if done % every == 0 or done == report.rounds:
+        if done % every == 0 or done == report.rounds or time.monotonic() - self._told > SILENT:
+            self._told = time.monotonic()
             lead = f"{self._name}: " if self._name else ""
             told = f"{lead}round {done}/{report.rounds}  {'  '.join(parts)}"
             self._console.print(told, highlight=False, soft_wrap=True)
@@ -169,7 +173,11 @@ class _Log:
 
 
 class Notebook:
-    """A bar for each run under a notebook's cell, which changes in its place."""
+    """A bar for each run under a notebook's cell, which changes in its place; one more for all of them, if there are
+    several."""
+
+    def __init__(self) -> None:
+        self._all: Any = None
 
     def run(self, name: str | None, rounds: int, configuration: Mapping[str, Any] | None = None) -> Telling:
         return _Cell(name, rounds)
@@ -178,32 +186,48 @@ class Notebook:
         print(sentence, file=sys.stderr)
 
     def total(self, done: int, runs: int) -> None:
-        return
+        if runs < 2:
+            return
+        if self._all is None:
+            self._all = _NotebookBar("runs", runs)
+        self._all.show(done, [])
 
 
 class _Cell:
     def __init__(self, name: str | None, rounds: int) -> None:
-        from IPython.display import display
-
-        self._name, self._rounds, self._known = name or "round", rounds, Known()
-        self._shown = display(self._html(0, []), display_id=True)
+        self._rounds, self._known = rounds, Known()
+        self._bar = _NotebookBar(name or "round", rounds)
 
     def __call__(self, report: Any) -> None:
-        self._shown.update(self._html(report.round + 1, self._known.parts(report)))
+        self._bar.show(report.round + 1, self._known.parts(report))
 
     def blending(self, done: int, clients: int) -> None:
-        self._shown.update(self._html(self._rounds, [f"blending, {done} of {clients} clients"]))
+        self._bar.show(self._rounds, [f"blending, {done} of {clients} clients"])
 
     def end(self) -> None:
         return
+
+
+class _NotebookBar:
+    """A bar in a notebook."""
+
+    def __init__(self, name: str, total: int) -> None:
+        from IPython.display import display
+
+        self._name, self._total = name, total
+        self._shown = display(self._html(0, []), display_id=True)
+
+    def show(self, done: int, parts: Sequence[str]) -> None:
+        """Put the bar to where it is now."""
+        self._shown.update(self._html(done, parts))
 
     def _html(self, done: int, parts: Sequence[str]) -> Any:
         from html import escape
 
         from IPython.display import HTML
 
-        told = escape("  ".join([f"{done}/{self._rounds}", *parts]))
-        return HTML(f'{escape(self._name)} <progress value="{done}" max="{self._rounds}"></progress> {told}')
+        told = escape("  ".join([f"{done}/{self._total}", *parts]))
+        return HTML(f'{escape(self._name)} <progress value="{done}" max="{self._total}"></progress> {told}')
 
 
 class Place:

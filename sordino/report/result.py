@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sordino.errors import UserError
@@ -56,6 +57,17 @@ class ComparisonResult(Comparison):
         except ImportError as error:
             raise UserError("Tables for pandas need pandas: pip install pandas.") from error
         return pd.DataFrame(records(self.rows, self.sweep, by_seed))
+
+    def draw(self, picture: str | Path, title: str = "") -> Path:
+        """Draw it into a file (.png, .pdf or .svg; matplotlib must be installed): against what it goes through, or over
+        the rounds."""
+        from sordino.report.figures import check_picture, comparison_picture
+
+        path = Path(picture)
+        if not check_picture(path):
+            raise UserError('Pictures need matplotlib: pip install "sordino[report]".')
+        comparison_picture(self.rows, self.sweep, path, title)
+        return path
 
     def _repr_markdown_(self) -> str:
         return "\n\n".join([markdown(self.rows, self.sweep), *self.verdict])

@@ -108,9 +108,10 @@ def hypertext(found: Statement) -> str:
         "<h2>How to check it</h2>",
         f"<p>{_html(first)} <code>{_html(link.strip('`'))}</code>.</p>",
         f"<p>{_coded(check)}</p>",
-        '<p style="margin-top: 3rem; border-top: 1px solid; width: 60%">Place, date, signature</p>',
+        '<p class="signature">Place, date, signature</p>',
     ]
-    return page(f"Privacy statement: {found.run}", Markup("\n".join(parts)))
+    body = ['<article class="sheet">', *parts, "</article>"]
+    return page(f"Privacy statement: {found.run}", Markup("\n".join(body)))
 
 
 def _html(text: Any) -> str:

@@ -13,7 +13,7 @@ from sordino.blend import Blending
 from sordino.client import Clients, Question
 from sordino.evaluation import evaluated
 from sordino.execution import stack_size
-from sordino.learning.metrics import METRICS
+from sordino.learning.metrics import METRICS, Reached, metrics_of, no_sums
 from sordino.message import Message
 from sordino.simulator.memory import Memory
 from sordino.transport import Answer
@@ -95,14 +95,15 @@ class Engine:
             found[taken] = self._accuracies(self.memory.states(mine)["model"].to(device), mine)
         return found
 
-    def metrics(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
-        """(clients, METRICS) on each client's test records with `model`, or with its own model when that is None.
+    def metrics(self, clients: Sequence[int], model: Tensor | None) -> Reached:
+        """What clients reach on their test records with `model`, or each with its own model when that is None.
 
-        A client that has never taken part has no model of its own: `nan`.
+        A client that has never taken part has no model of its own: `nan`, and nothing in the sums.
         """
         found = np.full((len(clients), len(METRICS)), np.nan)
         there = np.flatnonzero(self.memory.participations[clients]) if model is None else np.arange(len(clients))
         data = self.clients.data
+        total = no_sums(data.classes)
         longest = max(1, int(data.test.sizes[clients].max(initial=0)))
         width = max(1, PREDICTED // (longest * data.classes))
         for begin in range(0, len(there), width):
@@ -110,8 +111,10 @@ class Engine:
             mine = [clients[int(place)] for place in places]
             rows = self.memory.states(mine)["model"] if model is None else model.expand(len(mine), -1)
             said = self.clients.execution.outputs(self.clients, rows.to(self.clients.device), data.test, mine)
-            found[places] = evaluated(data, mine, said)
-        return found
+            sums = evaluated(data, mine, said)
+            found[places] = metrics_of(sums, data.meaning.positive)
+            total += sums.sum(axis=0)
+        return Reached(found, total)
 
     def _accuracies(self, models: Tensor, who: Sequence[int]) -> np.ndarray:
         return self._judged(models, who)[:, 0]

@@ -8,6 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from sordino.client import Question
+from sordino.learning.metrics import Reached
 from sordino.message import Message
 from sordino.simulator.engine import Work
 from sordino.simulator.workers import Workers
@@ -36,8 +37,8 @@ class Simulation:
     def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
         return self._workers.accuracies(clients, model)
 
-    def metrics(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
-        """Each client's metrics with `model`, or with its own when that is None."""
+    def metrics(self, clients: Sequence[int], model: Tensor | None) -> Reached:
+        """What clients reach with `model`, or each with its own when that is None."""
         return self._workers.metrics(clients, model)
 
     def blend(self, clients: Sequence[int], message: Message) -> Answer:

@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 
 from sordino.errors import UserError, WorkerError
+from sordino.learning.metrics import Reached
 from sordino.message import Each, Message
 from sordino.simulator import slabs
 from sordino.simulator.engine import Engine, Work, together
@@ -40,7 +41,7 @@ from sordino.transport import Answer
 TURN = 8
 """Bytes of the number whose turn it is."""
 Figures = Literal["accuracies", "metrics"]
-EVALUATIONS: dict[Figures, Callable[[Engine, Sequence[int], Tensor | None], np.ndarray]] = {
+EVALUATIONS: dict[Figures, Callable[[Engine, Sequence[int], Tensor | None], Any]] = {
     "accuracies": lambda engine, clients, model: engine.accuracies(clients, model),
     "metrics": lambda engine, clients, model: engine.metrics(clients, model),
 }
@@ -119,17 +120,18 @@ class Workers:
 
     def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
         """Each client's test accuracy with `model`, or with its own when that is None."""
-        return self._evaluated("accuracies", clients, model)
+        return np.concatenate(self._evaluated("accuracies", clients, model))
 
-    def metrics(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
-        """Each client's metrics with `model`, or with its own when that is None."""
-        return self._evaluated("metrics", clients, model)
+    def metrics(self, clients: Sequence[int], model: Tensor | None) -> Reached:
+        """What clients reach with `model`, or each with its own when that is None."""
+        return Reached.joined(self._evaluated("metrics", clients, model))
 
-    def _evaluated(self, figures: Figures, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
+    def _evaluated(self, figures: Figures, clients: Sequence[int], model: Tensor | None) -> list[Any]:
+        """The figures of each unit of clients, in their order."""
         size = self.engine.stack
         units = [clients[begin : begin + size] for begin in range(0, len(clients), size)]
 
-        def one(number: int) -> np.ndarray:
+        def one(number: int) -> Any:
             return EVALUATIONS[figures](self.engine, units[number], model)
 
         if self._team:
@@ -138,7 +140,7 @@ class Workers:
         found = dict(self._own(len(units), one))
         for worker in self._team:
             found |= dict(zip(*self._received(worker, one), strict=True))
-        return np.concatenate([found[number] for number in range(len(units))])
+        return [found[number] for number in range(len(units))]
 
     def close(self) -> None:
         """End the processes at once: what they were doing is either done or not wanted any more."""
@@ -359,7 +361,7 @@ def _found(shared: Slabs, value: Any) -> Any:
 
 def _evaluation(
     figures: Figures, engine: Engine, shared: Slabs, question: dict[str, Any], units: list[Sequence[int]]
-) -> Callable[[int], np.ndarray]:
+) -> Callable[[int], Any]:
     """How one unit of clients is evaluated."""
     model = shared[question["model"]] if question else None
     return lambda number: EVALUATIONS[figures](engine, units[number], model)

@@ -15,12 +15,14 @@ from rich.console import Console
 import sordino
 from sordino.cli import COMMANDS
 from sordino.cli.runs import _table
+from sordino.display import Silent
 from sordino.experiment.config import Experiment
 from sordino.experiment.plan import PlanForRecords, plan_of
 from sordino.experiment.store import RunRow
 from sordino.methods import names
 from sordino.report.glossary import ALIASES, WORDS
 from sordino.report.hyperparameters import hyperparameters
+from sordino.report.logs import logged
 from sordino.rounds import RoundReport
 from sordino.version import VERSION
 
@@ -157,10 +159,13 @@ def test_help_is_whole_and_has_the_defaults(width: int, monkeypatch: pytest.Monk
         assert f"[default: {default}]" in shown
 
 
-def test_help_explains_arguments_and_escapes_nothing() -> None:
-    shown = " ".join(command("show", "--help").out.split())
-    assert "RUN The run's name (`sordino runs`). [required]" in shown
-    assert "\\[" not in command("compare", "--help").out
+def test_help_tells_of_arguments_once_and_has_no_markup() -> None:
+    for name in ("predict", "export", "show", "report", "run"):
+        shown = command(name, "--help").out
+        assert "\\[" not in shown
+        assert "ositional" not in shown
+    shown = command("predict", "--help").out
+    assert shown.count("New records: a CSV, Parquet or NPZ file.  [required]") == 1
 
 
 def row(name: str, **more: Any) -> RunRow:
@@ -215,9 +220,13 @@ def test_a_comparison_for_other_programs(tmp_path: Path) -> None:
     assert (tmp_path / "a.svg").read_text().startswith("<?xml")
     assert outcome.out.startswith("| method | epsilon | personal |")
     assert len(outcome.out.splitlines()) == 6
+    beside = outcome.err.splitlines()
+    assert "Accuracy in %, mean and standard deviation over 1 seed." in beside
+    assert any("local has the best personal accuracy" in line for line in beside)
     latex = command(*given, "--latex", "--picture", tmp_path / "a.pdf").out
     assert latex.startswith(r"\begin{tabular}{llrrrrrrr}")
     assert r"$\pm$" in latex
+    assert "–" not in latex
     assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
     document = json.loads((tmp_path / "compare.json").read_text())
     assert {row["at"]["epsilon"] for row in document["rows"]} == {1, 8}
@@ -235,6 +244,17 @@ def test_a_log_for_tensorboard(tmp_path: Path) -> None:
     assert [event.step for event in epsilon] == [1, 2]
     assert epsilon[-1].value == pytest.approx(3)
     assert events.Scalars("accuracy/personal")[-1].value == pytest.approx(result["accuracy"]["personal"])
+
+
+def test_where_a_log_is_looked_at(tmp_path: Path) -> None:
+    class Said(Silent):
+        def say(self, sentence: str) -> None:
+            sentences.append(sentence)
+
+    sentences: list[str] = []
+    with logged(Said(), "tensorboard", tmp_path):
+        pass
+    assert sentences == [f"Logged: `tensorboard --logdir {tmp_path / 'tensorboard'}` shows it."]
 
 
 def test_a_log_whose_package_is_missing_is_told_before_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

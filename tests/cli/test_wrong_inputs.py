@@ -187,6 +187,45 @@ WRONG: list[tuple[str, int, str]] = [
     ("data show digits --partition=shards:x", 2, "needs a number after the colon"),
     ("data shwo digits", 2, "No such command 'shwo'"),
     ("curve show nowhere.json", 2, "nowhere.json"),
+    ("run --set=epochs=true", 2, "hyper-parameter epochs cannot be True: Input should be a valid number"),
+    ("run --set=rounds=true", 2, "rounds cannot be True: input should be a valid number"),
+    ("run --model=", 2, "model cannot be ''"),
+    ("run --data=", 2, "data cannot be ''"),
+    ("run --data=own --drop=label", 2, "'label' is the label: it can be neither dropped nor a category"),
+    ("run --data=own --drop=sex --categorical=sex", 2, "'sex' cannot be both dropped and a category"),
+    ("run --data=own --drop=sex --labels=0", 2, "declare at least two, each once"),
+    ("run --data=own --schema=own", 2, "The schema own cannot be read: Is a directory"),
+    ("run --data=own --schema=splits.py", 2, "The schema splits.py is not valid TOML"),
+    ("run --data=arrays", 2, "junk.npz is damaged: it is not a readable .npz file of plain arrays. Get it again"),
+    ("run splits.py", 2, "The experiment file splits.py is not valid TOML"),
+    ("run own", 2, "The experiment file own cannot be read: Is a directory"),
+    ("run --log=", 2, "There is no log ''"),
+    ("run --partition=:split", 2, "':split' is not a dotted name"),
+    ("run --model=math:sqrt", 2, "cannot be made from shape, classes and the options given"),
+    ("run --method=math:sqrt", 2, "'math:sqrt' is not a method"),
+    ("compare --seeds=0", 2, "at least one seed"),
+    ("compare --methods=", 2, "Name at least one method"),
+    ("compare --epsilon=,", 2, "is not understood"),
+    ("compare '--methods=dp-fedavg[clip=0]'", 2, "clip cannot be 0"),
+    ("advise --clients=10 --records=5 --delta=0.5", 2, "delta = 0.5 is vacuous for 10 clients"),
+    ("ledger x --csv --json", 2, "either --csv or --json, not both"),
+    ("ledger x --csv --verify", 2, "either --csv or --verify, not both"),
+    ("show x --store=nowhere", 2, "There is no store in nowhere"),
+    ("statement x -o x.pdf", 2, "A PDF is made by a browser: write x.html"),
+    ("export x --client=y --format=onx", 2, "no format 'onx'; did you mean 'onnx'?"),
+    ("predict x new.csv", 2, "Missing option '--client'"),
+    ("report none.json", 2, "There is no file none.json"),
+    ("audit --tiers=9", 2, "tier"),
+    ("reproduce nothing", 2, "nothing"),
+    ("data schema nowhere --label=x", 2, "There is no folder nowhere"),
+    ("data schema own --label=nothing", 2, "There is no column 'nothing'"),
+    ("data schema own --positive=7", 2, "There is no label '7'"),
+    ("data schema own -o /dev/null/x.toml", 2, "/dev/null/x.toml cannot be written"),
+    ("data normalise own --schema=none.toml", 2, "There is no schema none.toml"),
+    ("deploy none.toml --local=3", 2, "There is no experiment file none.toml"),
+    ("site status nowhere", 2, "nowhere"),
+    ("serve add none.pub", 2, "server has no ca.pem: `sordino serve init"),
+    ("join nowhere --server=localhost:1 --ca=x.pem", 2, "There is no certificate x.pem"),
 ]
 """Command, exit code, part of the sentence."""
 
@@ -203,6 +242,9 @@ def test_a_wrong_input_is_told_in_one_sentence(
     for name, text in (MODULES | {"splits": SPLITS}).items():
         (tmp_path / f"{name}.py").write_text(text)
         monkeypatch.delitem(sys.modules, name, raising=False)
+    for folder, name, text in (("own", "a.csv", "x,sex,label\n1,m,0\n2,f,1\n"), ("arrays", "junk.npz", "junk")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / name).write_text(text)
     outcome = command(*shlex.split(line))
     assert outcome.code == code, outcome
     assert outcome.out == ""

@@ -95,6 +95,7 @@ def test_features_are_as_given(tmp_path: Path) -> None:
         ('label,a\n0,"1\n', r"a.csv is damaged: it is not a CSV text"),
         ("label,a,a\n0,1,2\n", r"a.csv has two columns 'a'"),
         ("label\n0\n", r"a.csv has no column besides the label 'label'"),
+        ("label;a\n0;1,5\n", r"a.csv seems to have ';' between its cells, not ','"),
         ("", r"a.csv is empty; its first line must name the columns"),
     ],
 )

@@ -70,7 +70,7 @@ def test_rows_become_records_as_the_schema_says(folder: Path) -> None:
     assert data.owner_names == ("north", "west")
     assert schema_of(folder).features() == ["age", "age is missing", "weight", "sex = f", "sex = m"]
     assert data.disclosed == (), "all of it was declared"
-    assert any("1 values of 'age'" in note and "held to it" in note for note in data.notes)
+    assert any("1 value of 'age' lies outside" in note and "held to it" in note for note in data.notes)
     assert any("1 of 3 rows" in note and "dropped" in note for note in data.notes)
     assert data.known is not None
     assert data.known.positive_name == "yes"
@@ -177,6 +177,18 @@ def test_a_draft_asks_and_says_what_was_read_from_the_records(tmp_path: Path) ->
     outcome = command("data", "schema", folder, "--label=ill", "-o", tmp_path / "c.toml", "--drop=dose", "--json")
     assert outcome.document["schema"]["columns"]["dose"]["kind"] == "id"
     assert "no column 'il'; did you mean 'ill'" in refused("data", "schema", folder, "--label=il")
+
+
+def test_a_draft_knows_dates_and_what_few_clients_can_protect(tmp_path: Path) -> None:
+    folder = tmp_path / "own"
+    folder.mkdir()
+    rows = [f"{k % 28 + 1:02}.11.2025,2025-11-{k % 28 + 1:02} 08:15,{k % 28 + 1}/11,{k},{k % 2}" for k in range(60)]
+    (folder / "a.csv").write_text("\n".join(["day,moment,part,x,label", *rows]))
+    outcome = command("data", "schema", folder, "-o", tmp_path / "schema.toml")
+    for column in ("day", "moment"):
+        assert f"- {column}: dates: dropped. If they matter" in outcome.out
+    assert "- part: too many different texts" in outcome.out
+    assert "--method dp-fedavg-record" in outcome.out.splitlines()[-1]
 
 
 def test_ranges_are_rounded_outwards() -> None:

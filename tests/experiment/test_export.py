@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import json
+import runpy
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,9 @@ from helpers import command, refused
 from safetensors import safe_open
 
 import sordino
+from sordino.data.encoding import Encoding
+from sordino.data.schema import Schema
+from sordino.data.tables import read_table
 from sordino.experiment.predict import probabilities
 from sordino.experiment.trained import Models, load_models
 
@@ -73,6 +79,71 @@ def test_onnx_says_the_same(models: tuple[Path, Models], tmp_path: Path) -> None
     (found,) = session.run(["probabilities"], {"records": X})
     np.testing.assert_allclose(found, probabilities(models[1].personal["north"], X), atol=1e-5)
     check_description(session.get_modelmeta().custom_metadata_map["sordino"])
+
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "onnx_predict.py"
+MIXED = """
+delimiter = ";"
+decimal = ","
+[columns.range]
+kind = "number"
+range = [0, 10]
+missing = "flag"
+[columns.mean]
+kind = "number"
+mean = 5
+deviation = 2
+missing = 9
+[columns.both]
+kind = "number"
+range = [0, 10]
+mean = 1
+deviation = 3
+missing = "centre"
+[columns.one]
+kind = "category"
+values = ["x", "y"]
+missing = "y"
+[columns.two]
+kind = "category"
+values = ["ja", "nein"]
+fold_case = true
+missing = "flag"
+[columns.id]
+kind = "id"
+[columns.label]
+kind = "label"
+values = ["no", "yes"]
+"""
+ROWS = """range;mean;both;one;two;id
+1,5;7;3;x;Ja;a
+NA;;;;;b
+25;-1e2;-4;y;NEIN;c
+"""
+
+
+def test_a_program_without_sordino_encodes_alike(tmp_path: Path) -> None:
+    file = tmp_path / "north.csv"
+    file.write_text(ROWS)
+    schema = Schema.parse(tomllib.loads(MIXED))
+    found = Encoding(read_table(file, schema), schema, schema, "model").result()
+    assert not found.problems
+    about = {"recipe": schema.recipe(), "meaning": {"schema": schema.document()}}
+    rows = list(csv.DictReader(file.open(), delimiter=";"))
+    made = [runpy.run_path(str(EXAMPLE))["encoded"](row, json.loads(json.dumps(about)), ",") for row in rows]
+    np.testing.assert_allclose(np.array(made), found.x, rtol=1e-6)
+    assert [one["feature"] for one in about["recipe"]] == schema.features()
+
+
+def test_a_program_without_sordino_predicts_alike(models: tuple[Path, Models], tmp_path: Path) -> None:
+    folder, found = models
+    onnx, new, out = export(models, "onnx", tmp_path), tmp_path / "new.csv", tmp_path / "out.csv"
+    new.write_text("b,a\nx,0.1\ny,0.9\n")
+    told = command("predict", found.about.run, new, "--client=north", "-o", out, "--store", folder / "store")
+    assert told.code == 0, told.err
+    expected = [float(row["probability_yes"]) for row in csv.DictReader(out.open())]
+    said = runpy.run_path(str(EXAMPLE))["predictions"](onnx, new)
+    np.testing.assert_allclose([one["yes"] for one in said], expected, atol=1e-5)
 
 
 def test_a_torch_program_says_the_same(models: tuple[Path, Models], tmp_path: Path) -> None:

@@ -20,7 +20,17 @@ from sordino.errors import UserError
 from sordino.experiment import store as stores
 from sordino.experiment.compare import compare
 from sordino.experiment.config import Experiment
-from sordino.experiment.lifetime import Spent, composed, merged, over_runs, planned, sentence, spent_by, within
+from sordino.experiment.lifetime import (
+    OverRuns,
+    Spent,
+    composed,
+    merged,
+    over_runs,
+    planned,
+    sentence,
+    spent_by,
+    within,
+)
 from sordino.experiment.prepare import prepare
 from sordino.experiment.removal import remove
 from sordino.experiment.run import resume
@@ -64,6 +74,14 @@ def test_four_runs_of_epsilon_eight_are_nineteen() -> None:
     assert [found[view] for view in VIEWS] == pytest.approx([epsilon_of(2 * k * once, DELTA) for k in (1, 2, 3)])
     assert composed([client_level(once, None, once), client_level(once, once, once)], "client", DELTA)["peer"] is None
     assert composed([], "client", DELTA) == dict.fromkeys(VIEWS, 0)
+
+
+def test_runs_that_protect_records_are_named_where_clients_are_told() -> None:
+    total: OverRuns = {"unit": "client", "runs": 3, "epsilon": dict.fromkeys(VIEWS), "delta": DELTA, "unprotected": 2}
+    told = sentence(total, "outsider")
+    assert told is not None
+    assert "an infinite epsilon" in told
+    assert told.endswith("(2 of them protect records, no whole client).")
 
 
 def test_four_runs_of_a_store_are_told_together(tmp_path: Path) -> None:

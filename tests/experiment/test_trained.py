@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ import torch
 from helpers import QUICK_KEYS, command, refused
 
 import sordino
-from sordino.data.schema import Schema
+from sordino.data.schema import Format, Schema
 from sordino.errors import UserError
+from sordino.experiment.predict import read_records
 from sordino.experiment.trained import Models, load_models
 from sordino.learning.metrics import METRICS
 
@@ -118,6 +120,30 @@ def test_new_records_pass_the_checks_of_the_schema(trained: tuple[str, Path], tm
     assert "did you mean 'north'" in refused("predict", run, tmp_path / "new.csv", "--client=noth", "--store", store)
 
 
+def test_new_records_are_written_as_their_client_writes(trained: tuple[str, Path], tmp_path: Path) -> None:
+    run, store = trained
+    about = load_models(run, store).about
+    schema = about.meaning.schema
+    assert schema is not None
+    german = schema.model_copy(update={"files": {"south": Format(delimiter=";", decimal=",")}})
+    about = replace(about, meaning=replace(about.meaning, schema=german))
+    file = tmp_path / "new.csv"
+    file.write_text("age;ward\n12,5;a\n")
+    assert read_records(file, about, "south").x[0, 0] == pytest.approx(-0.75)
+    with pytest.raises(UserError, match="seems to have ';' between its cells"):
+        read_records(file, about, "north")
+    file.replace(tmp_path / "south.csv")
+    assert read_records(tmp_path / "south.csv", about, "north").usable.all(), "its name says whose it is"
+
+
+def test_advice_on_new_records_is_for_those_who_predict(trained: tuple[str, Path], tmp_path: Path) -> None:
+    run, store = trained
+    (tmp_path / "new.csv").write_text("age,ward\nold,a\n")
+    told = refused("predict", run, tmp_path / "new.csv", "--client=north", "--store", store)
+    assert "give numbers, as in training" in told
+    assert "--drop" not in told
+
+
 def test_metrics_are_stored_and_shown(trained: tuple[str, Path]) -> None:
     run, store = trained
     models = load_models(run, store)
@@ -127,8 +153,11 @@ def test_metrics_are_stored_and_shown(trained: tuple[str, Path]) -> None:
     assert [row["client"] for row in found["client_metrics"]] == list(CLINICS)
     assert found["accuracy"]["personal"] == pytest.approx(np.mean(accuracies)) == found["metrics"]["accuracy"]["mean"]
     assert found["metrics"]["auc"]["mean"] > 0.9, "the label follows from the age"
+    assert found["metrics"]["accuracy"]["overall"] == pytest.approx(np.mean(accuracies)), "all have 8 test records"
+    assert found["metrics"]["auc"]["overall"] > 0.9
     shown = command("show", run, "--store", store).out
     assert "recall of 'yes'" in shown
+    assert "all records" in shown
     assert "always the majority class" in shown
     assert "north" in command("show", run, "--clients", "--store", store).out
 

@@ -193,3 +193,14 @@ def test_progress_in_a_log_is_a_line_now_and_then(capsys: pytest.CaptureFixture[
     with watching(quiet=True) as display:
         display.run(None, 10)(report())
     assert capsys.readouterr().err == ""
+
+
+def test_several_runs_in_a_log_have_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    with watching(quiet=False) as display:
+        display.total(0, 2)
+        for name in ("one", "two"):
+            tell = display.run(name, 10)
+            for number in range(10):
+                tell(report(round=number))
+    lines = capsys.readouterr().err.splitlines()
+    assert [" ".join(line.split()[:3]) for line in lines] == ["one: round 10/10", "two: round 10/10"]

@@ -144,7 +144,7 @@ class Gradients(Release):
         return Charge.of_records(self.pool, paid, sum(public.layers) if allowance.whole else 0)
 
     def describe(self) -> str:
-        return f"model trained on noisy gradients, each record's clipped to {self.clip}"
+        return f"model trained on noisy gradients, that of each record at most {self.clip} long"
 
 
 @dataclass(frozen=True)

@@ -86,20 +86,20 @@ def _tiles(told: Told) -> list[tuple[str, str]]:
     ]
 
 
-def _metrics(told: Told) -> dict[str, list[tuple[str, str]]]:
-    """For each metric that is known what each method reached: the mean over clients, and their worst tenth."""
-    found: dict[str, list[tuple[str, str]]] = {}
+def _metrics(told: Told) -> dict[str, list[dict[str, str]]]:
+    """For each metric that is known what each method reached: the mean over clients, their worst tenth, all records."""
+    found: dict[str, list[dict[str, str]]] = {}
     for name, called in TOLD.items():
         figures = [(group.first.summary.get("metrics") or {}).get(name) for group in told.groups]
         if any(figure and figure["mean"] is not None for figure in figures):
             found[called] = [
-                ("–", "") if not figure else (_three(figure["mean"]), _three(figure["worst_tenth"]))
+                {} if not figure else {key: _three(figure.get(key)) for key in ("mean", "worst_tenth", "overall")}
                 for figure in figures
             ]
     return found
 
 
-def _three(value: float | None) -> str:
+def _three(value: Any) -> str:
     return "–" if value is None else f"{value:.3f}"
 
 
