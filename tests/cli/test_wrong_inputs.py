@@ -213,7 +213,7 @@ WRONG: list[tuple[str, int, str]] = [
     ("show x --store=nowhere", 2, "There is no store in nowhere"),
     ("statement x -o x.pdf", 2, "A PDF is made by a browser: write x.html"),
     ("export x --client=y --format=onx", 2, "no format 'onx'; did you mean 'onnx'?"),
-    ("predict x new.csv", 2, "Missing option '--client'"),
+    ("predict x new.csv --client=y --store=nowhere", 2, "There is no store in nowhere"),
     ("report none.json", 2, "There is no file none.json"),
     ("audit --tiers=9", 2, "tier"),
     ("reproduce nothing", 2, "nothing"),
