@@ -1,16 +1,19 @@
-"""Who may import whom: every module imports from its own layer and from those below it, wherever the import stands."""
+"""Who may import whom: every module from its own layer and those below it, and of other packages what is declared."""
 
 from __future__ import annotations
 
 import ast
+import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = (
-    "errors version rounding threads display dotted named message files trials",
+    "errors version rounding threads display dotted named message files trials drawing",
     "data models",
     "learning",
     "privacy schedule",
@@ -78,3 +81,18 @@ def test_a_library_has_one_importer(library: str, importers: set[str]) -> None:
         if any(name.split(".")[0] == library for name in imports_of(path))
     }
     assert found == importers
+
+
+CALLED = {"absl": "absl-py", "dp_accounting": "dp-accounting", "sklearn": "scikit-learn"}
+"""Distributions that are not called as what is imported of them."""
+OTHERS = {"httpx": "flwr", "starlette": "flwr", "IPython": "a notebook", "pandas": "a user who wants its tables"}
+"""What is imported and not declared, and who brings it."""
+
+
+def test_what_is_imported_is_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    written = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
+    declared = {Requirement(one).name for one in written}
+    imported = {name.split(".")[0] for path in MODULES.values() for name in imports_of(path)}
+    others = imported - sys.stdlib_module_names - {"sordino", *OTHERS}
+    assert sorted(name for name in others if CALLED.get(name, name) not in declared) == []
