@@ -21,7 +21,7 @@ from scipy.spatial.distance import squareform
 from torch import Generator, Tensor
 from torch.nn import functional
 
-from sordino.errors import UserError
+from sordino.drawing import pyplot
 
 ROUNDING = 1e-9
 """Singular values and gaps smaller than this share of the largest are rounding."""
@@ -197,18 +197,12 @@ def relations(models: Tensor) -> Tensor:
 
 def draw(matrix: np.ndarray, labels: np.ndarray, path: Path, unit: str = "angle in degrees") -> None:
     """Draw how clients were joined, with the cut, beside the matrix in the same order; at least two clients."""
-    try:
-        import matplotlib as mpl
-    except ImportError as error:
-        raise UserError('Pictures need matplotlib: pip install "sordino[report]".') from error
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
+    drawing = pyplot()
     joins = linked(matrix)
     inner = len(matrix) - int(labels.max()) - 1  # so many joins are within clusters
     heights = np.concatenate([[0.0], joins[:, 2], [1.05 * joins[-1, 2]]])
     cut = (heights[inner] + heights[inner + 1]) / 2
-    figure, (tree, grid) = pyplot.subplots(1, 2, figsize=(13, 5.5), layout="constrained")
+    figure, (tree, grid) = drawing.subplots(1, 2, figsize=(13, 5.5), layout="constrained")
     drawn = dendrogram(joins, ax=tree, color_threshold=cut, above_threshold_color="0.6", no_labels=len(matrix) > 50)
     tree.axhline(cut, color="0.3", lw=0.8, ls="--", label=f"cut at {cut:.3g}: {labels.max() + 1} clusters")
     tree.set_xlabel("client")
@@ -226,4 +220,4 @@ def draw(matrix: np.ndarray, labels: np.ndarray, path: Path, unit: str = "angle 
     figure.colorbar(image, ax=grid, label=unit)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    drawing.close(figure)

@@ -18,6 +18,7 @@ from scipy.optimize import lsq_linear
 from scipy.stats import theilslopes
 from sklearn.isotonic import IsotonicRegression
 
+from sordino.drawing import pyplot
 from sordino.errors import UserError, unknown, writing
 
 Point = tuple[float, float]
@@ -250,14 +251,8 @@ def restored(stored: Mapping[str, Any]) -> Curve:
 
 def draw(curve: Curve, points: Sequence[Point], path: Path) -> None:
     """Draw a curve over its range, and the points, those it was fitted to filled."""
-    try:
-        import matplotlib as mpl
-    except ImportError as error:
-        raise UserError('Pictures need matplotlib: pip install "sordino[report]".') from error
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axis = pyplot.subplots(figsize=(7, 4.5), layout="constrained")
+    drawing = pyplot()
+    figure, axis = drawing.subplots(figsize=(7, 4.5), layout="constrained")
     epsilons = np.geomspace(curve.low, curve.high, 300)
     values = evaluated(curve.kind, curve.coefficients, epsilons)
     held = np.where(values > 0, values.clip(curve.clip_low, curve.clip_high), np.nan)
@@ -275,4 +270,4 @@ def draw(curve: Curve, points: Sequence[Point], path: Path) -> None:
     axis.legend(frameon=False)
     with writing(path):
         figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    drawing.close(figure)

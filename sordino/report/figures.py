@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from sordino.errors import UserError, writing
+from sordino.drawing import pyplot
+from sordino.errors import writing
 from sordino.report.wording import method_name
 
 PANELS = {
@@ -91,14 +92,7 @@ def _styles() -> Any:
 
 
 def _figure(panels: int, title: str) -> tuple[Any, Any]:
-    try:
-        import matplotlib as mpl
-    except ImportError as error:
-        raise UserError('Pictures need matplotlib: pip install "sordino[report]".') from error
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, panels, figsize=(14, 4.6), sharey=True, layout="constrained")
+    figure, axes = pyplot().subplots(1, panels, figsize=(14, 4.6), sharey=True, layout="constrained")
     if title:
         figure.suptitle(title, fontsize=11)
     return figure, axes
@@ -148,17 +142,16 @@ def spaced(values: Sequence[float], gap: float) -> list[float]:
 
 
 def _save(figure: Any, axes: Any, path: Path) -> None:
-    import matplotlib as mpl
-    from matplotlib import pyplot
+    from matplotlib.ticker import PercentFormatter
 
     axes[0].set_ylabel("accuracy on clients' own test records")
-    axes[0].yaxis.set_major_formatter(mpl.ticker.PercentFormatter(1.0, decimals=0))
+    axes[0].yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     handles, names = axes[0].get_legend_handles_labels()
     if handles:
         figure.legend(handles, names, loc="outside lower center", ncols=min(4, len(names)), frameon=False, fontsize=9)
     with writing(path):
         figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    pyplot().close(figure)
 
 
 def check_picture(path: Path) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from sordino.drawing import pyplot
 from sordino.errors import writing
 from sordino.papers.description import Column, Row
 from sordino.papers.judgement import Judgement
@@ -21,29 +22,24 @@ MOST_PANELS = 4
 
 def draw(done: Done, path: Path) -> None:
     """Draw a repeated table."""
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    from matplotlib import pyplot
-
-    judgement = Judgement(done)
-    figure = _curves(pyplot, done, judgement) if done.table.curves else _bars(pyplot, judgement.document())
+    drawing, judgement = pyplot(), Judgement(done)
+    figure = _curves(drawing, done, judgement) if done.table.curves else _bars(drawing, judgement.document())
     title = f"{done.paper.title}, {done.table.name}: {done.table.title} (scale {done.options.scale})"
     title += ". Solid: at equal true epsilon; dotted: as published" if done.table.curves else ""
     figure.suptitle("\n".join(textwrap.wrap(title, 110)), fontsize=11)
     with writing(path):
         figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    drawing.close(figure)
 
 
-def _bars(pyplot: Any, document: dict[str, Any]) -> Any:
+def _bars(drawing: Any, document: dict[str, Any]) -> Any:
     """A panel for each kind of figure that there is; in it a mark for each row at each column."""
     rows = list(dict.fromkeys(row["row"] for row in document["rows"]))
     columns = list(dict.fromkeys(row["column"] for row in document["rows"]))
     at = {(row["row"], row["column"]): row for row in document["rows"]}
     kinds = [kind for kind in PANELS if any(row[kind] is not None for row in document["rows"])]
     height = 2.2 + 0.3 * len(rows) + 0.12 * len(columns) * len(rows)
-    figure, axes = pyplot.subplots(
+    figure, axes = drawing.subplots(
         1,
         max(1, len(kinds)),
         figsize=(13, min(12.0, height)),
@@ -84,10 +80,10 @@ def _mark(axis: Any, found: dict[str, Any], kind: str, y: float, colour: str, na
     axis.annotate(shown, (value, y), xytext=(0, 4), textcoords="offset points", fontsize=6.5, ha="center", color=colour)
 
 
-def _curves(pyplot: Any, done: Done, judgement: Judgement) -> Any:
+def _curves(drawing: Any, done: Done, judgement: Judgement) -> Any:
     """A panel for each column, a line for each row over the rounds: solid where sound, dotted where as published."""
     kept = judgement.columns[:MOST_PANELS]
-    figure, axes = pyplot.subplots(
+    figure, axes = drawing.subplots(
         1, len(kept), figsize=(max(7.0, 4.6 * len(kept)), 4.8), layout="constrained", squeeze=False
     )
     for axis, column in zip(axes[0], kept, strict=True):
