@@ -119,10 +119,13 @@ class Clients:
             {name: me[name].clone() for name in self.public_names},
             self.learner.layout.layers,
         )
-        before = self._versions()
+        before = self._versions(question.message)
         done = self.execution.run(self, question, me, public)
-        if self._versions() != before:
-            raise UserError(f"The step {question.step} changed its client's records in place: let it work on a copy.")
+        if self._versions(question.message) != before:
+            raise UserError(
+                f"The step {question.step} changed its client's records in place, or the server's message, by which "
+                "others are bounded and charged: let it work on a copy."
+            )
         releases = due(self.steps[question.step], question.round)
         passed = self.gate.passes(releases, done.sent, question.number, public)
         stolen = sorted(set(done.kept) & set(self.public_names))
@@ -206,6 +209,7 @@ class Clients:
                 raise UserError(f"`learn` must give {self.public_names}, not {sorted(learned[-1])}: see public_memory.")
         return {name: torch.stack([one[name] for one in learned]) for name in learned[0]}
 
-    def _versions(self) -> tuple[int, int]:
-        """What changes when somebody changes records in place."""
-        return self.data.train.x._version, self.data.train.y._version
+    def _versions(self, message: Message) -> list[int]:
+        """What changes when somebody changes records or a message in place."""
+        looked_at = (self.data.train.x, self.data.train.y, *messages.tensors(message))
+        return [0 if tensor.is_inference() else tensor._version for tensor in looked_at]

@@ -46,6 +46,17 @@ def own(message: Message, clients: Sequence[int], device: torch.device) -> dict[
     return {name: value.of(clients).to(device) for name, value in message.items() if isinstance(value, Each)}
 
 
+def tensors(value: Any) -> Iterator[Tensor]:
+    """The tensors that a message holds, at any depth."""
+    if isinstance(value, Each):
+        value = value.values
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            yield from tensors(one)
+
+
 def digest(message: Message) -> str:
     """SHA-256 of a message; one that holds anything but tensors, numbers, texts, lists and dictionaries is refused."""
     made = hashlib.sha256()

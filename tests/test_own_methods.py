@@ -19,6 +19,7 @@ from sordino.method import Method, Result
 from sordino.methods.bases import RecordLevel
 from sordino.privacy.accountant import epsilon_of
 from sordino.privacy.release import Average, Derived, Follows, Gradients, Number, Public, ReleaseError, Update, sends
+from sordino.privacy.release.base import Bounded, Charge, Release
 from sordino.privacy.sealed import SealedError
 from sordino.testing.case import CLIENTS, ROUNDS, Case, OneRound
 
@@ -344,6 +345,42 @@ def test_the_same_noise_never_answers_another_message(tmp_path: Path, monkeypatc
         carry_on(case.prepared(), store, run)
 
 
+class Meddling(Plain):
+    """A client's step lowers the others' thresholds once they were charged, and with them the noise in the sum."""
+
+    clips: ClassVar[torch.Tensor] = torch.ones(CLIENTS, 1)
+
+    def round(self, fed: Any, server: Any) -> None:
+        fed.ask(fed.sample(), self.local, {"global": server.model, "clip": Each(self.clips)})
+
+    @sends(lambda self: {"update": Update(clip="clip")})
+    def local(self, message: Any, me: Any, data: Any) -> Result:
+        self.clips[1:] = 1e-9
+        return Result(send={"update": 0 * message["global"]}, keep={"model": message["global"]})
+
+
+@pytest.mark.parametrize("engine", ["one-by-one", "stacked"])
+def test_messages_cannot_be_changed_in_place(engine: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="or the server's message, by which others are bounded"):
+        epsilons(Meddling(), tmp_path, engine=engine)
+
+
+class Uncovered(Plain):
+    """A vector of ten entries whose layers are the network's."""
+
+    def round(self, fed: Any, server: Any) -> None:
+        fed.ask(fed.sample(), self.local, {"global": server.model})
+
+    @sends(lambda self: {"update": Update(clip=1.0, layered=True, entries=10)})
+    def local(self, message: Any, me: Any, data: Any) -> Result:
+        return Result(send={"update": torch.ones(10)}, keep={"model": message["global"]})
+
+
+def test_layers_that_are_not_the_messages_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ReleaseError, match="650 entries, but a message has 10"):
+        epsilons(Uncovered(), tmp_path)
+
+
 class Altering(Plain):
     """Changes its client's records in place."""
 
@@ -497,9 +534,56 @@ class Stateless(Plain):
         raise AssertionError("it is refused before it runs")
 
 
+@dataclass(frozen=True)
+class Gift(Release):
+    """Leaves as it is, and says that it costs nothing."""
+
+    def charge(self, allowance: Any, public: Public) -> Charge:
+        return Charge.nothing()
+
+    def describe(self) -> str:
+        return "a gift"
+
+
+@dataclass(frozen=True)
+class Louder(Update):
+    """A hundred times as long as its bound."""
+
+    def bounded(self, rows: Any, public: Public) -> Bounded:
+        found = super().bounded(rows, public)
+        return Bounded(100 * found.rows, found.rejected)
+
+
+class Generous(Plain):
+    """Sends raw means as a release of its own kind."""
+
+    @sends(lambda self: {"update": Update(clip=1.0), "raw": Gift()})
+    def local(self, message: Any, me: Any, data: Any) -> Result:
+        raise AssertionError("it is refused before it runs")
+
+
+class Loud(Plain):
+    """Bounds its update in its own way."""
+
+    @sends(lambda self: {"update": Louder(clip=1.0)})
+    def local(self, message: Any, me: Any, data: Any) -> Result:
+        raise AssertionError("it is refused before it runs")
+
+
+class Untimely(Plain):
+    """Leaves every no rounds."""
+
+    @sends(lambda self: {"update": Update(clip=1.0, share=0.5), "number": Number(0.0, 1.0, share=0.5, every=0)})
+    def local(self, message: Any, me: Any, data: Any) -> Result:
+        raise AssertionError("it is refused before it runs")
+
+
 @pytest.mark.parametrize(
     ("method", "sentence"),
     [
+        (Generous(), "raw as Gift, a kind of release that is not Sordino's"),
+        (Loud(), "update as Louder, a kind of release that is not Sordino's"),
+        (Untimely(), "it leaves every 0 rounds"),
         (Mixed(), "protects a client, but the method protects a record"),
         (Doubled(), "declare one, and the others as Follows"),
         (Unfounded(), "which is no release of gradients"),

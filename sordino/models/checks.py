@@ -18,8 +18,8 @@ _INSTEAD = (
 )
 
 
-_TRIED = 3
-"""How many records a network is tried on."""
+_TRIED, _MANY = 3, 33
+"""How many records a network is tried on; and how many to see whether it mixes those of a larger batch."""
 
 
 def check(module: nn.Module) -> None:
@@ -66,6 +66,8 @@ def try_out(name: str, module: nn.Module, shape: tuple[int, ...], classes: int) 
             # Records of random numbers: averages of zeros would stay zero, and pass for constant.
             x = torch.randn(2 * _TRIED, *shape, generator=torch.Generator().manual_seed(0))
             changed, mixed = _changed(tried, *x.split(_TRIED)), _mixes(tried, *x.split(_TRIED))
+            many = torch.randn(_MANY, *shape, generator=torch.Generator().manual_seed(2))
+            mixed = mixed or any(_slope_of_others(tried.train(training), many) > 0 for training in (False, True))
         except UserError:
             raise
         except Exception as error:

@@ -197,7 +197,8 @@ class Release:
 
     def check(self) -> None:
         """Refuse a declaration that bounds nothing."""
-        return
+        if not (isinstance(self.every, int) and self.every >= 1):
+            raise ReleaseError(f"{self.describe()}: it leaves every {self.every!r} rounds, but must every 1, 2, 3, ...")
 
     def width(self, public: Public) -> int | None:
         """How many entries a message has; None where any number costs the same."""

@@ -10,6 +10,8 @@ from sordino.privacy.records import RecordNeeds
 from sordino.privacy.release.base import Release, ReleaseError, Releases, Unit
 
 Step = TypeVar("Step", bound=Callable[..., Any])
+OURS = "sordino.privacy."
+"""Where kinds of releases are defined."""
 
 
 def sends(declare: Callable[[Any], Releases]) -> Callable[[Step], Step]:
@@ -67,6 +69,12 @@ def check_steps(steps: Mapping[str, Releases], unit: Unit, states: Collection[st
                 "declare one, and the others as Follows."
             )
         for name, release in releases.items():
+            if not type(release).__module__.startswith(OURS):
+                raise ReleaseError(
+                    f"{step} declares {name} as {type(release).__name__}, a kind of release that is not Sordino's: "
+                    f"what bounds, noises and charges a release must agree, and is looked after in {OURS[:-1]}; make "
+                    "it of those kinds."
+                )
             release.check()
             if release.unit not in (None, unit):
                 raise ReleaseError(

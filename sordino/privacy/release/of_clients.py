@@ -93,7 +93,8 @@ class Update(Release):
             else:
                 met = self._least_met(np.square(deviations), view, public, colluders)
             cost = (np.where(leaving > 0, np.square(bounds), 0.0) / met).sum(axis=1)
-            columns.append(np.broadcast_to(sensitivity, cost.shape) / np.sqrt(cost))
+            with np.errstate(invalid="ignore"):  # nothing leaves, and what that costs is nothing
+                columns.append(np.broadcast_to(sensitivity, cost.shape) / np.sqrt(cost))
         entries = self.width(public) if allowance.whole else 0
         return Charge(sensitivity, np.stack(np.broadcast_arrays(*columns), axis=1), entries=entries, shares=cohort)
 
@@ -120,7 +121,13 @@ class Update(Release):
         if not self.layered:
             return [self.width(public)]
         if self.sizes is None:
-            return self.times * list(public.layers)
+            layers = self.times * list(public.layers)
+            if sum(layers) != self.width(public):
+                raise ReleaseError(
+                    f"{self.describe()}: the network's layers have {sum(layers)} entries, but a message has "
+                    f"{self.width(public)}: name its parts' sizes with `sizes`"
+                )
+            return layers
         sizes = public.rows(self.sizes)[0].long()
         if not public.common(self.sizes) or int(sizes.min()) < 1 or int(sizes.sum()) != self.width(public):
             raise ReleaseError(
@@ -212,6 +219,7 @@ class Number(Release):
     tells: ClassVar[Literal["nothing", "itself", "everything"]] = "itself"
 
     def check(self) -> None:
+        super().check()
         check_range(self, self.low, self.high)
 
     def width(self, public: Public) -> int:

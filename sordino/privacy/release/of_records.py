@@ -29,6 +29,7 @@ class Average(Release):
     pool: ClassVar[Pool] = "validation"
 
     def check(self) -> None:
+        super().check()
         check_range(self, self.low, self.high)
 
     def width(self, public: Public) -> int:

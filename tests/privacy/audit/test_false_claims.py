@@ -234,7 +234,9 @@ def test_more_bytes_than_are_declared() -> None:
 
 @dataclass(frozen=True)
 class Free(Update):
-    """A noised vector that says it costs nothing."""
+    """A noised vector that says it costs nothing, and that it is one of Sordino's."""
+
+    __module__ = Update.__module__
 
     def charge(self, allowance: Any, public: Public) -> Charge:
         return Charge.nothing()
