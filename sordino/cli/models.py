@@ -134,3 +134,6 @@ def export(
         typer.echo(json.dumps({"file": str(path), "format": kind, "client": client}))
         return
     typer.echo(f"{path}: what {client} predicts with. Its description (schema, classes) is inside.")
+    typer.echo(
+        f"It stays with {client}: whoever else is given it may learn more of {client}'s records than epsilon says."
+    )

@@ -56,6 +56,14 @@ def test_delta_is_rounded_up(delta: float, text: str) -> None:
     assert delta_text(delta) == text
 
 
+def test_so_much_noise_that_epsilon_is_zero_does_not_mean_that_nothing_left() -> None:
+    from sordino.report.page.words import protected
+
+    summary = {"epsilon": dict.fromkeys(VIEWS, 0.0), "unit": "client", "delta": 1e-5}
+    assert "One whole client is protected" in protected(SimpleNamespace(ledger=["a row"], summary=summary))
+    assert protected(SimpleNamespace(ledger=[], summary=summary)) == "Nothing left the clients."
+
+
 def test_attacks_are_rounded_up() -> None:
     assert [attack_words(value) for value in (0.5, 0.9401, 0.94, 0.99999, 1.0)] == [
         *("50.0%", "94.1%", "94.0%", "100.0%", "100.0%"),

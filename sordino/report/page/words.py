@@ -83,7 +83,7 @@ def observers(run: RunTold) -> list[dict[str, str]]:
 
 def protected(run: RunTold) -> str:
     """What its epsilons protect."""
-    if all(value == 0 for value in run.summary["epsilon"].values()):
+    if not run.ledger:
         return "Nothing left the clients."
     if all(value is None for value in run.summary["epsilon"].values()):
         return "Nothing is protected: something left the clients without noise."
@@ -145,7 +145,7 @@ def _accuracy(group: Group) -> str:
 
 def _cost(run: RunTold) -> list[str]:
     told = run.summary
-    if all(value == 0 for value in told["epsilon"].values()):
+    if not run.ledger:
         return ["Nothing left the clients, so nobody learned anything about them."]
     view: View = "server" if told["protect_from"] == "server" else "outsider"
     unit = "client took part" if told["unit"] == "client" else "record was used"
