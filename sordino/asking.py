@@ -19,7 +19,7 @@ from sordino.message import Message
 from sordino.method import Method, Replies, Result
 from sordino.privacy.gate import Gate
 from sordino.privacy.ledger import Row
-from sordino.privacy.release import Public, Releases, due
+from sordino.privacy.release import Public, Release, Releases, due
 from sordino.replies import Answers, Sums
 from sordino.rounds import OpenRound
 from sordino.transcript import Transcript
@@ -106,14 +106,28 @@ class Asking:
                 f"Round {number + 1} asks {len(clients)} clients, but the noise is shared out over at least "
                 f"{noise.minimum_cohort}: the round is given up before anything is used."
             )
-        for name in [name for name, release in releases.items() if release.made_of_gradients]:
-            times, most = self._books.ledger.times(name)[clients], self._gate.allowance.of_records.turns[clients]
-            if (times >= most).any():
-                place = int(np.argmax(times >= most))
-                raise UserError(
-                    f"{step} asks client {clients[place]} for noisy gradients more often than the {int(most[place])} "
-                    "times that its budget allows: ask those whom fed.sample() names, once a round."
-                )
+        for name, release in releases.items():
+            if release.unit == "record" or release.made_of_gradients:
+                self._check_turns(step, name, release, clients)
+
+    def _check_turns(self, step: str, name: str, release: Release, clients: Sequence[int]) -> None:
+        """Refuse to ask anybody more often for something of its records than was planned for."""
+        if release.sources():  # made of gradients that another release takes
+            return
+        taken = [name]
+        if release.made_of_gradients:  # whatever they are called in other steps: noise was planned for one of them
+            declared = [item for releases in self._steps.values() for item in releases.items()]
+            taken = list(dict.fromkeys(one for one, kind in declared if kind.made_of_gradients))
+        times = np.sum([self._books.ledger.times(one)[clients] for one in taken], axis=0)
+        turns = self._gate.allowance.of_records.turns[clients]
+        most = np.minimum(turns, 1) if release.once else turns
+        if (times >= most).any():
+            place = int(np.argmax(times >= most))
+            what = "noisy gradients" if release.made_of_gradients else name
+            raise UserError(
+                f"{step} asks client {clients[place]} for {what} more often than the {int(most[place])} "
+                "times that its budget allows: ask those whom fed.sample() names, once a round."
+            )
 
     def _expose_states(self, releases: Releases, clients: Sequence[int], about: tuple[int, int, str]) -> None:
         """Charge for single messages of which sums will tell, because clients remember what they sent.

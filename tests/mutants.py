@@ -886,6 +886,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
     "asking.py": (
         "tests/test_own_methods.py tests/test_server.py",
         [
+            ("means of records as often as anybody likes", 'if release.unit == "record" or release', "if release"),
+            ("gradients under two names", "taken = list(dict", "list(dict"),
             ("a smaller cohort is used", "len(clients) < noise.minimum_cohort", "False"),
             ("the ledger is not asked", "self._books.charge(rows)", "pass"),
             ("a client may be asked twice", "if len(set(clients)) < len(clients):", "if False:"),

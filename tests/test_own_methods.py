@@ -18,7 +18,18 @@ from sordino.message import Each
 from sordino.method import Method, Result
 from sordino.methods.bases import RecordLevel
 from sordino.privacy.accountant import epsilon_of
-from sordino.privacy.release import Average, Derived, Follows, Gradients, Number, Public, ReleaseError, Update, sends
+from sordino.privacy.release import (
+    Average,
+    Derived,
+    Follows,
+    Gradients,
+    Matrix,
+    Number,
+    Public,
+    ReleaseError,
+    Update,
+    sends,
+)
 from sordino.privacy.release.base import Bounded, Charge, Release
 from sordino.privacy.sealed import SealedError
 from sordino.testing.case import CLIENTS, ROUNDS, Case, OneRound
@@ -608,6 +619,57 @@ class Overworked(Records):
                 fed.ask(fed.everyone(), self.local, {"global": server.model})
 
 
-def test_records_are_not_asked_beyond_their_budget(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="more often than the 3 times"):
-        epsilons(Overworked(), tmp_path)
+class Inquisitive(Records):
+    """Asks for a mean five times a round."""
+
+    def run(self, fed: Any, model: Any) -> None:
+        server = fed.state(model=model)
+        for _ in fed.rounds(server):
+            for _ in range(5):
+                fed.ask(fed.sample(), self.judge, {"global": server.model})
+
+    @sends(lambda self: {"loss": Average(0.0, 4.0)})
+    def judge(self, message: Any, me: Any, data: Any) -> Result:
+        return Result(send={"loss": data.judged(message["global"])[0]})
+
+
+class Describing(Records):
+    """Asks in every round for what is released once."""
+
+    def run(self, fed: Any, model: Any) -> None:
+        server = fed.state(model=model)
+        for _ in fed.rounds(server):
+            fed.ask(fed.sample(), self.describe, {"directions": torch.eye(64, 2)})
+
+    @sends(lambda self: {"moments": Matrix(share=0.3)})
+    def describe(self, message: Any, me: Any, data: Any) -> Result:
+        return Result(send={"moments": data.projected(message["directions"])})
+
+
+class TwoNames(Records):
+    """Takes gradients in two steps, which call them differently."""
+
+    def run(self, fed: Any, model: Any) -> None:
+        server = fed.state(model=model)
+        for _ in fed.rounds(server):
+            fed.ask(fed.sample(), self.local, {"global": server.model})
+            fed.ask(fed.sample(), self.more, {"global": server.model})
+
+    @sends(lambda self: {"another": Gradients(clip=self.clip)})
+    def more(self, message: Any, me: Any, data: Any) -> Result:
+        model = self.trained(message["global"], data)
+        return Result(send={"another": model - message["global"]}, keep={"model": model})
+
+
+@pytest.mark.parametrize(
+    ("method", "sentence"),
+    [
+        (Overworked(), "noisy gradients more often than the 3 times"),
+        (TwoNames(), "noisy gradients more often than the 3 times"),
+        (Inquisitive(), "loss more often than the 3 times"),
+        (Describing(), "moments more often than the 1 times"),
+    ],
+)
+def test_records_are_not_asked_beyond_their_budget(method: Method, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=sentence):
+        epsilons(method, tmp_path)

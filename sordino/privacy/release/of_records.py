@@ -137,7 +137,10 @@ class Gradients(Release):
     made_of_gradients: ClassVar[bool] = True
 
     def thresholds(self, public: Public) -> Tensor:
-        return public.rows(self.clip)
+        found, wanted = public.rows(self.clip), len(public.layers) if self.layered else 1
+        if public.layers and found.shape[1] != wanted:
+            raise ReleaseError(f"{self.describe()}: it needs {wanted} thresholds, but there are {found.shape[1]}")
+        return found
 
     def charge(self, allowance: Allowance, public: Public) -> Charge:
         plan = allowance.of_records
