@@ -254,8 +254,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         [
             (
                 "a ledger without its last rows",
-                "if _stored(Head(len(found), link)) != self.known(HEAD):",
-                "if not found:",
+                "if _stored(Head(len(self._read), self._link)) != self.known(HEAD):",
+                "if not self._read:",
             )
         ],
     ),

@@ -9,7 +9,8 @@ What leaves is charged, and kept for whoever asks again, in one transaction befo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,9 @@ class Book(Database):
         if not (folder / FILE).exists():
             raise DatabaseError(f"There is no site in {folder}: `sordino site init` makes one.")
         super().__init__(folder / FILE)
+        self._read: list[Entry] = []
+        """The ledger's rows as far as this connection has checked them; a long one is read once for a message."""
+        self._link = BLANK
         ((version,),) = self.all("pragma user_version")
         if version != VERSION:
             raise DatabaseError(f"The book {self.path} was written by another version of Sordino, or is damaged.")
@@ -78,6 +82,16 @@ class Book(Database):
             temporary.rename(folder / FILE)
             sync_folder(folder)
 
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All or nothing, and nobody else writes meanwhile; rows of a ledger that were not written were never read."""
+        try:
+            with super().transaction():
+                yield
+        except BaseException:
+            self._read, self._link = [], BLANK
+            raise
+
     def check(self) -> None:
         """Read everything once: what is damaged is found before anybody counts on it."""
         self.entries()
@@ -95,17 +109,18 @@ class Book(Database):
 
     def entries(self) -> list[Entry]:
         """The whole ledger; one that was altered is refused."""
-        found, link = [], BLANK
-        for position, (place, content, stored) in enumerate(self.all("select * from ledger order by position")):
-            link = linked(link, content)
+        rest = self.all("select * from ledger where position >= ? order by position", len(self._read))
+        for position, (place, content, stored) in enumerate(rest, len(self._read)):
+            link = linked(self._link, content)
             if place != position or link != stored:
                 raise AlteredError(
                     f"The ledger in {self.path} has been altered at row {position}: this site is closed."
                 )
-            found.append(Entry.read(content))  # it is what was written
-        if _stored(Head(len(found), link)) != self.known(HEAD):
+            self._read.append(Entry.read(content))  # it is what was written
+            self._link = link
+        if _stored(Head(len(self._read), self._link)) != self.known(HEAD):
             raise AlteredError(f"Rows of the ledger in {self.path} are gone: this site is closed.")
-        return found
+        return list(self._read)
 
     def append(self, entries: list[Entry]) -> None:
         """Add rows behind the last one."""

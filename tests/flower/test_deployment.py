@@ -38,7 +38,7 @@ KEYS: dict[str, Any] = {
     "partition": "iid",
     "method": "dp-fedavg",
     "model": "logistic",
-    "rounds": 8,
+    "rounds": 6,
     "epsilon": 8,
     "delta": 1e-5,
     "noise": "integers",
