@@ -75,3 +75,14 @@ def writing(path: Path) -> Iterator[None]:
         raise UserError(f"{path} cannot be written: {error.strerror or error}; name another place.") from error
     except ValueError as error:  # a kind of picture that is not known, or a name that is none
         raise UserError(f"{path} cannot be written: {error}.") from error
+
+
+def check_writable(path: Path | None) -> None:
+    """Refuse a place where nothing can be written, before the work that it is for; nothing is left behind there."""
+    if path is None:
+        return
+    with writing(path):
+        there = path.exists()
+        path.open("a").close()
+        if not there:
+            path.unlink()

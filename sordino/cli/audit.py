@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from sordino.cli.options import DATA, NOISE, SCHEDULE, File, Json, Keys, experiment_from, taking
+from sordino.errors import check_writable
 
 REFUTED = 1
 """The exit code where something that is claimed is false."""
@@ -34,7 +35,7 @@ def audit(
     from sordino.privacy.audit.whole import audit as attack
 
     wanted = _tiers(tiers)
-    _check_writable(output)
+    check_writable(output)
     report = attack(chosen, trials, wanted, tell=lambda sentence: _tell(sentence, as_json))
     document = report.asdict(pictures=True)
     place = _stored(document, output, chosen.store)
@@ -50,18 +51,6 @@ def audit(
         console.print(f"Findings, with numbers for pictures: {place}", style="dim", highlight=False)
     if report.refuted:
         raise typer.Exit(REFUTED)
-
-
-def _check_writable(output: Path | None) -> None:
-    """Refuse a place where nothing can be written, before the work whose findings it is for."""
-    from sordino.errors import writing
-
-    if output is not None:
-        with writing(output):
-            there = output.exists()
-            output.open("a").close()
-            if not there:
-                output.unlink()
 
 
 def _tell(sentence: str, quiet: bool) -> None:

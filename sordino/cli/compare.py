@@ -10,7 +10,7 @@ import typer
 
 from sordino.cli.options import DATA, NOISE, SCHEDULE, File, Json, Keys, Log, experiment_from, taking
 from sordino.cli.run import getting_ready, show_meaning, watched
-from sordino.errors import UserError, writing
+from sordino.errors import UserError, check_writable, writing
 
 DOCUMENT = "compare.json"
 
@@ -79,9 +79,7 @@ def compare(
         chosen = experiment_from(experiment, keys | {"epsilon": budget}, [contender(name)[0] for name in names])
         picture = picture or chosen.store / "compare.png"
         drawn = check_picture(picture)
-        if csv is not None:
-            with writing(csv):
-                csv.open("a").close()
+        check_writable(csv)
     with watched(as_json) as screen, logged(screen, log, chosen.store) as display:
         if not drawn:
             display.say('There is no matplotlib, so no picture will be drawn: pip install "sordino[report]".')
@@ -95,32 +93,42 @@ def compare(
             grid=grid_of(tune) if tune else None,
             tuning_seeds=tuning_seeds,
         )
+    document = _kept(found, chosen, picture if drawn else None, csv)
+    if as_json:
+        typer.echo(document)
+    elif latex or markdown:
+        _show_table(found, latex)
+    else:
+        _show(found, chosen)
+        if drawn:
+            typer.echo(f"Picture: {picture}")
+        typer.echo(f"Page: sordino report {chosen.store / DOCUMENT} -o report.html")
+
+
+def _kept(found: Any, chosen: Any, picture: Path | None, csv: Path | None) -> str:
+    """Write a comparison into its files; the document that a page is made of."""
     page = chosen.store / DOCUMENT
-    document = json.dumps(found.document() | {"picture": str(picture) if drawn else None})
+    document = json.dumps(found.document() | {"picture": None if picture is None else str(picture)})
     with writing(page):
         page.write_text(document)
     if csv is not None:
         from sordino.report.exports import write_csv
 
         write_csv(found.rows, found.sweep, csv)
-    if drawn:
+    if picture is not None:
         _draw(found, picture, chosen)
-    if as_json:
-        typer.echo(document)
-        return
-    if latex or markdown:
-        from sordino.report import exports
+    return document
 
-        typer.echo((exports.latex if latex else exports.markdown)(found.rows, found.sweep))
-        seeds = found.rows[0]["seeds"]
-        told = f"Accuracy in %, mean and standard deviation over {seeds} seed{'s' if seeds > 1 else ''}."
-        for sentence in (told, *found.verdict):  # beside the table, which alone goes into a file
-            typer.echo(sentence, err=True)
-        return
-    _show(found, chosen)
-    if drawn:
-        typer.echo(f"Picture: {picture}")
-    typer.echo(f"Page: sordino report {page} -o report.html")
+
+def _show_table(found: Any, latex: bool) -> None:
+    """A comparison's table for a paper or a text, and beside it, not for the file, what it says."""
+    from sordino.report import exports
+
+    typer.echo((exports.latex if latex else exports.markdown)(found.rows, found.sweep))
+    seeds = found.rows[0]["seeds"]
+    told = f"Accuracy in %, mean and standard deviation over {seeds} seed{'s' if seeds > 1 else ''}."
+    for sentence in (told, *found.verdict):
+        typer.echo(sentence, err=True)
 
 
 def _sweep(epsilon: str | None, sweep: list[str], values_of: Any) -> dict[str, list[Any]]:

@@ -210,6 +210,12 @@ def test_a_comparison_without_matplotlib_prints_its_table(tmp_path: Path, monkey
     assert json.loads((tmp_path / "compare.json").read_text())["picture"] is None
 
 
+def test_a_comparison_that_is_refused_leaves_no_file(tmp_path: Path) -> None:
+    given = ("compare", "--methods=local", *QUICK, "--store", tmp_path / "store", "--jobs=0")
+    assert "at least one job" in refused(*given, "--csv", tmp_path / "table.csv")
+    assert not (tmp_path / "table.csv").exists()
+
+
 def test_a_comparison_for_other_programs(tmp_path: Path) -> None:
     given = ("compare", "--methods=local,dp-fedavg", "--seeds=1", *QUICK, "--epsilon=1,8", "--store", tmp_path)
     outcome = command(*given, "--csv", tmp_path / "table.csv", "--picture", tmp_path / "a.svg", "--markdown")
