@@ -26,6 +26,7 @@ html_css_files = ["site.css", "pictures.css"]
 html_copy_source = html_show_sphinx = False
 
 myst_heading_anchors = 3
+default_role = "code"  # what docstrings have between backquotes
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_preserve_defaults = True

@@ -1,4 +1,4 @@
-"""The Python interface: each function does what the command of the same name does.
+"""The Python interface: each function does what the command of the same name does. For example::
 
     import sordino
 
