@@ -199,7 +199,7 @@ def serve(
 @site_commands.command(name="init")
 def init_site(
     name: Annotated[str, typer.Option(help="What the site is called in the roster.")],
-    data: Annotated[Path, typer.Option(help="The site's own records: a file or a folder.")],
+    data: Annotated[Path, typer.Option(help="The site's own records: CSV, Parquet or NPZ.")],
     label: Label = None,
     folder: Annotated[Path | None, typer.Option(help="Where the site is made. [default: its name]")] = None,
     unit: Annotated[str, typer.Option(help="What is protected: the whole client, or one record.")] = "client",

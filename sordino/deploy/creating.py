@@ -11,12 +11,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from sordino.data.tables import Table
 from sordino.deploy import keys
 from sordino.deploy.book import Book
 from sordino.deploy.entries import Entry
 from sordino.deploy.records import keyed_fingerprint, read_records
 from sordino.deploy.rules import FILE, Rules
-from sordino.errors import UserError, writing
+from sordino.errors import UserError, unknown, writing
 
 COMMENTS = {
     "data": "the file with this site's records; its path may be relative to this folder",
@@ -48,8 +49,10 @@ def create(folder: Path, name: str, data: Path, label: str | None, rules: Mappin
     except ValidationError as error:
         problem = error.errors()[0]
         raise UserError(f"{problem['loc'][0]} cannot be so: {problem['msg'].lower()}.") from error
+    file = read_records(folder, made)  # before anything is written: it may not be readable
+    if label is not None and isinstance(file.content, Table) and label not in file.content.columns:
+        raise unknown("column", label, list(file.content.columns))
     with writing(folder / FILE):
-        file = read_records(folder, made)  # before anything is written: it may not be readable
         private, secret = keys.new_identity(), secrets.token_bytes(32)
         begin = Entry("begin", {"random": secrets.token_hex(32), "data": keyed_fingerprint(file, secret)})
         Book.create(folder, {"identity": private, "secret": secret}, begin)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import os
+import re
 import ssl
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,13 +21,15 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from sordino.errors import UserError
+from sordino.errors import UserError, quoted
 
 AUTHORITY, AUTHORITY_KEY = "ca.pem", "ca.key"
 CERTIFICATE, CERTIFICATE_KEY = "server.pem", "server.key"
 NODE_KEY = "node.key"
 HERE = ("localhost", "127.0.0.1", "::1")
 """Names of this machine, for which every certificate holds."""
+HOST = re.compile(r"(?=.{1,253}$)(\*\.)?[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", re.IGNORECASE)
+"""A host's name, perhaps for all names below it."""
 AUTHORITY_DAYS, CERTIFICATE_DAYS = 3650, 1825
 EARLIER = datetime.timedelta(days=1)
 """Certificates hold from a day ago: clocks differ."""
@@ -34,6 +37,7 @@ EARLIER = datetime.timedelta(days=1)
 
 def make_authority(folder: Path, hosts: Sequence[str]) -> None:
     """Write an authority and a certificate for `hosts`, host names or addresses, into a folder."""
+    names = x509.SubjectAlternativeName([_general_name(host) for host in dict.fromkeys((*hosts, *HERE))])
     authority_key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Sordino deployment")])
     uses = _key_usage(signs=False, certifies=True)
@@ -45,7 +49,6 @@ def make_authority(folder: Path, hosts: Sequence[str]) -> None:
     )
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
-    names = x509.SubjectAlternativeName([_general_name(host) for host in dict.fromkeys((*hosts, *HERE))])
     server = (
         _begun(subject, name, key.public_key(), authority_key.public_key(), CERTIFICATE_DAYS)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -162,10 +165,9 @@ def _general_name(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         pass
-    try:
-        return x509.DNSName(host)
-    except ValueError as error:
-        raise UserError(f"{host!r} is neither a host's name nor an address.") from error
+    if HOST.fullmatch(host) is None:
+        raise UserError(f"{quoted(host)} is neither a host's name nor an address: write it as sites reach it.")
+    return x509.DNSName(host)
 
 
 def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:

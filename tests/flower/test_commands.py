@@ -169,6 +169,12 @@ def test_mistakes_of_a_site_are_told_in_a_sentence(sordino, tmp_path):
     data = str(table(tmp_path, "a.csv"))
     assert refusal(sordino("site", "init", "--name", "a", "--data", data, "--label", "outcome", "--max-epsilon", "-1"))
     assert not Path("a").exists()
+    assert "did you mean 'outcome'" in refusal(
+        sordino("site", "init", "--name", "a", "--data", data, "--label", "outcom")
+    )
+    assert not Path("a").exists()
+    for host in ("two words", "", "a-", "http://a", "a/b", "a:1"):
+        assert "neither a host's name" in refusal(sordino("serve", "init", "--host", host, "--folder", "other"))
     sordino("site", "init", "--name", "a", "--data", data, "--label", "outcome")
     assert "ca.pem" in refusal(sordino("join", "a", *server, "--ca", "none.pem"))
     assert "no certificate in PEM" in refusal(sordino("join", "a", *server, "--ca", "a/a.pub"))
