@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import math
 import re
 from collections import Counter
@@ -29,6 +28,7 @@ from sordino.data.schema import (
 )
 from sordino.data.tables import DELIMITERS, Table, read_table
 from sordino.errors import UserError, refuse, unknown
+from sordino.toml import toml_value
 
 ENCODINGS = ("utf-8", "cp1252")
 """Tried in this order: what is no UTF-8 comes from an office program, as a rule."""
@@ -258,29 +258,24 @@ def toml(schema: Schema, head: Sequence[str], comments: Mapping[str, Sequence[st
         *(f"# {_line(text)}".rstrip() for text in head),
         "",
         *_assignments(schema, ("delimiter", "encoding", "decimal")),
-        f"missing_cells = {_toml(list(schema.missing_cells))}",
+        f"missing_cells = {toml_value(list(schema.missing_cells))}",
     ]
     for name, one in schema.files.items():
         lines += ["", f"[files.{_key(name)}]", *_assignments(one, ("delimiter", "encoding", "decimal"))]
     for name, column in schema.columns.items():
         lines += ["", f"[columns.{_key(name)}]", *(f"# {_line(text)}" for text in comments.get(name, ()))]
-        lines.append(f"kind = {_toml(column.kind)}")
+        lines.append(f"kind = {toml_value(column.kind)}")
         given = column.model_dump(mode="json", exclude_none=True, exclude={"kind"}, exclude_defaults=True)
-        lines += [f"{key} = {_toml(value)}" for key, value in given.items()]
+        lines += [f"{key} = {toml_value(value)}" for key, value in given.items()]
     return "\n".join(lines) + "\n"
 
 
 def _assignments(part: Format, keys: Sequence[str]) -> list[str]:
-    return [f"{key} = {_toml(getattr(part, key))}" for key in keys]
-
-
-def _toml(value: object) -> str:
-    """A text, number, truth value or list as TOML: JSON, whose floats TOML reads too."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return [f"{key} = {toml_value(getattr(part, key))}" for key in keys]
 
 
 def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _toml(name)
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml_value(name)
 
 
 def _line(text: str) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,6 +16,7 @@ from sordino.deploy.entries import Entry
 from sordino.deploy.records import keyed_fingerprint, read_records
 from sordino.deploy.rules import FILE, Rules
 from sordino.errors import UserError, unknown, writing
+from sordino.toml import toml_value
 
 COMMENTS = {
     "data": "the file with this site's records; its path may be relative to this folder",
@@ -62,18 +61,8 @@ def create(folder: Path, name: str, data: Path, label: str | None, rules: Mappin
 
 def written(rules: Rules) -> str:
     """Rules as a TOML file with a comment on each."""
-    lines = [f"name = {_toml(rules.name)}"]
+    lines = [f"name = {toml_value(rules.name)}"]
     for key, comment in COMMENTS.items():
         value = getattr(rules, key)
-        lines += ["", f"# {comment}", f"{key} = {_toml(value)}" if value is not None else f"# {key} ="]
+        lines += ["", f"# {comment}", f"{key} = {toml_value(value)}" if value is not None else f"# {key} ="]
     return "\n".join(lines) + "\n"
-
-
-def _toml(value: Any) -> str:
-    if isinstance(value, tuple):
-        return f"[{', '.join(_toml(one) for one in value)}]"
-    if isinstance(value, float) and math.isinf(value):
-        return "inf"
-    if isinstance(value, str | Path):
-        return json.dumps(str(value), ensure_ascii=False)
-    return str(value).lower() if isinstance(value, bool) else repr(value)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 
 from sordino.errors import UserError
@@ -16,6 +12,7 @@ from sordino.report.page.gather import Group, RunTold, Told
 from sordino.report.tables import OBSERVERS
 from sordino.report.wording import attack_words, epsilon_words, percent
 from sordino.rounding import delta_text
+from sordino.toml import toml_value
 
 SAME = 1e-9
 """Accuracies nearer than this are the same."""
@@ -104,10 +101,10 @@ def experiment_file(run: RunTold) -> str:
     plain = {key: value for key, value in given.items() if key != "set" and value != defaults.get(key)}
     plain = {"data": given["data"], "method": given["method"]} | plain
     tables = {key: value for key, value in plain.items() if isinstance(value, dict)} | {"set": given["set"]}
-    lines = [f"{key} = {_toml(value)}" for key, value in plain.items() if key not in tables and key != "workers"]
+    lines = [f"{key} = {toml_value(value)}" for key, value in plain.items() if key not in tables and key != "workers"]
     for name, table in tables.items():
         if table:
-            rows = [f"{json.dumps(key)} = {_toml(value)}" for key, value in table.items() if value is not None]
+            rows = [f"{toml_value(key)} = {toml_value(value)}" for key, value in table.items() if value is not None]
             lines += ["", f"[{name}]", *rows]
     return "\n".join(lines) + "\n"
 
@@ -165,14 +162,3 @@ def _cost(run: RunTold) -> list[str]:
 
 def _count(number: int, one: str, many: str | None = None) -> str:
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
-
-
-def _toml(value: Any) -> str:
-    """A value of a configuration as TOML, which writes text, numbers and lists of them as JSON does."""
-    if isinstance(value, dict):
-        known = [f"{json.dumps(key)} = {_toml(one)}" for key, one in value.items() if one is not None]
-        return "{" + ", ".join(known) + "}"
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        gap = ",\n  " if any(isinstance(one, dict) for one in value) else ", "
-        return "[" + gap.join(_toml(one) for one in value) + "]"
-    return json.dumps(value, ensure_ascii=False)
