@@ -9,12 +9,8 @@ from rich.text import Text
 
 from sordino.privacy.audit.findings import Report, ViewReport
 from sordino.report.tables import epsilon_text
+from sordino.report.wording import bound_words
 from sordino.rounding import delta_text
-
-
-def rounded_down(figure: float) -> str:
-    """A lower bound of epsilon for people, never above the truth."""
-    return f"{math.floor(figure * 100 + 1e-9) / 100:.2f}"
 
 
 def audit_report(report: Report) -> RenderableType:
@@ -36,7 +32,7 @@ def _sentence(name: str, view: ViewReport, refuted: bool) -> str:
     """What the audit says of one observer, and by which attack."""
     if math.isinf(view.claimed):
         return f"{name}: nothing is claimed: epsilon is infinite."
-    said = f"{name}: audit at 95 %: epsilon >= {rounded_down(view.bound)}; claimed <= {epsilon_text(view.claimed)}"
+    said = f"{name}: audit at 95 %: epsilon >= {bound_words(view.bound)}; claimed <= {epsilon_text(view.claimed)}"
     by = "" if view.best is None else f" ({view.best.name})"
     if view.true is not None:
         said += f" as published, <= {epsilon_text(view.true)} by the ledger"

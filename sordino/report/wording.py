@@ -14,6 +14,11 @@ def epsilon_words(value: float | None, infinite: str = "∞") -> str:
     return infinite if value is None or math.isinf(value) else rounded_up(value)
 
 
+def bound_words(value: float | None) -> str:
+    """What an attack shows epsilon to be at least, rounded down so that it is never overstated."""
+    return "–" if value is None else f"{math.floor(value * 100 + 1e-9) / 100:.2f}"
+
+
 def attack_words(accuracy: float, unit: str = "%") -> str:
     """What the best attack achieves, rounded up so that it is never understated."""
     return percent_up(accuracy, unit)

@@ -198,20 +198,20 @@ def test_record_level_and_bare_runs_have_pages(store: Path) -> None:
 def test_an_audit_has_a_page(store: Path) -> None:
     view = {
         "claimed": 2.0,
-        "bound": 1.87,
+        "bound": 1.879,
         "confidence": 0.95,
         "refuted": False,
         "pictures": {
             "scores": {"edges": [0, 1, 2], "in": [1, 5], "out": [4, 2], "threshold": 1},
             "tradeoff": {"false_positives": [0, 0.5, 1], "claimed": [1, 0.3, 0], "attacked": [[0.2, 0.7], [0.6, 0.3]]},
-            "trials": {"trials": [10, 100], "bound": [0.5, 1.87]},
+            "trials": {"trials": [10, 100], "bound": [0.5, 1.879]},
         },
     }
     bad = {"claimed": 2.0, "true": None, "bound": 9.1, "confidence": 0.999, "refuted": True}
     document = {"method": "dp-fedavg", "variant": "sound", "unit": "client", "delta": 1e-5}
     document |= {
         "views": {"outsider": view, "server": bad},
-        "findings": ["<b>odd</b>", {"tier": 3, "sentence": "a leak", "refuted": True}],
+        "findings": ["<b>odd</b>", {"tier": 3, "name": "length", "sentence": "a leak", "refuted": True}],
     }
     path = store.parent / "audit.json"
     path.write_text(json.dumps(document))
@@ -219,12 +219,14 @@ def test_an_audit_has_a_page(store: Path) -> None:
     for part in (
         "Audit of dp-fedavg",
         "1.87",
+        "A claim is refuted. Protecting one client",
         "REFUTED",
-        "Tier 3: a leak",
+        "Tier 3, length: a leak",
         "<b>odd</b>",
         "Scores of the attack: outsider",
     ):
         assert part in read.text
+    assert "1.88" not in read.text, "a lower bound is rounded down"
     (store / "audits").mkdir()
     (store / "audits" / "dp-fedavg-sound-1.json").write_text(json.dumps(document))
     try:

@@ -12,7 +12,7 @@ from sordino.errors import UserError
 from sordino.report.page import charts, rendered
 from sordino.report.page.charts import Line
 from sordino.report.page.scales import number
-from sordino.report.wording import epsilon_words
+from sordino.report.wording import bound_words, epsilon_words
 
 
 def is_audit(document: Mapping[str, Any]) -> bool:
@@ -49,7 +49,7 @@ def _view(name: str, view: Mapping[str, Any]) -> dict[str, Any]:
         "name": name,
         "claimed": epsilon_words(view["claimed"]),
         "true": epsilon_words(view["true"]) if "true" in view else None,
-        "bound": "–" if view["bound"] is None else f"{view['bound']:.2f}",
+        "bound": bound_words(view["bound"]),
         "confidence": f"{100 * view['confidence']:g}%",
         "refuted": bool(view["refuted"]),
         "pictures": [picture for picture in found if picture],
@@ -59,9 +59,11 @@ def _view(name: str, view: Mapping[str, Any]) -> dict[str, Any]:
 def _finding(one: str | Mapping[str, Any]) -> dict[str, Any]:
     """A finding is a sentence, or a table with one."""
     if isinstance(one, str):
-        return {"sentence": one, "refuted": False, "tier": None}
-    sentence = one.get("sentence") or one.get("what") or one.get("name") or ""
-    return {"sentence": str(sentence), "refuted": bool(one.get("refuted", False)), "tier": one.get("tier")}
+        return {"sentence": one, "refuted": False, "found": ""}
+    found = ", ".join(
+        str(part) for part in (f"Tier {one['tier']}" if "tier" in one else "", one.get("name", "")) if part
+    )
+    return {"sentence": str(one.get("sentence", "")), "refuted": bool(one.get("refuted", False)), "found": found}
 
 
 def _scores(drawn: Mapping[str, Any], name: str, view: Mapping[str, Any]) -> Markup:
@@ -77,14 +79,16 @@ def _tradeoff(drawn: Mapping[str, Any], name: str, view: Mapping[str, Any]) -> M
         Line("the claim permits no less", drawn["false_positives"], drawn["claimed"]),
         Line("the attack reached", [one[0] for one in attacked], [one[1] for one in attacked]),
     ]
-    return charts.lines(given, f"Misses at a rate of false alarms: {name}", "false alarms", charts.percent)
+    return charts.lines(
+        given, f"Misses at a rate of false alarms: {name}", "false alarms", charts.percent, lambda _: ""
+    )
 
 
 def _trials(drawn: Mapping[str, Any], name: str, view: Mapping[str, Any]) -> Markup:
     """The bound on epsilon as trials were added."""
     line = Line("", drawn["trials"], drawn["bound"])
     claimed = [] if view["claimed"] is None else [(float(view["claimed"]), "claimed")]
-    return charts.lines([line], f"Epsilon is at least: {name}", "trials", number, lambda v: f"{v:.2f}", marks=claimed)
+    return charts.lines([line], f"Epsilon is at least: {name}", "trials", number, bound_words, marks=claimed)
 
 
 DRAWN = {"scores": _scores, "tradeoff": _tradeoff, "trials": _trials}
