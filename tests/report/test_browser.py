@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from browser import CHROMIUM, DESKTOP, PHONE, Browser, browser
-from helpers import QUICK_KEYS
+from helpers import QUICK_KEYS, command
 
 import sordino
 
@@ -47,6 +48,14 @@ def test_a_report_opens_from_disk(
 def test_a_report_is_printed(opened: Browser, page: Path, tmp_path: Path) -> None:
     opened.print(page, tmp_path / "page.pdf")
     assert (tmp_path / "page.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_a_statement_is_one_sheet(opened: Browser, page: Path, tmp_path: Path) -> None:
+    sheet, printed = tmp_path / "statement.html", tmp_path / "statement.pdf"
+    told = command("statement", "dp-fedavg-digits-2", "-o", sheet, "--store", page.parent / "store")
+    assert told.code == 0, told.err
+    opened.print(sheet, printed)
+    assert len(re.findall(rb"/Type /Page\b(?!s)", printed.read_bytes())) == 1
 
 
 def test_what_a_bad_page_does_is_seen(opened: Browser, tmp_path: Path) -> None:
