@@ -152,7 +152,7 @@ def test_a_damaged_journal_gives_the_same_model_or_a_sentence(tmp_path: Path) ->
             start(made.experiment, made.members, Direct(sites, stop), store, deadlines=QUICK)
     store.close()
     chance, same = random.Random(0), 0
-    for number in range(FLIPS):
+    for number in range(min(FLIPS, 100)):
         place = tmp_path / "flipped"
         shutil.copytree(tmp_path / "stopped", place)
         (journal,) = place.glob("store/runs/*/deployment.db")
