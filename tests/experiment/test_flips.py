@@ -19,6 +19,7 @@ from killing import die_at, killed, trace
 from sordino import server
 from sordino.api import load_models, run
 from sordino.errors import UserError
+from sordino.experiment.database import Database
 from sordino.experiment.store import Store
 from sordino.rounds import RoundReport
 
@@ -46,7 +47,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     torch.set_num_threads(1)  # a copied process has no others
 
     def victim() -> None:
-        die_at(Store, "_seal", 3, "after")  # within the transaction: SQLite's journal is there
+        die_at(Database, "seal", 3, "after")  # within the transaction: SQLite's journal is there
         run(store=folder / "killed", **KEYS)
 
     assert killed(victim)

@@ -21,6 +21,7 @@ from sordino.api import load_models, resume, run
 from sordino.errors import UserError
 from sordino.experiment import checkpoint, journal
 from sordino.experiment import run as running
+from sordino.experiment.database import Database
 from sordino.experiment.store import Store
 from sordino.method import Federation
 from sordino.methods.fedavg import FedAvg
@@ -70,9 +71,9 @@ MOMENTS: dict[str, tuple[Any, str, int, str]] = {
     "when the checkpoint is half there": (checkpoint, "replace_file", 3, "before"),
     "before the folder is on disk": (files, "sync_folder", 3, "before"),
     "before the transaction": (checkpoint, "replace_file", 3, "after"),
-    "within the transaction": (Store, "_insert", 3 * 3, "before"),
-    "before the run's row is sealed": (Store, "_seal", 1 + 3, "before"),
-    "at the end of the transaction": (Store, "_seal", 1 + 3, "after"),
+    "within the transaction": (Database, "insert", 3 * 3, "before"),
+    "before the run's row is sealed": (Database, "seal", 1 + 3, "before"),
+    "at the end of the transaction": (Database, "seal", 1 + 3, "after"),
     "before the next journal": (journal.Journal, "following", 3, "before"),
     "after the next journal": (journal.Journal, "following", 3, "after"),
     "after the transaction": (Store, "advance", 3, "after"),
