@@ -22,7 +22,7 @@ from sordino.data.encoding import Encoding, Source
 from sordino.data.formats import quote, read_npz
 from sordino.data.kinds import check_class_labels, plain_schema, sorted_labels, unscaled
 from sordino.data.meaning import Meaning
-from sordino.data.people import known_people
+from sordino.data.people import known_people, same_files
 from sordino.data.schema import Schema, canonical
 from sordino.data.tables import Table, finite, read_table
 from sordino.errors import UserError, quoted, refuse
@@ -111,7 +111,9 @@ def read_own(folder: Path, how: Reading) -> Dataset:
         owner=np.repeat(np.arange(len(together)), [len(file.labels) for file in together]),
         owner_names=tuple(file.path.stem for file in together),
         test=None if tests[0] is None else np.concatenate([test for test in tests if test is not None]),
-        disclosed=((UNDECLARED,) if undeclared else ()) + (() if schema is None else schema.disclosed()),
+        disclosed=same_files(paths)
+        + ((UNDECLARED,) if undeclared else ())
+        + (() if schema is None else schema.disclosed()),
         people=known_people(paths, tables, [file.x for file in arrays]),
         known=Meaning.of_classes(names, None if schema is None else schema.label.positive, schema),
         notes=tuple(notes),

@@ -23,16 +23,30 @@ from sordino.data.schema import canonical
 from sordino.data.tables import Table
 
 BITS = 1024
+NAMED = 5
+"""How many clients, and groups of them, a sentence names."""
 ALIKE = 0.6
 """In which share of their bits the sketches of the same people agree at the least."""
 
 
 def people_of(paths: Sequence[Path]) -> str:
     """A digest of files as they stand there: whichever column is the label, they are about the same people."""
-    made = hashlib.sha256()
+    return hashlib.sha256(b"".join(map(_digest, paths))).hexdigest()
+
+
+def same_files(paths: Sequence[Path]) -> tuple[str, ...]:
+    """Which clients hold the same file, in a sentence: epsilon takes them for different people."""
+    alike: dict[bytes, list[str]] = {}
     for path in paths:
-        made.update(hashlib.sha256(path.read_bytes()).digest())
-    return made.hexdigest()
+        alike.setdefault(_digest(path), []).append(path.stem)
+    groups = [names for names in alike.values() if len(names) > 1]
+    if not groups:
+        return ()
+    shown = [", ".join(names[:NAMED]) + (" and more" if len(names) > NAMED else "") for names in groups[:NAMED]]
+    return (
+        f"These clients hold the same file: {'; '.join(shown)}{'; and more' if len(groups) > NAMED else ''}. Epsilon "
+        "protects each of them, and each of their records, by itself: who stands in several pays several times.",
+    )
 
 
 def known_people(paths: Sequence[Path], tables: Iterable[Table], arrays: Iterable[np.ndarray]) -> str:
@@ -68,6 +82,10 @@ def sketch(records: Sequence[bytes]) -> str:
         mixed *= factor | np.uint64(1)
         bits[place] = bool(mixed.min() & np.uint64(1))
     return np.packbits(bits).tobytes().hex()
+
+
+def _digest(path: Path) -> bytes:
+    return hashlib.sha256(path.read_bytes()).digest()
 
 
 def _rows(table: Table) -> list[bytes]:

@@ -44,6 +44,15 @@ def test_files_may_be_renamed_reordered_added_to_and_left_out(tmp_path: Path) ->
     assert not any(same_people(strangers, found) for found in (known, *arranged.values()))
 
 
+def test_a_client_that_comes_twice_is_told(tmp_path: Path) -> None:
+    here = tables()
+    people(tmp_path / "twice", [*here, here[1], here[1]], "abcdef")
+    sentence = load(str(tmp_path / "twice")).disclosed[0]
+    assert sentence.startswith("These clients hold the same file: b, e, f. Epsilon protects each of them")
+    people(tmp_path / "once", here)
+    assert not any("same file" in one for one in load(str(tmp_path / "once")).disclosed)
+
+
 def test_arrays_are_known_by_their_records(tmp_path: Path) -> None:
     x = RANDOM.normal(size=(60, 4)).astype(np.float32)
     for folder, rows in (("one", x), ("other", x[::-1]), ("strangers", x + 1)):
