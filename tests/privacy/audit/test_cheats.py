@@ -169,6 +169,8 @@ def test_a_public_state_that_depends_on_records() -> None:
 class FreeMetric(Release):
     """A number that says that it costs nothing."""
 
+    __module__ = Update.__module__
+
     def charge(self, allowance: Any, public: Public) -> Charge:
         return Charge.nothing()
 
@@ -179,6 +181,8 @@ class FreeMetric(Release):
 @dataclass(frozen=True)
 class SeededNoise(Update):
     """A vector with noise of its own making, the same for whoever knows how it is made."""
+
+    __module__ = Update.__module__
 
     def bounded(self, rows: Tensor, public: Public) -> Bounded:
         found = super().bounded(rows, public)
@@ -192,6 +196,8 @@ class SeededNoise(Update):
 @dataclass(frozen=True)
 class OwnThreshold(Update):
     """A threshold that is each vector's own length, in which the noise is as large as was promised."""
+
+    __module__ = Update.__module__
 
     def bounded(self, rows: Tensor, public: Public) -> Bounded:
         NOTES["length"] = float(rows.norm(dim=1).max())
@@ -207,6 +213,8 @@ class OwnThreshold(Update):
 class HalfBare(Update):
     """Much noise on the first entry and none on the others."""
 
+    __module__ = Update.__module__
+
     def cover(self, width: int, allowance: Any, public: Public) -> Cover:
         honest = super().cover(width, allowance, public)
         deviations = torch.cat([1e3 * honest.deviations, torch.zeros_like(honest.deviations)], dim=1)
@@ -217,6 +225,8 @@ class HalfBare(Update):
 class CheapForOutsiders(Update):
     """Charges the server what it should, and outsiders a hundredth."""
 
+    __module__ = Update.__module__
+
     def charge(self, allowance: Any, public: Public) -> Charge:
         honest = super().charge(allowance, public)
         return replace(honest, noise=honest.noise * [10.0, 10.0, 1.0])
@@ -226,12 +236,16 @@ class CheapForOutsiders(Update):
 class Discreet(Update):
     """Says that single messages tell nothing that the sum does not."""
 
+    __module__ = Update.__module__
+
     tells: ClassVar[Any] = "nothing"
 
 
 @dataclass(frozen=True)
 class CheapLater(Update):
     """Charges what it should in the first round only."""
+
+    __module__ = Update.__module__
 
     def charge(self, allowance: Any, public: Public) -> Charge:
         NOTES["times"] = NOTES.get("times", 0) + 1
@@ -265,6 +279,16 @@ def sending(kind_: type[Update], base: type[Sends] = Sends) -> Sends:
 )
 def test_an_own_kind_of_release_that_lies_about_its_noise(kind: type[Update], by: str) -> None:
     assert by in names(attacked(sending(kind), (0, 1)))
+
+
+class Own(Update):
+    """A kind of release that does not even say that it is Sordino's."""
+
+
+def test_own_kinds_of_release_are_refused_unless_they_deny_it() -> None:
+    """So the cheats of this file pass themselves off as Sordino's."""
+    with pytest.raises(UserError, match="a kind of release that is not Sordino's"):
+        attacked(sending(Own))
 
 
 def test_an_own_kind_of_release_that_is_cheap_for_outsiders() -> None:
