@@ -19,7 +19,7 @@ from sordino.deploy.rules import Allowed, RefusedError
 from sordino.deploy.terms import Terms
 from sordino.evaluation import evaluated
 from sordino.execution import EXECUTIONS
-from sordino.learning.metrics import METRICS
+from sordino.learning.metrics import METRICS, metrics_of
 from sordino.message import Each
 from sordino.privacy.gate import Gate
 from sordino.privacy.ledger import Ledger, Row
@@ -146,8 +146,8 @@ class Session:
             return np.full(len(METRICS), np.nan)
         rows = models.detach().reshape(1, -1)
         said = self.clients.execution.outputs(self.clients, rows, self.clients.data.test, [self.number])
-        found: np.ndarray = evaluated(self.clients.data, [self.number], said)[0]
-        return found
+        sums = evaluated(self.clients.data, [self.number], said)
+        return np.asarray(metrics_of(sums, self.clients.data.meaning.positive)[0])
 
     def accuracy(self, models: Tensor | None) -> float | None:
         """Of a model on the site's own test records; None without one."""
