@@ -70,7 +70,7 @@ class Asking:
         answer = self._transport.ask(question, evaluate, charge)
         who = clients if answer.who is None else list(answer.who)
         opened.answers.append((who, answer))
-        answered = replace(public, clients=who)
+        answered = public if who is clients else replace(public, clients=who)
         if answer.summed:
             return Sums(releases, answer, self._gate, answered)
         noted = None if self._transcript is None else self._transcript.note(question, releases, answered, answer)

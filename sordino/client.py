@@ -6,7 +6,7 @@ back has passed the gate, beside what the clients are to remember. Evaluation is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -73,7 +73,7 @@ class Execution(Protocol):
         """Clients in groups that must be worked on together, in the given order; a stack holds at most `stack`, all of
         one kind. Both arrays hold one value for each client: its place, and the kind of the client at that place."""
 
-    def run(self, clients: Clients, question: Question, me: dict[str, Tensor], public: Public) -> Done:
+    def run(self, clients: Clients, question: Question, me: Mapping[str, Tensor], public: Public) -> Done:
         """Run a question's step; `me` is what the clients remember, one row each."""
 
     def judged(self, clients: Clients, models: Tensor, who: Sequence[int]) -> np.ndarray:
@@ -109,14 +109,13 @@ class Clients:
         self._compiled = compiled
         learner.module.to(self.device)
 
-    def answer(self, question: Question, me: dict[str, Tensor]) -> Outcome:
+    def answer(self, question: Question, me: Mapping[str, Tensor]) -> Outcome:
         """Run a step at clients that remember `me`, one row each, and pass what it sends through the gate."""
-        me = {name: rows.to(self.device) for name, rows in me.items()}
         # Bounds come from a copy: what a step does to its memory in place must not move them.
         public = Public(
             question.message,
             question.clients,
-            {name: me[name].clone() for name in self.public_names},
+            {name: me[name].to(self.device, copy=True) for name in self.public_names},
             self.learner.layout.layers,
         )
         before = self._versions(question.message)
@@ -131,6 +130,9 @@ class Clients:
         stolen = sorted(set(done.kept) & set(self.public_names))
         if stolen:
             raise UserError(f"The step {question.step} keeps {stolen[0]}, a public state: only `learn` may write it.")
+        odd = [name for name, rows in done.kept.items() if not isinstance(rows, Tensor)]
+        if odd:
+            raise UserError(f"The step {question.step} keeps {odd[0]}, which is no tensor: clients remember tensors.")
         kept = done.kept | self._learned(question, releases, public, passed) if done.kept else {}
         return Outcome(passed, kept, done.start)
 

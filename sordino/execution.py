@@ -7,15 +7,15 @@ else.
 from __future__ import annotations
 
 import contextlib
+import functools
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import vmap
 from torch.nn import functional
 
 from sordino import message as messages
@@ -23,9 +23,11 @@ from sordino.client import Clients, Done, Execution, Question
 from sordino.data.dataset import Split
 from sordino.errors import UserError
 from sordino.learning.records import Records
+from sordino.learning.vmapped import as_one, over_clients
 from sordino.method import Result
 from sordino.privacy.release import Public
 from sordino.privacy.stacked_gradients import PrivateRows
+from sordino.recalled import Recalled
 
 Mode = Literal["stacked", "one-by-one"]
 STACK = 50
@@ -55,13 +57,13 @@ class Alone:
         """Clients in groups that must be worked on together, in the given order: each by itself."""
         return order.reshape(-1, 1).tolist()
 
-    def run(self, clients: Clients, question: Question, me: dict[str, Tensor], public: Public) -> Done:
+    def run(self, clients: Clients, question: Question, me: Mapping[str, Tensor], public: Public) -> Done:
         step = clients.step(question.step)
         results = []
         for place, (client, seed) in enumerate(zip(question.clients, clients.seeds(question), strict=True)):
             _seed_dropout(seed, clients.device)
             message = messages.received(question.message, client, clients.device)
-            mine = {name: rows[place].clone() for name, rows in me.items()}
+            mine = Recalled(me, functools.partial(_copied, me, place, clients.device))
             with told_of_vmap(clients, "records", ""):
                 results.append(step(message, mine, clients.records(question, place, seed, public)))
         return _together(results)
@@ -104,7 +106,7 @@ class Stacked:
             found += [one.tolist() for one in np.array_split(part, count)]
         return found
 
-    def run(self, clients: Clients, question: Question, me: dict[str, Tensor], public: Public) -> Done:
+    def run(self, clients: Clients, question: Question, me: Mapping[str, Tensor], public: Public) -> Done:
         if clients.protects_records:
             return self._private(clients, question, me, public)
         device, step = clients.device, clients.step(question.step)
@@ -114,17 +116,18 @@ class Stacked:
         shared = messages.shared(question.message, device)
         own = messages.own(question.message, question.clients, device)
 
-        def one(me: Any, own: Any, x: Tensor, y: Tensor, valid: Tensor | None, seed: Tensor) -> tuple[Any, ...]:
-            result = step(shared | own, me, Records(x, y, clients.learner, seed, valid, stacked=True))
+        def one(own: Any, x: Tensor, y: Tensor, valid: Tensor | None, seed: Tensor) -> tuple[Any, ...]:
+            mine = Recalled(me, as_one(lambda name: me[name].to(device)))
+            result = step(shared | own, mine, Records(x, y, clients.learner, seed, valid, stacked=True))
             return result.send, result.keep, {} if result.start is None else {"start": result.start}
 
-        dims = (0, 0, 0, 0, None if valid is None else 0, 0)
         with told_of_vmap(clients, "clients", ONE_BY_ONE):
-            sent, kept, start = vmap(one, in_dims=dims)(me, own, x.to(device), y.to(device), valid, seeds)
+            count = len(question.clients)
+            sent, kept, start = over_clients(one, count, own, x.to(device), y.to(device), valid, seeds)
         return Done(sent, kept, start.get("start"))
 
     @staticmethod
-    def _private(clients: Clients, question: Question, me: dict[str, Tensor], public: Public) -> Done:
+    def _private(clients: Clients, question: Question, me: Mapping[str, Tensor], public: Public) -> Done:
         """The same where records are protected; a step that hands single ones to the gate has one client only."""
         if len(question.clients) == 1:
             return Alone().run(clients, question, me, public)
@@ -135,15 +138,15 @@ class Stacked:
         own = messages.own(question.message, question.clients, clients.device)
         tensors = {name: value for name, value in shared.items() if isinstance(value, Tensor)}
         own |= {name: value.repeat(count, *(1 for _ in value.shape)) for name, value in tensors.items()}
-        turns = {"participations": me["participations"][0].clone()}
-        mine = {name: rows for name, rows in me.items() if name not in turns}
+        turns = {"participations": me["participations"][0].to(clients.device, copy=True)}
+        mine = {name: rows.to(clients.device) for name, rows in me.items() if name not in turns}
 
         def one(me: Any, own: Any, figures: dict[str, Tensor]) -> tuple[Any, ...]:
             result = step(shared | own, me | turns, PrivateRows(stack, figures))
             return result.send, result.keep, {} if result.start is None else {"start": result.start}
 
         with told_of_vmap(clients, "clients", ONE_BY_ONE):
-            sent, kept, start = vmap(one)(mine, own, stack.figures)
+            sent, kept, start = over_clients(one, count, mine, own, stack.figures)
         return Done(sent, kept, start.get("start"))
 
     def judged(self, clients: Clients, models: Tensor, who: Sequence[int]) -> np.ndarray:
@@ -175,10 +178,9 @@ class Stacked:
         def one(model: Tensor, x: Tensor, y: Tensor, valid: Tensor | None, seed: Tensor) -> Tensor:
             return _after(clients, model, Records(x, y, clients.learner, seed, valid, stacked=True), passes)
 
-        dims = (0, 0, 0, None if valid is None else 0, 0)
         with told_of_vmap(clients, "clients", ONE_BY_ONE):
-            found: Tensor = vmap(one, in_dims=dims)(
-                models, x.to(device), y.to(device), valid, torch.tensor(seeds, device=device)
+            found: Tensor = over_clients(
+                one, len(seeds), models, x.to(device), y.to(device), valid, torch.tensor(seeds, device=device)
             )
         return found
 
@@ -233,6 +235,11 @@ def _after(clients: Clients, model: Tensor, records: Records, passes: int) -> Te
     for _ in range(passes):
         model = descent.epoch(model)
     return model
+
+
+def _copied(rows: Mapping[str, Tensor], place: int, device: torch.device, name: str) -> Tensor:
+    """A row as its client may change it."""
+    return rows[name][place].to(device, copy=True)
 
 
 def _together(results: list[Result]) -> Done:

@@ -78,6 +78,26 @@ def test_the_plain_method_costs_what_was_planned(tmp_path: Path) -> None:
     assert found["server"] == pytest.approx(epsilon(ROUNDS * CLIENTS / Z**2))
 
 
+class Numbers(Plain):
+    """Keeps or sends a number that is no tensor."""
+
+    keeps: bool = True
+
+    @sends(lambda self: {"update": Update(clip=self.clip)})
+    def local(self, message: Any, me: Any, data: Any) -> Result:
+        kept = {"model": 1.0 if self.keeps else message["global"]}
+        return Result(send={"update": message["global"] if self.keeps else 1.0}, keep=kept)
+
+
+@pytest.mark.parametrize("engine", ["stacked", "one-by-one"])
+def test_what_is_kept_and_sent_are_tensors(tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="keeps model, which is no tensor"):
+        epsilons(Numbers(), tmp_path / "kept", engine=engine)
+    monkeypatch.setattr(Numbers, "keeps", False)
+    with pytest.raises(UserError, match=r"must hand over a tensor, not 1\.0"):
+        epsilons(Numbers(), tmp_path / "sent", engine=engine)
+
+
 class Twice(Plain):
     """Asks the same step twice in a round."""
 

@@ -48,7 +48,7 @@ def save(checkpoint: Checkpoint, path: Path) -> KeptFile:
     tensors = {f"server/{number}": content for number, content in enumerate(contents)}
     tensors["slots"] = torch.from_numpy(checkpoint.slots.copy())
     tensors["participations"] = torch.from_numpy(checkpoint.participations.copy())
-    tensors["checksums"] = torch.from_numpy(checkpoint.checksums.astype(np.int64))
+    tensors["checksums"] = torch.from_numpy(checkpoint.checksums.view(np.int64).copy())
     numbers = {"round": str(checkpoint.round), "questions": str(checkpoint.questions)}
     metadata = {**numbers, "memory": checkpoint.memory, "server": structure}
     temporary = path.with_suffix(".tmp")
@@ -77,7 +77,7 @@ def load(kept: KeptFile, folder: Path) -> Checkpoint:
         memory=metadata["memory"],
         slots=tensors["slots"].numpy(),
         participations=tensors["participations"].numpy(),
-        checksums=tensors["checksums"].numpy(),
+        checksums=tensors["checksums"].numpy().view(np.uint64),
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from sordino import allocation
 from sordino.blend import TRAINED
 from sordino.bookkeeping import Ending
 from sordino.client import Clients
@@ -108,6 +109,7 @@ def carry_on(prepared: Prepared, store: Store, run: str, watch: Watch | None = N
 def _while_held(prepared: Prepared, store: Store, run: str, watch: Watch | None) -> Summary:
     """The same where nobody else can advance the run."""
     prepared = _with_compiled(prepared)
+    allocation.keep_freed()
     with _resumable(run, store.folder), single_threaded(), saving(store.folder):
         row = store.get(run)  # again: another process may have been at work until now
         if row.summary is not None:

@@ -7,7 +7,6 @@ one client, and `Records.stacked` decides how gradients are taken. `sordino.lear
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
@@ -19,7 +18,8 @@ from torch.nn import functional
 
 from sordino.errors import UserError
 from sordino.learning.parameters import Layout
-from sordino.learning.stacked import Chain, under_vmap
+from sordino.learning.stacked import Chain
+from sordino.learning.vmapped import under_vmap
 from sordino.models.arrangement import arranged
 
 if TYPE_CHECKING:
@@ -217,8 +217,14 @@ class Records:
         chain = self.learner.chain
         if chain is None:
             return None
-        epoch = functools.partial(chain.epoch, batch=size, rate=rate)
-        return under_vmap(epoch, flat, self.x, self.y, self.valid, self._order())
+        self._epochs += 1
+        number = self._epochs
+
+        def epoch(flat: Tensor, x: Tensor, y: Tensor, valid: Tensor | None, seed: Tensor) -> Tensor:
+            order = ordered(drawn(seed.unsqueeze(1), y.shape[1], number), valid)
+            return chain.epoch(flat, x, y, valid, order, batch=size, rate=rate)
+
+        return under_vmap(epoch, flat, self.x, self.y, self.valid, torch.as_tensor(self.seed, device=self.y.device))
 
     def gradient(self, flat: Tensor, batch: Batch, loss: Loss = cross_entropy) -> Tensor:
         """The gradient of the batch's mean loss at `flat`."""
@@ -267,15 +273,23 @@ class Records:
     def _order(self) -> Tensor:
         """A permutation that depends on the seed and the epoch; padding comes last."""
         self._epochs += 1
-        keys = self._numbers()
-        if self.valid is not None:
-            keys = torch.where(self.valid > 0, keys, torch.iinfo(torch.int64).max)
-        return keys.argsort(stable=True)
+        return ordered(self._numbers(), self.valid)
 
     def _numbers(self) -> Tensor:
         """A random number for each record, another in each epoch."""
-        places = torch.arange(len(self.y), device=self.y.device)
-        return scrambled(places + self.seed * 1_000_003 + self._epochs * 7_919_000_000_003)
+        return drawn(torch.as_tensor(self.seed, device=self.y.device), len(self.y), self._epochs)
+
+
+def drawn(seed: Tensor, count: int, epoch: int) -> Tensor:
+    """A random number for each of `count` records in an epoch: a function of the seed, or a row for each of several."""
+    return scrambled(torch.arange(count, device=seed.device) + seed * 1_000_003 + epoch * 7_919_000_000_003)
+
+
+def ordered(keys: Tensor, valid: Tensor | None) -> Tensor:
+    """The order of records by their keys, padding last; with several rows, that of each."""
+    if valid is not None:
+        keys = torch.where(valid > 0, keys, torch.iinfo(torch.int64).max)
+    return keys.argsort(stable=True)
 
 
 def scrambled(numbers: Tensor) -> Tensor:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._C import _functorch
-from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
+
+from sordino.learning.vmapped import under_vmap
 
 ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
     nn.ReLU: (torch.relu, lambda slope, out: torch.ops.aten.threshold_backward(slope, out, 0)),
@@ -119,10 +118,11 @@ class Chain:
             place: (copied(weight), None if bias is None else copied(bias))
             for place, (weight, bias) in self._parameters(flat).items()
         }
-        rows = torch.arange(len(order), device=order.device).unsqueeze(1)
-        for places in order.split(batch, dim=1):
-            labels, weight = y[rows, places], None if valid is None else valid[rows, places]
-            for place, below, slope in self._backward(parameters, x[rows, places], labels, shares(labels, weight)):
+        begins = torch.arange(len(order), device=order.device).unsqueeze(1) * order.shape[1]
+        for places in (begins + order).split(batch, dim=1):
+            chosen, labels = taken(x, places), taken(y, places)
+            share = shares(labels, None if valid is None else taken(valid, places))
+            for place, below, slope in self._backward(parameters, chosen, labels, share):
                 matrix, bias = parameters[place]
                 matrix.baddbmm_(slope.transpose(1, 2), below, alpha=-rate)
                 if bias is not None:
@@ -182,54 +182,6 @@ class Chain:
         return outs
 
 
-def under_vmap(function: Callable[..., Tensor], *tensors: Tensor | None) -> Tensor:
-    """A function of whole stacks (one row per client) as seen from one client under `vmap`."""
-    if len(_functorch.get_interpreter_stack() or ()) == 1:
-        top = _functorch.peek_interpreter_stack()
-        if top.key() == _functorch.TransformType.Vmap:
-            return _within(top, function, tensors)
-    found: Tensor = _Stacked.apply(function, *tensors)
-    return found
-
-
-def _within(vmap: Any, function: Callable[..., Tensor], tensors: tuple[Tensor | None, ...]) -> Tensor:
-    """The same where one `vmap` is all that there is: what `_Stacked` does, in a quarter of the time."""
-    count, level = _functorch.CVmapInterpreterPtr(vmap).batchSize(), vmap.level()
-
-    def whole(tensor: Tensor | None) -> Tensor | None:
-        if tensor is None:
-            return None
-        if not _functorch.is_batchedtensor(tensor):
-            return tensor.expand(count, *tensor.shape)
-        return _functorch.get_unwrapped(tensor).movedim(_functorch.maybe_get_bdim(tensor), 0)
-
-    stacks = [whole(tensor) for tensor in tensors]
-    with temporarily_pop_interpreter_stack(), torch.no_grad():
-        found = function(*stacks)
-    return _functorch._add_batch_dim(found, 0, level)
-
-
-class _Stacked(torch.autograd.Function):
-    """What `under_vmap` does. It is not differentiated itself."""
-
-    @staticmethod
-    def forward(function: Callable[..., Tensor], *tensors: Tensor | None) -> Tensor:
-        return function(*(None if tensor is None else tensor.unsqueeze(0) for tensor in tensors)).squeeze(0)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        return
-
-    @staticmethod
-    def vmap(info: Any, dims: Any, function: Callable[..., Tensor], *tensors: Any) -> tuple[Tensor, int]:
-        def whole(tensor: Tensor | None, dim: int | None) -> Tensor | None:
-            if tensor is None or dim is not None:
-                return tensor if tensor is None else tensor.movedim(dim, 0)  # type: ignore[arg-type]
-            return tensor.expand(info.batch_size, *tensor.shape)
-
-        return function(*map(whole, tensors, dims[1:])), 0
-
-
 def copied(tensor: Tensor) -> Tensor:
     """A copy that lies together in memory."""
     return tensor.clone(memory_format=torch.contiguous_format)
@@ -240,3 +192,8 @@ def shares(y: Tensor, weight: Tensor | None) -> float | Tensor:
     if weight is None:
         return 1 / y.shape[1]
     return (weight / weight.sum(dim=1, keepdim=True).clamp(min=1)).unsqueeze(2)
+
+
+def taken(rows: Tensor, places: Tensor) -> Tensor:
+    """The records at `places`, counted through all clients: (clients, places, ...) of (clients, records, ...)."""
+    return rows.flatten(0, 1).index_select(0, places.reshape(-1)).unflatten(0, places.shape)

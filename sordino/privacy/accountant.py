@@ -8,6 +8,7 @@ epsilons, which are larger.
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -34,6 +35,7 @@ def delta_of(mu: float, epsilon: float) -> float:
     return max(0.0, math.exp(log_first) * -math.expm1(min(0.0, log_second - log_first)))
 
 
+@functools.lru_cache(maxsize=1024)  # asked after every round, in most of which nobody's mu has become the largest
 def epsilon_of(mu: float, delta: float) -> float:
     """The smallest epsilon >= 0 for which mu-GDP implies (epsilon, delta)-differential privacy."""
     if math.isinf(mu):

@@ -52,7 +52,7 @@ class Gate:
         """Refuse what noise could not cover, before anything is computed or charged."""
         for release in releases.values():
             width = release.width(public) if release.unit == "client" else None
-            cover = None if width is None else release.cover(width, self.allowance, public)
+            cover = None if width is None else self._cover(release, width, public)
             if cover is not None:
                 self.mechanism.check(cover)
 
@@ -65,7 +65,7 @@ class Gate:
         rejected = size = 0
         for name, release in releases.items():
             bounded = release.bounded(release.opened(wanted.get(name), public), public)
-            values[name], cover = bounded.rows, self._cover(release, bounded.rows, public)
+            values[name], cover = bounded.rows, self._cover(release, bounded.rows.shape[1], public)
             if cover is not None:
                 values[name] = self.mechanism.noised(bounded.rows, cover, self.source, (question, name), public.clients)
             rejected += bounded.rejected
@@ -88,23 +88,23 @@ class Gate:
 
     def read(self, release: Release, rows: Tensor, public: Public) -> Tensor:
         """What rows that left stand for, centred on zero."""
-        cover = self._cover(release, rows, public)
+        cover = self._cover(release, rows.shape[1], public)
         return rows if cover is None else self.mechanism.read(rows, cover)
 
     def mean(self, release: Release, rows: Tensor, public: Public) -> Tensor:
         """The mean of rows that left, centred on zero."""
-        cover = self._cover(release, rows, public)
+        cover = self._cover(release, rows.shape[1], public)
         return rows.mean(dim=0) if cover is None else self.mechanism.mean(rows, cover)
 
     def mean_of_sum(self, release: Release, total: Tensor, public: Public) -> Tensor:
         """The mean over the clients of `public` from the sum of the whole numbers that they sent."""
-        cover = release.cover(len(total), self.allowance, public)
+        cover = self._cover(release, len(total), public)
         if cover is None:
             raise ValueError(f"{release.describe()}: nothing covers it, so it cannot have been summed")
         return mean_of_sum(total, len(public.clients), cover)
 
-    def _cover(self, release: Release, rows: Tensor, public: Public) -> Cover | None:
-        return release.cover(rows.shape[1], self.allowance, public)
+    def _cover(self, release: Release, width: int, public: Public) -> Cover | None:
+        return public.once(width, (self, release), lambda: release.cover(width, self.allowance, public))
 
 
 class SampledGradients:

@@ -187,7 +187,7 @@ class Ledger:
         if not row.reason:
             self._covered[:, clients] += costs
         waiting = self._in_sums.setdefault(row.release, np.zeros_like(self.spent))
-        waiting[:, clients] += -costs if row.exposed else gap(row)
+        waiting[:, clients] += -costs if row.exposed else _gap(costs)
         np.maximum(waiting, 0.0, out=waiting)
         if row.pool:
             histories = self._histories.setdefault(row.pool, {})
@@ -311,7 +311,10 @@ def gap(row: Row) -> np.ndarray:
     """What each view has paid less than the server has: (views, owners or 1)."""
     if row.exposed:
         return np.zeros((len(VIEWS), 1))
-    costs = row.costs()
+    return _gap(row.costs())
+
+
+def _gap(costs: np.ndarray) -> np.ndarray:
     with np.errstate(invalid="ignore"):
         return np.nan_to_num(costs[VIEWS.index("server")] - costs, nan=0.0, posinf=0.0)
 

@@ -15,8 +15,9 @@ from torch import Tensor
 from sordino.errors import UserError
 from sordino.learning.parameters import Layout
 from sordino.learning.records import Learner
-from sordino.learning.stacked import Chain, under_vmap
+from sordino.learning.stacked import Chain
 from sordino.learning.stacked_books import StackedBook
+from sordino.learning.vmapped import under_vmap
 from sordino.privacy.clipping import clipping_factors
 from sordino.privacy.gate import StackedGradients
 

@@ -7,15 +7,13 @@ place. It is written with plain writes, not mapped, so that a full disk is an er
 
 Behind each row stands its checksum, made by the process that wrote the row. Checkpoints collect the checksums of the
 current rows; a resumed run compares the rows with them while it copies them to a file of its own. What a forgotten
-process of the killed run still writes thus reaches a file that nobody reads. The checksum is CRC-32: rows are written
-in every round, and BLAKE2b would take a tenth of a small network's round where CRC-32 takes a fiftieth.
+process of the killed run still writes thus reaches a file that nobody reads.
 """
 
 from __future__ import annotations
 
 import os
-import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 
@@ -25,8 +23,7 @@ from torch import Tensor
 
 from sordino.errors import UserError
 from sordino.files import ADVICE
-
-CHECKSUM = np.dtype("<u4")
+from sordino.simulator.checksum import CHECKSUM, checksums
 
 
 class Memory:
@@ -37,6 +34,7 @@ class Memory:
         self.path = path
         self.blank = {name: value.detach().to("cpu", torch.float32) for name, value in blank.items()}
         self.width = sum(value.numel() for value in self.blank.values())
+        self._stride = 4 * self.width + CHECKSUM.itemsize
         self.slots = np.zeros(clients, dtype=np.uint8)
         """Where each client's current state lies."""
         self.participations = np.zeros(clients, dtype=np.int32)
@@ -54,16 +52,19 @@ class Memory:
         slots: list[int] = np.where(self._fresh[who], self.slots[who], 1 - self.slots[who]).tolist()
         return slots
 
-    def states(self, clients: Sequence[int]) -> dict[str, Tensor]:
+    def states(self, clients: Sequence[int]) -> States:
         """What clients remember, one row each, with `participations`."""
-        taken = self.participations[clients]
+        return States(self, clients)
+
+    def read(self, clients: Sequence[int]) -> dict[str, Tensor]:
+        """What clients remember, one row each."""
         rows = np.empty((len(clients), self.width), dtype=np.float32)
-        for row, client, times in zip(rows, clients, taken.tolist(), strict=True):
+        for row, client, times in zip(rows, clients, self.participations[clients].tolist(), strict=True):
             if times:
                 self._fill(row, client)
             else:
                 row[:] = self._blank
-        return self._unpacked(torch.from_numpy(rows)) | {"participations": torch.from_numpy(taken.astype(np.float32))}
+        return self._unpacked(torch.from_numpy(rows))
 
     def write(self, clients: Sequence[int], slots: Sequence[int], states: dict[str, Tensor]) -> None:
         """Put clients' new states, one row each, into their `slots`. They count once `advance` has been called."""
@@ -72,8 +73,9 @@ class Memory:
         columns = [states[name].detach().reshape(len(clients), -1) for name in self.blank]
         whole = columns[0] if len(columns) == 1 else torch.cat(columns, dim=1)
         rows = whole.to("cpu", torch.float32).contiguous().numpy()
-        for row, client, slot in zip(rows, clients, slots, strict=True):
-            self._put(row, zlib.crc32(row.data), client, slot)
+        offsets = (2 * np.asarray(clients, dtype=np.int64) + np.asarray(slots)) * self._stride
+        for row, checksum, offset in zip(rows, checksums(rows), offsets.tolist(), strict=True):
+            self._put(row, checksum.tobytes(), offset)
 
     def advance(self, who: Sequence[int], targets: Sequence[int]) -> None:
         """Make what was written the clients' current state."""
@@ -89,8 +91,9 @@ class Memory:
             os.preadv(self._file, [self.checksums[client : client + 1].data], place)
         self._fresh[:] = False
 
-    def take_over(self, old: Path, slots: np.ndarray, participations: np.ndarray, checksums: np.ndarray) -> None:
-        """Copy from another file the state that a checkpoint recorded; a row that is not as it was written raises."""
+    def take_over(self, old: Path, slots: np.ndarray, participations: np.ndarray, recorded: np.ndarray) -> None:
+        """Copy the state of a checkpoint, with its `recorded` checksums, from another file; a row that is not as it was
+        written raises."""
         row = np.empty(self.width, dtype=np.float32)
         try:
             source = os.open(old, os.O_RDONLY)
@@ -99,31 +102,29 @@ class Memory:
         try:
             for client in np.flatnonzero(participations).tolist():
                 read = os.preadv(source, [row.data], self._offset(client, slots[client]))
-                made = zlib.crc32(row.data)
-                if read < row.nbytes or made != int(checksums[client]):
+                (made,) = checksums(row[None])
+                if read < row.nbytes or made != recorded[client]:
                     raise UserError(
                         f"The clients' memory {old} is damaged, it has lost what client {client} remembered: {ADVICE}."
                     )
-                self._put(row, made, client, 0)
+                self._put(row, made.tobytes(), self._offset(client, 0))
         finally:
             os.close(source)
-        self.participations[:], self.checksums[:] = participations, checksums
+        self.participations[:], self.checksums[:] = participations, recorded
 
     def close(self) -> None:
         """Close the file."""
         os.close(self._file)
 
     def _offset(self, client: int, slot: int) -> int:
-        return (int(client) * 2 + int(slot)) * (self.width * 4 + CHECKSUM.itemsize)
+        return (int(client) * 2 + int(slot)) * self._stride
 
-    def _put(self, row: np.ndarray, checksum: int, client: int, slot: int) -> None:
+    def _put(self, row: np.ndarray, checksum: bytes, offset: int) -> None:
         """Write a row and its checksum."""
-        offset, behind = self._offset(client, slot), checksum.to_bytes(CHECKSUM.itemsize, "little")
-        written = os.pwritev(self._file, [row.data, behind], offset)
-        whole = row.nbytes + len(behind)
-        while written < whole:  # a disk that is nearly full takes a part first, and only then complains
-            left = (row.tobytes() + behind)[written:]
-            written += os.pwrite(self._file, left, offset + written)
+        parts: list[memoryview | bytes] = [row.data, checksum]
+        written = os.pwritev(self._file, parts, offset)
+        while written < self._stride:  # a disk that is nearly full takes a part first, and only then complains
+            written += os.pwrite(self._file, b"".join(parts)[written:], offset + written)
 
     def _fill(self, row: np.ndarray, client: int) -> None:
         """Read a client's current state into `row`."""
@@ -134,6 +135,28 @@ class Memory:
         pieces = rows.split([value.numel() for value in self.blank.values()], dim=1)
         named = zip(self.blank.items(), pieces, strict=True)
         return {name: piece.reshape(len(rows), *value.shape) for (name, value), piece in named}
+
+
+class States(Mapping[str, Tensor]):
+    """What some clients remember, one row each, read from the file when it is looked at."""
+
+    def __init__(self, memory: Memory, clients: Sequence[int]) -> None:
+        self._memory, self._clients = memory, clients
+        self._read: dict[str, Tensor] | None = None
+        self._taken = torch.from_numpy(memory.participations[clients].astype(np.float32))
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name == "participations":
+            return self._taken
+        if self._read is None:
+            self._read = self._memory.read(self._clients)
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*self._memory.blank, "participations"])
+
+    def __len__(self) -> int:
+        return len(self._memory.blank) + 1
 
 
 def unused(folder: Path) -> Path:

@@ -84,12 +84,12 @@ def test_a_memory_file_belongs_to_one_session(tmp_path: Path) -> None:
 
 
 def test_a_changed_row_is_not_taken_over(tmp_path: Path) -> None:
-    """Client 2's row has 7 floats; each client has two slots, each with 4 bytes of checksum."""
+    """Client 2's row has 7 floats; each client has two slots, each with 8 bytes of checksum."""
     old = memory(tmp_path)
     known = recorded(old, 3)
     whole = old.path.read_bytes()
-    row = (2 * 2 + int(known[0][2])) * (7 * 4 + 4)
-    unread = (2 * 2 + 1 - int(known[0][2])) * (7 * 4 + 4)
+    row = (2 * 2 + int(known[0][2])) * (7 * 4 + 8)
+    unread = (2 * 2 + 1 - int(known[0][2])) * (7 * 4 + 8)
     for place, client in ((row, 2), (row + 27, 2), (unread, None)):
         old.path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         if client is None:
@@ -106,6 +106,17 @@ def test_a_changed_row_is_not_taken_over(tmp_path: Path) -> None:
         new.take_over(old.path, *known)
 
 
+def test_memory_is_read_when_it_is_looked_at(tmp_path: Path) -> None:
+    kept = memory(tmp_path)
+    recorded(kept, 3)
+    states = kept.states([2, 3])
+    assert list(states) == ["model", "extra", "participations"]
+    kept.close()
+    assert states["participations"].tolist() == [1.0, 0.0]
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        states["model"]
+
+
 def test_memory_wants_exactly_what_it_was_laid_out_for(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="must keep exactly"):
         memory(tmp_path).write([0], [0], {"model": torch.zeros(1, 3)})
@@ -114,7 +125,7 @@ def test_memory_wants_exactly_what_it_was_laid_out_for(tmp_path: Path) -> None:
 def test_checkpoints_come_back(tmp_path: Path) -> None:
     server = {"model": torch.arange(3.0), "clip": 0.5, "agent": {"second": torch.ones(2), "first": {"steps": 4}}}
     slots, participations = np.array([1, 0], np.uint8), np.array([2, 3], np.int32)
-    checksums = np.array([4_000_000_000, 1], "<u4")
+    checksums = np.array([2**64 - 1, 1], "<u8")
     saved = checkpoint.Checkpoint(7, 9, server, "memory-3.bin", slots, participations, checksums)
     kept = checkpoint.save(saved, tmp_path / "round.safetensors")
     found = checkpoint.load(kept, tmp_path)
@@ -123,7 +134,7 @@ def test_checkpoints_come_back(tmp_path: Path) -> None:
     assert torch.equal(found.server["agent"]["second"], torch.ones(2))
     assert found.slots.tolist() == [1, 0]
     assert found.participations.tolist() == [2, 3]
-    assert found.checksums.tolist() == [4_000_000_000, 1]
+    assert found.checksums.tolist() == [2**64 - 1, 1]
 
 
 def test_a_checkpoint_with_one_other_bit_is_refused(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ what it has already sent. They are never read from a client's data or private st
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from sordino.privacy.views import VIEWS
 
 Unit = Literal["client", "record"]
 """What noise protects: a whole client, or one record of a client."""
+Found = TypeVar("Found")
 
 
 class ReleaseError(UserError):
@@ -42,6 +43,17 @@ class Public:
     """The clients' public states, one row per client: functions of what they have sent before."""
     layers: Sequence[int] = ()
     """How many parameters each layer of the network has."""
+    _found: dict[tuple[object, ...], tuple[object, Any]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def once(self, what: str | int, asking: tuple[object, ...], found: Callable[[], Found]) -> Found:
+        """What follows from all this for those who are `asking`: worked out when `what` is asked for first."""
+        key = (what, *map(id, asking))
+        if key not in self._found:
+            self._found[key] = (asking, found())  # who asks lives on here, so that nobody else gets its `id`
+        result: Found = self._found[key][1]
+        return result
 
     def rows(self, name: str | float) -> Tensor:
         """A public value by its name (or as it is), one row per client, or one row for all of them; float64, on the

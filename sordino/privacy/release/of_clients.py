@@ -138,6 +138,9 @@ class Update(Release):
 
     def _thresholds(self, public: Public) -> Tensor:
         """(clients or 1, parts)."""
+        return public.once("thresholds", (self,), lambda: self._checked_thresholds(public))
+
+    def _checked_thresholds(self, public: Public) -> Tensor:
         thresholds, parts = public.rows(self.clip), len(self._sizes(public))
         given = 1 if self.spread == "alone" else parts
         if thresholds.shape[1] != given:

@@ -1,0 +1,92 @@
+"""Many clients at once under `torch.func.vmap`: in, and for functions that are written for whole stacks out again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C import _functorch
+from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack
+from torch._functorch.vmap import lazy_load_decompositions, vmap_increment_nesting
+
+
+def over_clients(function: Callable[..., Any], count: int, *arguments: Any) -> Any:
+    """What `vmap(function)(*arguments)` gives for `count` clients, in a fraction of the time that it takes to begin.
+
+    Arguments are tensors with one row for each client, dictionaries of these, or None; what comes back are tensors,
+    and tuples and dictionaries of them. Anything else among it is left as it is.
+    """
+    lazy_load_decompositions()
+    with vmap_increment_nesting(count, "error") as level:
+        return _rows(function(*(_batched(argument, level) for argument in arguments)), level, count)
+
+
+def as_one(stacked: Callable[[str], Tensor]) -> Callable[[str], Tensor]:
+    """A function that gives one row for each client as one that gives this client's own: to be made where the client's
+    function begins."""
+    level = _functorch.current_level()
+    return lambda name: _functorch._add_batch_dim(stacked(name), 0, level)
+
+
+def _batched(argument: Any, level: int) -> Any:
+    if isinstance(argument, dict):
+        return {name: _batched(one, level) for name, one in argument.items()}
+    return None if argument is None else _functorch._add_batch_dim(argument, 0, level)
+
+
+def _rows(found: Any, level: int, count: int) -> Any:
+    if isinstance(found, dict):
+        return {name: _rows(one, level, count) for name, one in found.items()}
+    if isinstance(found, tuple):
+        return tuple(_rows(one, level, count) for one in found)
+    return _functorch._remove_batch_dim(found, level, count, 0) if isinstance(found, Tensor) else found
+
+
+def under_vmap(function: Callable[..., Tensor], *tensors: Tensor | None) -> Tensor:
+    """A function of whole stacks (one row per client) as seen from one client under `vmap`."""
+    if len(_functorch.get_interpreter_stack() or ()) == 1:
+        top = _functorch.peek_interpreter_stack()
+        if top.key() == _functorch.TransformType.Vmap:
+            return _within(top, function, tensors)
+    found: Tensor = _Stacked.apply(function, *tensors)
+    return found
+
+
+def _within(vmap: Any, function: Callable[..., Tensor], tensors: tuple[Tensor | None, ...]) -> Tensor:
+    """The same where one `vmap` is all that there is: what `_Stacked` does, in a quarter of the time."""
+    count, level = _functorch.CVmapInterpreterPtr(vmap).batchSize(), vmap.level()
+
+    def whole(tensor: Tensor | None) -> Tensor | None:
+        if tensor is None:
+            return None
+        if not _functorch.is_batchedtensor(tensor):
+            return tensor.expand(count, *tensor.shape)
+        return _functorch.get_unwrapped(tensor).movedim(_functorch.maybe_get_bdim(tensor), 0)
+
+    stacks = [whole(tensor) for tensor in tensors]
+    with temporarily_pop_interpreter_stack(), torch.no_grad():
+        found = function(*stacks)
+    return _functorch._add_batch_dim(found, 0, level)
+
+
+class _Stacked(torch.autograd.Function):
+    """What `under_vmap` does. It is not differentiated itself."""
+
+    @staticmethod
+    def forward(function: Callable[..., Tensor], *tensors: Tensor | None) -> Tensor:
+        return function(*(None if tensor is None else tensor.unsqueeze(0) for tensor in tensors)).squeeze(0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        return
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, function: Callable[..., Tensor], *tensors: Any) -> tuple[Tensor, int]:
+        def whole(tensor: Tensor | None, dim: int | None) -> Tensor | None:
+            if tensor is None or dim is not None:
+                return tensor if tensor is None else tensor.movedim(dim, 0)  # type: ignore[arg-type]
+            return tensor.expand(info.batch_size, *tensor.shape)
+
+        return function(*map(whole, tensors, dims[1:])), 0
