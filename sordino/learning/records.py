@@ -7,6 +7,7 @@ one client, and `Records.stacked` decides how gradients are taken. `sordino.lear
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal

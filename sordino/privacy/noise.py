@@ -47,7 +47,9 @@ RARE = 2**16
 """Words of p below this one get more bits."""
 MORE_BITS = 128
 BLOCK = 2**14
-"""Pairs computed together: their intermediate results stay in the cache."""
+"""Pairs of one row that are computed together: their intermediate results stay in the cache."""
+TOGETHER = 2**16
+"""Pairs of several rows that are computed together: more of them are not worth the room, fewer not the calls."""
 
 
 class Source(Protocol):
@@ -221,7 +223,7 @@ def stream(key: bytes) -> SFC64:
 def normal_rows(size: int, keys: Sequence[bytes]) -> torch.Tensor:
     """A float32 row of `size` normal numbers from each key."""
     rows = torch.empty(len(keys), size)
-    together = max(1, 2 * BLOCK // max(1, size))
+    together = max(1, 2 * TOGETHER // max(1, size))
     for start in range(0, len(keys), together):
         chosen = slice(start, start + together)
         fill_normal(rows.numpy()[chosen], keys[chosen])
@@ -261,7 +263,7 @@ def box_muller(bits: np.ndarray, keys: Sequence[bytes], start: int) -> tuple[np.
 
 def radii(bits: np.ndarray, keys: Sequence[bytes], start: int) -> np.ndarray:
     """R = sqrt(-2 ln p) where each word of `bits` stands for p = word / 2^32; `start` is the first one's place."""
-    rare = np.flatnonzero(bits < RARE)
+    rare = np.flatnonzero(bits < RARE) if bits.min(initial=RARE) < RARE else np.empty(0, dtype=np.int64)
     radius = bits.astype(np.float32)
     radius *= np.float32(2**-32)
     flat = radius.reshape(-1)

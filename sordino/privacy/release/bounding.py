@@ -57,6 +57,8 @@ def part_lengths(rows: Tensor, sizes: list[int]) -> Tensor:
     """The L2 norm of each part of each row, in float64: (rows, parts)."""
     if max(sizes) == 1:
         return rows.double().abs()
+    if len(sizes) == 1:
+        return lengths(rows).unsqueeze(1)
     return torch.stack([lengths(part) for part in rows.split(sizes, dim=1)], dim=1)
 
 
@@ -65,9 +67,10 @@ def parts_shortened(rows: Tensor, norms: Tensor, thresholds: Tensor, sizes: list
     if max(sizes) == 1:  # as many parts as entries: all of them at once
         flat = shortened(rows.reshape(-1, 1), norms.reshape(-1), thresholds.expand_as(norms).reshape(-1))
         return flat.reshape(rows.shape)
+    if len(sizes) == 1:
+        return shortened(rows, norms.squeeze(1), thresholds.squeeze(1))
     parts = zip(rows.split(sizes, dim=1), norms.unbind(dim=1), thresholds.unbind(dim=1), strict=True)
-    pieces = [shortened(part, length, threshold) for part, length, threshold in parts]
-    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
+    return torch.cat([shortened(part, length, threshold) for part, length, threshold in parts], dim=1)
 
 
 def symmetric(flat: Tensor) -> Tensor:
