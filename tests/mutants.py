@@ -386,8 +386,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("layers' noise is halved", "return by_part.repeat_interleave", "return (by_part / 2).repeat_interleave"),
             (
                 "every owner pays like the first",
-                "np.square(bounds), 0.0) / met).sum(axis=1)",
-                "np.square(bounds), 0.0) / met).sum(axis=1)[:1]",
+                "(squares / met).sum(axis=1)",
+                "(squares / met).sum(axis=1)[:1]",
             ),
             ("rare coordinates carry all noise", "public.common(self.at) or view", "True or view"),
             ("several numbers are charged as one", "math.sqrt(self.entries) * (self.high", "1.0 * (self.high"),
@@ -770,7 +770,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("public states that nobody learned", "if sorted(learned[-1]) != self.public_names:", "if False:"),
             (
                 "bounds follow what a step does to its memory",
-                "{name: me[name].clone() for name in self.public_names}",
+                "{name: me[name].to(self.device, copy=True) for name in self.public_names}",
                 "{name: me[name] for name in self.public_names}",
             ),
         ],

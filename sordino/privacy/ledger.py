@@ -187,8 +187,7 @@ class Ledger:
         if not row.reason:
             self._covered[:, clients] += costs
         waiting = self._in_sums.setdefault(row.release, np.zeros_like(self.spent))
-        waiting[:, clients] += -costs if row.exposed else _gap(costs)
-        np.maximum(waiting, 0.0, out=waiting)
+        waiting[:, clients] = np.maximum(waiting[:, clients] + (-costs if row.exposed else _gap(costs)), 0.0)
         if row.pool:
             histories = self._histories.setdefault(row.pool, {})
             for client, (rate, multiplier, count) in zip(clients.tolist(), row.histories(), strict=True):

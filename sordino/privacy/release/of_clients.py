@@ -82,21 +82,23 @@ class Update(Release):
         """
         bounds = self._thresholds(public).numpy()
         deviations = self._deviations(allowance, public).numpy()
-        noise = allowance.of_clients
-        cohort, colluders = noise.met(len(public.clients))
+        spending = allowance.of_clients
+        cohort, colluders = spending.met(len(public.clients))
         leaving = self._leaving(public).numpy()
-        sensitivity = np.sqrt(np.where(leaving > 0, np.square(bounds), 0.0).sum(axis=1))
+        squares, variances = np.where(leaving > 0, np.square(bounds), 0.0), np.square(deviations)
+        sensitivity = np.sqrt(squares.sum(axis=1))
         columns = []
         for view in VIEWS:
-            if self.at is None or public.common(self.at) or view == "server" or noise.shares is not None:
-                met = unknown_variance(np.square(deviations), view, cohort, colluders)
+            if self.at is None or public.common(self.at) or view == "server" or spending.shares is not None:
+                met = unknown_variance(variances, view, cohort, colluders)
             else:
-                met = self._least_met(np.square(deviations), view, public, colluders)
-            cost = (np.where(leaving > 0, np.square(bounds), 0.0) / met).sum(axis=1)
+                met = self._least_met(variances, view, public, colluders)
             with np.errstate(invalid="ignore"):  # nothing leaves, and what that costs is nothing
-                columns.append(np.broadcast_to(sensitivity, cost.shape) / np.sqrt(cost))
+                columns.append(sensitivity / np.sqrt((squares / met).sum(axis=1)))
         entries = self.width(public) if allowance.whole else 0
-        return Charge(sensitivity, np.stack(np.broadcast_arrays(*columns), axis=1), entries=entries, shares=cohort)
+        rows = max(len(column) for column in columns)
+        noise = np.stack([column if len(column) == rows else np.repeat(column, rows) for column in columns], axis=1)
+        return Charge(sensitivity, noise, entries=entries, shares=cohort)
 
     def deviation(self, allowance: Allowance, public: Public) -> Tensor:
         variances = self._spread_out(self._deviations(allowance, public), public).square()
