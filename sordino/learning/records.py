@@ -216,16 +216,16 @@ class Records:
     def plain_epoch(self, flat: Tensor, size: int, rate: float) -> Tensor | None:
         """All of an epoch of SGD at once, for stacked clients; None for networks with which that cannot be done."""
         chain = self.learner.chain
-        if chain is None:
+        if chain is None or not isinstance(self.seed, Tensor):  # under `vmap` every client has its own
             return None
         self._epochs += 1
         number = self._epochs
 
         def epoch(flat: Tensor, x: Tensor, y: Tensor, valid: Tensor | None, seed: Tensor) -> Tensor:
-            order = ordered(drawn(seed.unsqueeze(1), y.shape[1], number), valid)
+            order = ordered(drawn(seed.unsqueeze(1), y.shape[1], number, y.device), valid)
             return chain.epoch(flat, x, y, valid, order, batch=size, rate=rate)
 
-        return under_vmap(epoch, flat, self.x, self.y, self.valid, torch.as_tensor(self.seed, device=self.y.device))
+        return under_vmap(epoch, flat, self.x, self.y, self.valid, self.seed)
 
     def gradient(self, flat: Tensor, batch: Batch, loss: Loss = cross_entropy) -> Tensor:
         """The gradient of the batch's mean loss at `flat`."""
@@ -278,12 +278,12 @@ class Records:
 
     def _numbers(self) -> Tensor:
         """A random number for each record, another in each epoch."""
-        return drawn(torch.as_tensor(self.seed, device=self.y.device), len(self.y), self._epochs)
+        return drawn(self.seed, len(self.y), self._epochs, self.y.device)
 
 
-def drawn(seed: Tensor, count: int, epoch: int) -> Tensor:
+def drawn(seed: int | Tensor, count: int, epoch: int, device: torch.device) -> Tensor:
     """A random number for each of `count` records in an epoch: a function of the seed, or a row for each of several."""
-    return scrambled(torch.arange(count, device=seed.device) + seed * 1_000_003 + epoch * 7_919_000_000_003)
+    return scrambled(torch.arange(count, device=device) + seed * 1_000_003 + epoch * 7_919_000_000_003)
 
 
 def ordered(keys: Tensor, valid: Tensor | None) -> Tensor:

@@ -246,7 +246,7 @@ class Recital(Gate):
 
     def _hidden(self, releases: Releases, name: str, question: int, rows: Tensor, public: Public) -> bool:
         """Whether noise of its own hides a release, or nobody says that anything does."""
-        return (question, name) in self.unpriced or self._cover(releases[name], rows, public) is not None
+        return (question, name) in self.unpriced or self._cover(releases[name], rows.shape[1], public) is not None
 
 
 class Rehearsal(Server):
