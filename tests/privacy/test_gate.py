@@ -1,6 +1,9 @@
 """The only exit: what it bounds, how much noise it adds, that no draw is used twice."""
 
+import copy
 import math
+import pickle
+from dataclasses import replace
 
 import pytest
 import torch
@@ -321,3 +324,14 @@ def test_a_layer_of_which_nothing_leaves_costs_nothing() -> None:
         charge = release.charge(allowance, public)
         assert float((charge.sensitivity[0] / charge.noise[0, 2]) ** 2) == pytest.approx(1 / 4)
         assert charge.sensitivity[0] == pytest.approx(math.hypot(0.4, 0.3))
+
+
+def test_what_was_worked_out_once_does_not_travel() -> None:
+    """Who asked is known by its `id`, which may be somebody else's in another process."""
+    public = Public({"clip": 1.0}, [0, 1], layers=[3])
+    asked = [public.once("that", (public,), lambda value=value: value) for value in (1, 2)]
+    assert asked == [1, 1]
+    for other in (pickle.loads(pickle.dumps(public)), copy.copy(public), replace(public, clients=[0, 1])):
+        assert other == public
+        assert other.once("that", (public,), lambda: 3) == 3
+    assert public.once("that", (object(),), lambda: 4) == 4

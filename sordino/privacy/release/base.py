@@ -55,6 +55,10 @@ class Public:
         result: Found = self._found[key][1]
         return result
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy or another process gets: who asks there is somebody else, perhaps with the same `id`."""
+        return vars(self) | {"_found": {}}
+
     def rows(self, name: str | float) -> Tensor:
         """A public value by its name (or as it is), one row per client, or one row for all of them; float64, on the
         processor, where noise is drawn."""
