@@ -45,7 +45,7 @@ CLIENTS, ROUNDS = 10, 4
 SHARES = {1.0: 0.85, 2.0: 0.93, 8.0: 0.95}
 """Of the claim, what a hundred thousand trials must reach in the mean over some seeds: a single bound of epsilon 1
 moves by three hundredths from seed to seed."""
-MANY, SEEDS = 100_000, 4
+MANY, SEEDS = 100_000, 8
 AUDITS, FEW = 100, 2000
 """Of each method at each epsilon in a sweep, and the trials of each."""
 BLOCK = 5
