@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
 LAYERS = (
-    "errors version rounding threads display dotted named message files trials drawing toml",
+    "errors version rounding threads display dotted named message files trials drawing toml allocation recalled",
     "data models",
     "learning",
     "privacy schedule",
