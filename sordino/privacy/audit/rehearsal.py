@@ -127,8 +127,9 @@ class Understudy:
 
 
 def _play(prepared: Prepared, pipe: Connection, others: Connection) -> None:
-    """The other process's life."""
+    """The other process's life. Threads are not forked along: a torch that waited for them would wait for ever."""
     others.close()
+    torch.set_num_threads(1)
     with contextlib.suppress(EOFError):  # nobody wanted a rehearsal
         played: Played = pickle.loads(pipe.recv_bytes())
         pipe.send_bytes(pickle.dumps(rehearsed(prepared, played.with_releases(prepared.method))))

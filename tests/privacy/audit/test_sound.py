@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -98,6 +100,14 @@ def test_a_hundred_thousand_trials_come_near_the_claim(epsilon: float, share: fl
         assert not report.refuted
         found.append(report.views["outsider"].bound)
     assert np.mean(found) >= share * epsilon
+
+
+def test_a_process_whose_torch_has_threads_can_audit(tmp_path: Path) -> None:
+    """The rehearsal is forked off, and threads do not come along."""
+    before = "import sys, torch; torch.set_num_threads(2); torch.randn(10**6).flip(0).sin()"
+    code = f"{before}; from sordino.cli import main; sys.argv[0] = 'sordino'; main()"
+    options = ("--clients=6", "--rounds=1", "--epsilon=2", "--tiers=0", f"--store={tmp_path}")
+    subprocess.run([sys.executable, "-c", code, "audit", "--method=dp-fedavg", *options], check=True, timeout=240)
 
 
 def test_the_command_prints_what_scripts_rely_on(tmp_path: Path) -> None:
