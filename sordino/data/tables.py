@@ -76,8 +76,9 @@ def read_csv(path: Path, written: Format) -> Table:
     with reading(path, "it is not a CSV text"), path.open(newline="", encoding=encoding) as stream:
         reader = csv.reader(stream, delimiter=written.delimiter, strict=True)
         rows = [(reader.line_num, row) for row in reader]
-    if not rows:
-        raise UserError(f"The file {path} is empty; its first line must name the columns.")
+    if not rows or not rows[0][1]:
+        what = "is empty" if not rows else "begins with an empty line"
+        raise UserError(f"The file {path} {what}; its first line must name the columns.")
     header = [name.strip() for name in rows[0][1]]
     check_names(path, header)
     other = [one for one in DELIMITERS if one != written.delimiter and one in header[0]]

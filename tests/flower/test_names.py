@@ -96,6 +96,7 @@ def test_flower_tells_nobody_looks_for_nothing_and_installs_nothing(monkeypatch)
     monkeypatch.setattr(update_check, "_read_flwr_update_check_cache", lambda: pytest.fail("it was looked for"))
     for name, value in QUIET.items():
         monkeypatch.setenv(name, value)
+    telemetry = importlib.reload(telemetry)  # the environment is looked at when it is imported
     assert telemetry.create_event(telemetry.EventType.PING, None) == "disabled"
     update_check.warn_if_flwr_update_available()
     assert install() is False

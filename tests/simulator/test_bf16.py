@@ -155,10 +155,11 @@ def test_a_stored_run_is_resumed_as_resumed(tmp_path: Path, monkeypatch: pytest.
     store = Store(tmp_path)
     run = start(prepared(store=tmp_path), store)["run"]
     assert store.get(run).configuration["precision"] == "fp32"
-    monkeypatch.setattr(running, "carry_on", lambda prepared, *_: {"precision": prepared.learner.precision})
+    monkeypatch.setattr(running, "_while_held", lambda prepared, *_: {"precision": prepared.learner.precision})
     takes(1.0, 2.0, monkeypatch)
-    configuration = prepared(store=tmp_path).experiment.model_dump(mode="json")
-    stopped = store.create("fedavg-digits", NewRun("fedavg", configuration, "identity", "people", "client", 1))
+    other = prepared(store=tmp_path)
+    configuration = other.experiment.model_dump(mode="json")
+    stopped = store.create("fedavg-digits", NewRun("fedavg", configuration, other.identity, "people", "client", 1))
     takes(2.0, 1.0, monkeypatch)
     assert resume(stopped, store) == {"precision": "bf16"}
 
