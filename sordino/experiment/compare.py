@@ -18,7 +18,7 @@ from sordino.experiment.side_by_side import results_of
 from sordino.experiment.store import Store
 from sordino.experiment.summary import Summary
 from sordino.experiment.sweep import Cell, Sweep, cells, points
-from sordino.experiment.tuning import Tuned, tune
+from sordino.experiment.tuning import Ground, Tuned, tune
 from sordino.experiment.verdict import Difference, verdicts
 from sordino.privacy.release import Unit
 from sordino.privacy.views import VIEWS, View
@@ -85,7 +85,11 @@ def compare(
     tuned: list[Tuned] = []
     if grid:
         others = range(reported.stop, reported.stop + tuning_seeds)
-        tuned = tune(experiment, methods, grid, others, lambda wanted: _made(wanted, display, jobs, experiment))
+        ground = Ground(
+            cells=lambda texts: cells(experiment, texts, {}, others),
+            run=lambda wanted: _made(wanted, display, jobs, experiment),
+        )
+        tuned = tune(ground, methods, grid)
         methods = list(dict.fromkeys(one["chosen"] for one in tuned))
     wanted = cells(experiment, methods, sweep, reported)
     results = _made(wanted, display, jobs, experiment)

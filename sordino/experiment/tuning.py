@@ -7,18 +7,24 @@ afterwards is the cost of the last run alone, so the cost of choosing is told be
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypedDict
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 
 from sordino.errors import UserError
-from sordino.experiment.config import KEYS, Experiment
+from sordino.experiment.config import KEYS
 from sordino.experiment.hyperparameters import concerns
 from sordino.experiment.lifetime import composed, spends
 from sordino.experiment.summary import Summary
-from sordino.experiment.sweep import Cell, Sweep, cells, check_keys, contender, points
+from sordino.experiment.sweep import Cell, Sweep, check_keys, contender, points
 from sordino.privacy.views import View
 from sordino.rounding import rounded_up
+
+Accuracy = Literal["personal", "start", "global"]
+"""Whose accuracy decides."""
+Results = dict[str, list[Summary]]
+"""The runs of each contender, one for each seed."""
 
 
 class Tuned(TypedDict):
@@ -36,27 +42,59 @@ class Tuned(TypedDict):
     """What all tries together cost, had they been made on the people whose data they were."""
 
 
+@dataclass(frozen=True)
+class Ground:
+    """Where contenders are tried."""
+
+    cells: Callable[[list[str]], list[Cell]]
+    """The runs of some contenders, on seeds that are not reported."""
+    run: Callable[[list[Cell]], dict[str, Summary]]
+    """What runs came to, by their keys."""
+    by: Accuracy = "personal"
+    """What decides; where a method has no such model, its personal ones do."""
+
+    def results(self, texts: list[str]) -> Results:
+        """What some contenders came to."""
+        wanted = self.cells(texts)
+        if not wanted:
+            raise UserError("Tuning needs at least one seed.")
+        found = self.run(wanted)
+        return {text: [found[cell.key] for cell in wanted if cell.method == text] for text in texts}
+
+    def accuracy(self, found: list[Summary]) -> float:
+        """The mean over seeds of what decides."""
+        told = [result["accuracy"] for result in found]
+        return float(np.mean([one["personal"] if one[self.by] is None else one[self.by] for one in told]))
+
+    def best(self, results: Results) -> str:
+        """The contender that did best."""
+        return max(results, key=lambda text: self.accuracy(results[text]))
+
+
 def tune(
-    experiment: Experiment,
+    ground: Ground,
     methods: Sequence[str],
     grid: Sweep,
-    seeds: Sequence[int],
-    run: Callable[[list[Cell]], dict[str, Summary]],
+    further: Callable[[str], tuple[str, Sweep]] | None = None,
 ) -> list[Tuned]:
-    """The best point of a grid for each method, by the mean personal accuracy over seeds that are not reported.
+    """The best point of a grid for each method. `further` gives, for the best one, the contender and the grid of a
+    second go; the best of both is taken, and both are paid for.
 
     A method's own brackets win over the grid: what is named there is not tuned.
     """
-    if not seeds:
-        raise UserError("Tuning needs at least one seed.")
     check_keys(grid, methods)
-    tried = {text: [_with(text, at) for at in points(_own(text, grid))] for text in methods}
-    wanted = cells(experiment, [one for texts in tried.values() for one in texts], {}, seeds)
-    found = run(wanted)
-    results = {
-        text: [found[cell.key] for cell in wanted if cell.method == text] for texts in tried.values() for text in texts
-    }
-    return [_chosen(text, {one: results[one] for one in tried[text]}) for text in methods]
+    tried = _tried(ground, {text: (text, grid) for text in methods})
+    if further is not None:
+        again = _tried(ground, {text: further(ground.best(found)) for text, found in tried.items()})
+        tried = {text: tried[text] | again[text] for text in methods}
+    return [_told(text, ground, tried[text]) for text in methods]
+
+
+def _tried(ground: Ground, grids: dict[str, tuple[str, Sweep]]) -> dict[str, Results]:
+    """What came of every point of each method's grid; all of them are run at once."""
+    tried = {text: [_with(one, at) for at in points(_own(one, grid))] for text, (one, grid) in grids.items()}
+    results = ground.results(list(dict.fromkeys(one for texts in tried.values() for one in texts)))
+    return {text: {one: results[one] for one in texts} for text, texts in tried.items()}
 
 
 def _own(text: str, grid: Sweep) -> dict[str, Sequence[Any]]:
@@ -72,10 +110,9 @@ def _with(text: str, at: dict[str, Any]) -> str:
     return f"{name}[{','.join(pairs)}]" if pairs else name
 
 
-def _chosen(text: str, results: dict[str, list[Summary]]) -> Tuned:
-    means = {one: float(np.mean([r["accuracy"]["personal"] for r in found])) for one, found in results.items()}
-    best = max(means, key=lambda one: means[one])
-    everything = [result for found in results.values() for result in found]
+def _told(text: str, ground: Ground, results: Results) -> Tuned:
+    best = ground.best(results)
+    everything = list({result["run"]: result for found in results.values() for result in found}.values())
     first = everything[0]
     costly = [result["spent"] for result in everything if spends(result["spent"])]
     return {
@@ -83,7 +120,7 @@ def _chosen(text: str, results: dict[str, list[Summary]]) -> Tuned:
         "chosen": best,
         "tries": len(results),
         "runs": len(everything),
-        "accuracy": means[best],
+        "accuracy": ground.accuracy(results[best]),
         "epsilon": composed(costly, first["unit"], first["delta"]),
     }
 

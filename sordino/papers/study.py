@@ -20,8 +20,8 @@ from sordino.experiment.side_by_side import results_of
 from sordino.experiment.store import Store
 from sordino.experiment.summary import Summary
 from sordino.experiment.sweep import Cell, Sweep, cells, contender
-from sordino.experiment.tuning import Tuned, tune
-from sordino.papers.description import Column, Keys, Paper, Scale, Table, Variant
+from sordino.experiment.tuning import Accuracy, Ground, Tuned, tune
+from sordino.papers.description import Column, Keys, Measure, Paper, Scale, Table, Variant
 
 SEEDS: dict[Scale, int] = {"quick": 3, "small": 3, "paper": 3}
 VARIANTS: tuple[Variant, ...] = ("sound", "paper")
@@ -186,26 +186,28 @@ class Study:
         for name in dict.fromkeys(self.table.setting_of(column) for column in self.columns):
             mine = [column for column in self.columns if self.table.setting_of(column) == name]
             column = mine[len(mine) // 2]
-            there = self.base(column, "sound", column.at)
-            made = tune(there, methods, self.options.grid, [seed], lambda wanted: self._run(wanted, display))
-            chosen[name] = [self._own(there, one, seed, display) for one in made]
+            ground = self._ground(column, seed, display)
+            chosen[name] = tune(ground, methods, self.options.grid, self._own if self.options.own else None)
         return chosen
 
-    def _own(self, there: Experiment, common: Tuned, seed: int, display: Display) -> Tuned:
+    def _ground(self, column: Column, seed: int, display: Display) -> Ground:
+        """A column, where contenders are tried on one seed."""
+        return Ground(
+            cells=lambda texts: self._cells(column, "sound", column.keys("sound"), texts, [seed]),
+            run=lambda wanted: self._run(wanted, display),
+            by=accuracy_of(self.table.measured(column)),
+        )
+
+    def _own(self, best: str) -> tuple[str, Sweep]:
         """A method's own settings, after the common ones: those that have none get as many tries at their rate."""
-        name, settings = contender(common["chosen"])
+        name, settings = contender(best)
         grid = self.options.own.get(name)
         if grid is None:
-            tries = max(
-                (math.prod(len(values) for values in own.values()) for own in self.options.own.values()), default=0
-            )
-            rate = settings.pop("rate", None)
-            if rate is None or not tries:
-                return common
-            grid = {"rate": [float(f"{rate * 2 ** (step - tries // 2):.4g}") for step in range(tries)]}
+            tries = max(math.prod(len(values) for values in own.values()) for own in self.options.own.values())
+            rate = settings.get("rate")
+            grid = {} if rate is None else {"rate": [_near(rate, step - tries // 2) for step in range(tries)]}
         pairs = ",".join(f"{key}={value}" for key, value in settings.items() if key not in grid)
-        (more,) = tune(there, [f"{name}[{pairs}]"], grid, [seed], lambda wanted: self._run(wanted, display))
-        return {**more, "method": common["method"], "tries": common["tries"] + more["tries"]}
+        return (f"{name}[{pairs}]" if pairs else name), grid
 
     def _outcome(
         self, column: Column, found: list[Summary], curves: list[list[dict[str, Any]]], method: str
@@ -247,3 +249,14 @@ class Study:
         sources = self.paper.sources(self.table.setting_of(column), "paper")
         published = next((keys["rounds"] for keys in reversed(sources) if "rounds" in keys), rounds)
         return max(1, round(number * rounds / published))
+
+
+def accuracy_of(measure: Measure) -> Accuracy:
+    """The accuracy that decides where a table prints a measure."""
+    accuracies: dict[Measure, Accuracy] = {"global": "global", "rounds": "global", "start": "start"}
+    return accuracies.get(measure, "personal")
+
+
+def _near(rate: float, octaves: int) -> float:
+    """A rate, doubled so many times."""
+    return float(f"{rate * 2**octaves:.4g}")

@@ -1,0 +1,49 @@
+"""Choosing among contenders: which runs are made, what decides, and what all of it would have cost."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from sordino.experiment.tuning import Ground, tune
+from sordino.privacy.accountant import epsilon_of
+
+ACCURACIES = {
+    "dp-fedavg[rate=0.1]": {"personal": 0.8, "global": 0.5},
+    "dp-fedavg[rate=0.3]": {"personal": 0.7, "global": 0.6},
+    "dp-fedavg[rate=0.2]": {"personal": 0.75, "global": 0.55},
+    "dp-fedavg[rate=0.4]": {"personal": 0.6, "global": 0.4},
+    "local[rate=0.1]": {"personal": 0.4, "global": None},
+    "local[rate=0.3]": {"personal": 0.5, "global": None},
+}
+
+
+def ground(**more: Any) -> Ground:
+    """Contenders that are done at once, each with a mu of 0.5 unless it trains alone."""
+    return Ground(
+        cells=lambda texts: [SimpleNamespace(method=text, key=text) for text in texts],  # type: ignore[misc]
+        run=lambda wanted: {cell.key: _summary(cell.key) for cell in wanted},
+        **more,
+    )
+
+
+def _summary(text: str) -> Any:
+    mu = 0.0 if text.startswith("local") else 0.5
+    spent = {"mu": [mu, mu, mu], "recipes": []}
+    return {"run": text, "accuracy": ACCURACIES[text], "spent": spent, "unit": "client", "delta": 1e-5}
+
+
+@pytest.mark.parametrize(("by", "rate"), [("personal", 0.1), ("global", 0.3)])
+def test_what_a_table_prints_decides(by: Any, rate: float) -> None:
+    private, alone = tune(ground(by=by), ["dp-fedavg", "local"], {"rate": [0.1, 0.3]})
+    assert private["chosen"] == f"dp-fedavg[rate={rate}]"
+    assert alone["chosen"] == "local[rate=0.3]"  # it has no global model: its personal ones decide
+
+
+def test_a_second_go_is_paid_for_besides_the_first() -> None:
+    """Two and two runs of mu 0.5 are one of mu 1; the best of all four is taken, though it was in the first go."""
+    again = {"dp-fedavg[rate=0.1]": ("dp-fedavg", {"rate": [0.2, 0.4]})}
+    (found,) = tune(ground(), ["dp-fedavg"], {"rate": [0.1, 0.3]}, again.__getitem__)
+    assert found["chosen"] == "dp-fedavg[rate=0.1]"
+    assert (found["tries"], found["runs"]) == (4, 4)
+    assert found["epsilon"]["outsider"] == pytest.approx(epsilon_of(1.0, 1e-5))
