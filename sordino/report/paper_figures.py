@@ -61,7 +61,7 @@ def _bars(drawing: Any, document: dict[str, Any]) -> Any:
         axis.set_xlabel(WHAT[document["measure"]], fontsize=8)
         for edge in range(len(columns) - 1):
             axis.axhline(edge + 0.5, color="#cccccc", lw=0.6)
-    axes[0][0].invert_yaxis()
+    axes[0][0].set_ylim(len(columns) - 0.5, -0.7)  # the first row on top, with room for its figures
     _legend(figure, axes[0])
     return figure
 
