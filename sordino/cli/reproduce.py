@@ -71,27 +71,22 @@ def reproduce(
         raise UserError(
             "Name a paper, as in `sordino reproduce feddpa table-3`; `sordino reproduce --list` shows them."
         )
-    _make(paper, table, _options(scale, seeds, tune, jobs, data_dir, store), tune, as_json)
+    _make(paper, table, _options(scale, seeds, tune, jobs, data_dir, store), as_json)
 
 
 def _options(
     scale: str, seeds: int | None, tune: str | None, jobs: int | None, data_dir: Path | None, store: Path
 ) -> Any:
     from sordino.experiment.config import check_seeds
-    from sordino.experiment.sweep import grid_of
     from sordino.papers.description import scale_of
     from sordino.papers.study import Options
 
     if seeds is not None:
         check_seeds(seeds)
-    grid = grid_of(tune) if tune and tune != "paper" else {}
-    return Options(scale_of(scale), seeds, store, data_dir, jobs, grid)
+    return Options(scale_of(scale), seeds, store, data_dir, jobs, tune or "")
 
 
-def _make(name: str, table: str | None, options: Any, tune: str | None, as_json: bool) -> None:
-    import dataclasses
-
-    from sordino.experiment.sweep import grid_of
+def _make(name: str, table: str | None, options: Any, as_json: bool) -> None:
     from sordino.papers.description import find, papers
     from sordino.papers.study import Study
     from sordino.report.figures import check_picture
@@ -100,13 +95,7 @@ def _make(name: str, table: str | None, options: Any, tune: str | None, as_json:
         raise UserError("`all` takes no table: name one paper.")
     chosen = [find(one) for one in papers()] if name == "all" else [find(name, table)]
     drawn = check_picture(options.store / "papers" / "picture.png")
-    studies = []
-    for paper, tables in chosen:
-        mine = options
-        if tune == "paper":
-            own = {method: grid_of(grid) for method, grid in paper.own.items()}
-            mine = dataclasses.replace(options, grid=grid_of(paper.grid), own=own)
-        studies += [Study(paper, one, mine) for one in tables]
+    studies = [Study(paper, one, options) for paper, tables in chosen for one in tables]
     absent = {id(study): study.missing_data() for study in studies}
     if len(studies) > 1 and any(not lacking for lacking in absent.values()):
         for study in studies:

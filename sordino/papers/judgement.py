@@ -65,6 +65,7 @@ class Judgement:
             "title": table.title,
             "claim": table.claim,
             "scale": scale,
+            "command": done.options.command(done.paper.name, table.name),
             "seeds": done.options.seed_count,
             "measure": table.measure,
             "observer": done.paper.view,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import math
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from sordino.experiment.defaults import DEFAULT_STORE
 from sordino.experiment.side_by_side import results_of
 from sordino.experiment.store import Store
 from sordino.experiment.summary import Summary
-from sordino.experiment.sweep import Cell, Sweep, cells, contender
+from sordino.experiment.sweep import Cell, Sweep, cells, contender, grid_of
 from sordino.experiment.tuning import Accuracy, Ground, Tuned, tune
 from sordino.papers.description import Column, Keys, Measure, Paper, Scale, Table, Variant
 
@@ -36,15 +37,20 @@ class Options:
     store: Path = DEFAULT_STORE
     data_dir: Path | None = None
     jobs: int | None = None
-    grid: Sweep = field(default_factory=dict)
-    """What is tuned for every method, on seeds that are not reported; nothing where it is empty."""
-    own: Mapping[str, Sweep] = field(default_factory=dict)
-    """A grid of a method's own settings, gone through after the common one."""
+    tune: str = ""
+    """A grid that is gone through for every method, on a seed that is not reported; `paper`: the paper's own, and then
+    those of methods' own settings."""
 
     @property
     def seed_count(self) -> int:
         """How many seeds are reported."""
         return self.seeds or SEEDS[self.scale]
+
+    def command(self, paper: str, table: str) -> str:
+        """What makes a table once more."""
+        seeds = f" --seeds {self.seeds}" if self.seeds else ""
+        tune = f" --tune {shlex.quote(self.tune)}" if self.tune else ""
+        return f"sordino reproduce {paper} {table} --scale {self.scale}{seeds}{tune}"
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,9 @@ class Study:
     def __init__(self, paper: Paper, table: Table, options: Options) -> None:
         self.paper, self.table, self.options = paper, table, options
         self.rows, self.columns = table.taken(options.scale)
+        whole = options.tune == "paper"
+        self._grid: Sweep = grid_of(paper.grid if whole else options.tune) if options.tune else {}
+        self._own_grids: dict[str, Sweep] = {one: grid_of(text) for one, text in paper.own.items()} if whole else {}
 
     def missing_data(self) -> list[str]:
         """The data sets that it needs and that are not here."""
@@ -109,7 +118,7 @@ class Study:
                 f"{self.paper.name} {self.table.name} needs {', '.join(absent)}, which is not here: "
                 f"`sordino data get {absent[0]}`, or name the folder with --data-dir, or take --scale quick."
             )
-        tuned = self._tuned(display) if self.options.grid else {}
+        tuned = self._tuned(display) if self._grid else {}
         reported = range(self.options.seed_count)
         outcomes = self._outcomes(tuned, reported, display)
         return Done(self.paper, self.table, self.options, outcomes, [one for found in tuned.values() for one in found])
@@ -187,7 +196,7 @@ class Study:
             mine = [column for column in self.columns if self.table.setting_of(column) == name]
             column = mine[len(mine) // 2]
             ground = self._ground(column, seed, display)
-            chosen[name] = tune(ground, methods, self.options.grid, self._own if self.options.own else None)
+            chosen[name] = tune(ground, methods, self._grid, self._own if self._own_grids else None)
         return chosen
 
     def _ground(self, column: Column, seed: int, display: Display) -> Ground:
@@ -201,9 +210,9 @@ class Study:
     def _own(self, best: str) -> tuple[str, Sweep]:
         """A method's own settings, after the common ones: those that have none get as many tries at their rate."""
         name, settings = contender(best)
-        grid = self.options.own.get(name)
+        grid = self._own_grids.get(name)
         if grid is None:
-            tries = max(math.prod(len(values) for values in own.values()) for own in self.options.own.values())
+            tries = max(math.prod(len(values) for values in own.values()) for own in self._own_grids.values())
             rate = settings.get("rate")
             grid = {} if rate is None else {"rate": [_near(rate, step - tries // 2) for step in range(tries)]}
         pairs = ",".join(f"{key}={value}" for key, value in settings.items() if key not in grid)

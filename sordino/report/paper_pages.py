@@ -64,7 +64,7 @@ def markdown(document: Document) -> str:
         + f"`as published` is the published mechanism at the published noise, with its true epsilon for the "
         f"{document['observer']}; `sound` is ours at equal true epsilon, mean and 95 % interval over "
         f"{document['seeds']} seeds. Version {document['version']}.",
-        f"    sordino reproduce {paper} {table} --scale {scale}",
+        f"    {document['command']}",
         *(_table(document, column) for column in _columns(document)),
     ]
     if document["differences"]:
@@ -195,7 +195,7 @@ def latex(document: Document) -> str:
     rows = list(dict.fromkeys(row["row"] for row in document["rows"]))
     at = {(row["row"], row["column"]): row for row in document["rows"]}
     lines = [
-        f"% sordino reproduce {document['paper']} {document['table']} --scale {document['scale']}",
+        f"% {document['command']}",
         "% published / as published (true epsilon) / sound (half width of the 95 % interval)",
         rf"\begin{{tabular}}{{l{'c' * len(columns)}}}",
         r"\toprule",
@@ -255,8 +255,8 @@ def index(papers: dict[str, Paper], store: Path) -> str:
         if body:
             parts.append(markdown_table(head, [[cell.replace("|", r"\|") for cell in line] for line in body]))
             main = found.get((name, paper.main))
-            scale = main["scale"] if main else "quick"
-            parts.append(f"    sordino reproduce {name} {paper.main} --scale {scale}")
+            if main is not None:
+                parts.append(f"    {main['command']}")
         if lacking:
             parts.append(f"Not run in this store: {', '.join(lacking)}.")
     return "\n\n".join(parts) + "\n"

@@ -124,6 +124,7 @@ def test_tuning_takes_seeds_that_are_not_reported_and_tells_its_cost(tiny):
     assert 1 in seeds
     assert {row["method"] for row in told["rows"] if row["row"] == "first"} == {tuned["dp-fedavg"]["chosen"]}
     assert "would have cost" in " ".join(told["tuning"])
+    assert told["command"] == "sordino reproduce feddpa table-3 --scale quick --seeds 1 --tune rate=0.01,0.3"
 
 
 def test_what_is_missing_is_told_before_work(tiny):
