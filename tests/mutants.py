@@ -264,7 +264,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         [("other code's noise", "if terms.identity != identity:", "if False:")],
     ),
     "deploy/session.py": (
-        "tests/deploy/test_failures.py tests/deploy/test_equality.py",
+        "tests/deploy/test_session.py tests/deploy/test_failures.py tests/deploy/test_equality.py",
         [
             ("cohorts of any size", "if not terms.minimum <= len(parties) <= terms.schedule.cohort:", "if False:"),
             ("strangers in the cohort", "allowed.check_members(", "id("),
