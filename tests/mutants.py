@@ -279,7 +279,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "deploy/rules.py": (
-        "tests/deploy/test_failures.py",
+        "tests/deploy/test_rules.py tests/deploy/test_failures.py",
         [
             ("any method", "if method not in methods:", "if False:"),
             ("any network", "if model not in networks:", "if False:"),
