@@ -211,8 +211,11 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         [("a second list of survivors is answered", 'if kept["survivors"] is not None:', "if False:")],
     ),
     "deploy/paying.py": (
-        "tests/deploy/test_failures.py",
-        [("the filter is skipped", "if entries and not spending.fits(", "if False and not spending.fits(")],
+        "tests/deploy/test_failures.py tests/deploy/test_attacks.py",
+        [
+            ("the filter is skipped", "if entries and not spending.fits(", "if False and not spending.fits("),
+            ("records' turns are not counted", "if row.pool and times >= session.most(row):", "if False:"),
+        ],
     ),
     "deploy/copies.py": (
         "tests/deploy/test_failures.py tests/deploy/test_attacks.py",
@@ -264,8 +267,11 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         [("other code's noise", "if terms.identity != identity:", "if False:")],
     ),
     "deploy/session.py": (
-        "tests/deploy/test_session.py tests/deploy/test_failures.py tests/deploy/test_equality.py",
+        "tests/deploy/test_session.py tests/deploy/test_attacks.py tests/deploy/test_failures.py "
+        "tests/deploy/test_equality.py",
         [
+            ("wider matrices than were reserved for", "self.terms.check_reserved(rows)", "pass"),
+            ("turns of each way out", 'return "" if self.clients', "return row.release if self.clients"),
             ("cohorts of any size", "if not terms.minimum <= len(parties) <= terms.schedule.cohort:", "if False:"),
             ("strangers in the cohort", "allowed.check_members(", "id("),
             ("bounds are not looked at", "allowed.check_question(terms, releases, public, self.gate)", "pass"),

@@ -32,5 +32,6 @@ def _check_turns(before: Sequence[Entry], session: Session, rows: Sequence[Row])
     """Refuse to release anything of records more often than was reserved for."""
     paid = [row_of(one) for one in before if one.kind == "release" and one.content["ask"][0] == session.run]
     for row in rows:
-        if row.pool and sum(one.release == row.release for one in paid) >= session.most(row):
+        times = sum(session.planned_as(one) == session.planned_as(row) for one in paid)
+        if row.pool and times >= session.most(row):
             raise RefusedError("budget", f"{row.release} has left as often as was reserved for")

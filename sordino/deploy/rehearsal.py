@@ -74,7 +74,8 @@ class _Stage:
         return np.full(len(clients), np.nan)
 
     def charge(self, rows: Sequence[Row]) -> None:
-        """The ledger is thrown away."""
+        """The ledger is thrown away; what sites would have to pay is looked at."""
+        self._terms.check_reserved(rows)
 
     def note(self, report: RoundReport, accuracies: Mapping[int, Sequence[float]]) -> None:
         """Nothing happened."""

@@ -17,6 +17,7 @@ from sordino.deploy.masking import Cohort, Masker, MaskingError
 from sordino.deploy.reading import Work
 from sordino.deploy.rules import Allowed, RefusedError
 from sordino.deploy.terms import Terms
+from sordino.errors import UserError
 from sordino.evaluation import evaluated
 from sordino.execution import EXECUTIONS
 from sordino.learning.metrics import METRICS, metrics_of
@@ -95,6 +96,10 @@ class Session:
         ledger = Ledger(self.terms.schedule.clients, self.terms.method.unit)
         about = (work.number, work.ask.round, work.step)
         rows = ledger.charge(releases, *about, self.gate.allowance, public)
+        try:
+            self.terms.check_reserved(rows)
+        except UserError as error:
+            raise RefusedError("bounds", error) from error
         return [released(work.ask, self.terms.method.unit, row) for row in rows]
 
     def reservation(self) -> Entry:
@@ -102,6 +107,10 @@ class Session:
         plan = self.gate.allowance.of_records
         epsilon = math.inf if self.terms.seeded else float(plan.budgets[self.number])
         return Entry("reserve", {"run": self.run, "epsilon": epsilon, "delta": self.terms.budget.delta})
+
+    def planned_as(self, row: Row) -> str:
+        """With what a row's release shares its turns: all noisy gradients are planned for together, under no name."""
+        return "" if self.clients.steps[row.step][row.release].made_of_gradients else row.release
 
     def most(self, row: Row) -> int:
         """How often what a row charges for may leave: as often as was reserved for."""

@@ -36,10 +36,11 @@ from sordino.methods.bases import RecordLevel
 from sordino.privacy import integers
 from sordino.privacy.allowance import Allowance, Noise
 from sordino.privacy.integers import CLIENTS, RECORDS, Gap
+from sordino.privacy.ledger import Row
 from sordino.privacy.noise import Seeded
 from sordino.privacy.outlook import Outlook
 from sordino.privacy.plan import check_delta, default_delta, multiplier_for
-from sordino.privacy.records import RecordPlan, plan_records
+from sordino.privacy.records import RecordNeeds, RecordPlan, plan_records
 from sordino.privacy.release import Public, Release, Releases, check_steps
 from sordino.schedule import Schedule
 from sordino.version import VERSION
@@ -147,6 +148,16 @@ class Terms:
         plan = _record_plan(self.experiment, method, [records], budget, delta, self.turns, self._parameters)
         everywhere = {one.name: _spread(getattr(plan, one.name), self) for one in dataclasses.fields(plan)}
         return dataclasses.replace(self.allowance, records=RecordPlan(**everywhere))
+
+    def check_reserved(self, rows: Sequence[Row]) -> None:
+        """Refuse a release of records that has more entries, each of them rounded, than noise was set aside for."""
+        widest = _widest(self.method.record_needs(), self._parameters)
+        for row in rows:
+            if row.pool and row.entries > widest * row.histories()[:, 2].max(initial=1.0):
+                raise UserError(
+                    f"{row.release} of {row.step} has {row.entries:,} entries, but noise is set aside for {widest:,}: "
+                    "declare the matrix's side."
+                )
 
     @property
     def _parameters(self) -> int:
@@ -344,7 +355,8 @@ def _record_plan(
         return plan_records(records, budgets, delta, needs=needs, **sizes)
     # Steps do not depend on the noise: how many there will be says what whole numbers add.
     steps = max(method.epochs * math.ceil(count / method.batch) for count in records)
-    gap = Gap((steps + needs.means + 1) * turns * parameters, 1, RECORDS)
+    widest = _widest(needs, parameters)
+    gap = Gap((steps + needs.means + 1) * turns * widest, 1, RECORDS)
     least = float(budgets.min())
     if gap.delta(float(budgets.max())) >= delta or gap.epsilon >= least:
         raise UserError(f"epsilon = {least:g} at delta = {delta:g} is less than what whole numbers alone cost.")
@@ -358,9 +370,14 @@ def _record_plan(
         plan,
         budgets=budgets,
         multipliers=more(plan.multipliers, parameters),
-        matrix_multipliers=more(plan.matrix_multipliers, parameters),
+        matrix_multipliers=more(plan.matrix_multipliers, widest),
         mean_multipliers=more(plan.mean_multipliers, 1),
     )
+
+
+def _widest(needs: RecordNeeds, parameters: int) -> int:
+    """For how many entries of one release noise is set aside."""
+    return max(parameters, needs.matrix_entries)
 
 
 def _record_level(method: Method) -> RecordLevel:

@@ -165,7 +165,8 @@ class AdaDPCFL(RecordLevel):
             return {"subspace": Bare("singular vectors of the records leave for the clustering")}
         if not self._groups:
             return {}
-        return {"moments": Matrix(share=MOST if self.cluster_share is None else self.cluster_share)}
+        share = MOST if self.cluster_share is None else self.cluster_share
+        return {"moments": Matrix(share, side=self.dimensions)}
 
     def _trained(self) -> Releases:
         return {"update": Gradients(clip="clip"), **self.clipping.releases(bare=self.variant == "paper")}

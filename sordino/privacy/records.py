@@ -279,6 +279,8 @@ class RecordNeeds:
     """How many means over validation records leave in a round."""
     held_out: float = 0.0
     """The share of a client's training records that is set aside for such means."""
+    matrix_entries: int = 0
+    """How many entries such a matrix has at the most; zero where that is not declared."""
 
 
 def held_out_count(records: int, share: float) -> int:

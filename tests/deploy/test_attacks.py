@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from federations import QUICK, Federation, Recorder, changed, federation, kind, refused
@@ -109,6 +110,43 @@ def test_experiments_beyond_all_measure_are_refused(changes: dict[str, Any], tmp
         terms = terms_of(made.experiment)
         message = {"run": "other", "number": 0, "identity": terms.identity, "experiment": terms.carried() | changes}
         assert refused(made.sites[0].answer(wire.request("enrol", **message))) in ("experiment", "code", "failed")
+
+
+def question(enrol: bytes, step: str, message: Mapping[str, Any], own: bytes = b"", **places: int) -> bytes:
+    """A question of a run in which a site was enrolled, whose answers are not summed."""
+    places = {"round": 0, "place": 0, "attempt": 0, "question": 0} | places
+    asked = {"run": wire.unpacked(enrol)["run"], "step": step, "message": message, "parties": [], **places}
+    parts = {"ask": wire.packed(asked), "own": own}
+    return wire.request("work", echo=None, **{name: np.frombuffer(part, np.uint8) for name, part in parts.items()})
+
+
+def test_records_give_no_wider_matrix_and_no_more_gradients_than_was_set_aside_for(tmp_path: Path) -> None:
+    """Every entry of a matrix is rounded, and noise covers so many; turns are counted, whatever the attempt."""
+    settings = {"cluster_share": 0.3, "clipping": "fixed"}
+    with federation(tmp_path, method="adadp-cfl", records=300, set=settings) as made:
+        site, enrol = made.sites[0], enrolment(made.experiment)
+        assert refused(site.answer(enrol)) == ""
+        wide = torch.eye(64).repeat(1, 40)
+        assert refused(site.answer(question(enrol, "describe", {"directions": wide}))) == "bounds"
+        own = wire.packed({"directions": wide.unsqueeze(0)})
+        assert refused(site.answer(question(enrol, "describe", {}, own))) == "bounds"
+        assert (paid(made, 0), status(made.folders[0])["misfits"]) == (0, 0)
+        narrow = {"directions": wide[:, :8]}
+        assert refused(site.answer(question(enrol, "describe", narrow))) == ""
+        message = {"global": terms_of(made.experiment).initial, "clip": 1.0}
+        local = [question(enrol, "local", message, place=1, attempt=one) for one in range(3)]
+        assert [refused(site.answer(one)) for one in local] == ["", "", "budget"]
+        assert refused(site.answer(question(enrol, "describe", narrow, round=1))) == "budget"
+
+
+def test_gradients_that_leave_by_two_ways_share_their_turns(tmp_path: Path) -> None:
+    with federation(tmp_path, method="telling:TwoWays", records=300) as made:
+        site, enrol = made.sites[0], enrolment(made.experiment)
+        assert refused(site.answer(enrol)) == ""
+        message = {"global": terms_of(made.experiment).initial}
+        steps = ("one", "other", "one", "other")
+        asked = [question(enrol, step, message, place=place) for place, step in enumerate(steps)]
+        assert [refused(site.answer(one)) for one in asked] == ["", "", "budget", "budget"]
 
 
 # ---- a hostile site

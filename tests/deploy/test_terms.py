@@ -108,6 +108,22 @@ def test_a_site_s_records_pay_no_more_than_their_budget(records: int) -> None:
     assert isinstance(plan.budgets, np.ndarray)
 
 
+def test_a_matrix_wider_than_the_network_is_paid_for_too() -> None:
+    """60 x 60 entries are rounded where the network has 130 parameters; together with the gradients they cost 4."""
+    changes = {"cluster_share": 0.3, "clipping": "fixed", "dimensions": 60, "epochs": 1}
+    terms = terms_of(experiment(method="adadp-cfl", labels=["no", "yes"], set=changes))
+    plan = terms.at_site(0, 144).of_records
+    rate, multiplier, steps = plan.charge(0)
+    matrix = (1.0, charged_multiplier(float(plan.matrix_multipliers[0]), 3600), 1)
+    gradients = (rate, charged_multiplier(multiplier, 130), 3 * steps)
+    assert 3.9 < record_epsilon((matrix, gradients), terms.budget.delta) < 4.0
+    narrow = terms_of(experiment(method="adadp-cfl", labels=["no", "yes"], set=changes | {"dimensions": 2}))
+    less = charged_multiplier(
+        float(narrow.at_site(0, 144).of_records.matrix_multipliers[0]), narrow.learner.layout.size
+    )
+    assert matrix[1] == pytest.approx(less, rel=1e-9)  # what is charged does not depend on the width
+
+
 def test_a_delta_that_promises_a_site_nothing_is_refused_there() -> None:
     terms = terms_of(experiment(method="dp-fedavg-record", delta=1e-4))
     terms.at_site(0, 1000)

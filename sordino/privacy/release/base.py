@@ -208,6 +208,8 @@ class Release:
     """At record level: whether the step takes noisy gradients for it."""
     state: str | None = None
     """The public state of a client that it sends; None where it sends what the step hands over."""
+    side: int | None = None
+    """At record level: of a matrix, at the most, where that is known before any message is."""
     held_out: float = 0.0
     """At record level: the share of a client's training records that is set aside for it."""
 

@@ -50,6 +50,7 @@ def record_needs(steps: Mapping[str, Releases]) -> RecordNeeds:
         matrix_share=sum(release.share for release in releases if release.once),
         means=len(averaged),
         held_out=max(averaged, default=0.0),
+        matrix_entries=max(((release.side or 0) ** 2 for release in releases), default=0),
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from sordino.message import tensors
 from sordino.privacy.allowance import Allowance
 from sordino.privacy.release.base import Bounded, Charge, Cover, Public, Release, ReleaseError, Unit
 from sordino.privacy.release.bounding import check_range, held, lengths, shortened
@@ -77,16 +78,21 @@ class Matrix(Release):
 
     The step hands over the sealed records that `data.projected` gives; the gate bounds them, multiplies and adds
     symmetric Gaussian noise (AnalyzeGauss, Dwork et al. 2014): one record moves the matrix by at most one. `share` is
-    its part of epsilon.
+    its part of epsilon; `side` how many directions records are projected to at the most: on real machines, where each
+    entry is rounded, noise is set aside for so many.
     """
 
     share: float = field()
+    side: int | None = None
     unit: ClassVar[Unit | None] = "record"
     once: ClassVar[bool] = True
     pool: ClassVar[Pool] = "training"
 
     def opened(self, value: Any, public: Public) -> Tensor:
-        return unsealed(self, value, self.pool)
+        rows = unsealed(self, value, self.pool)
+        if self.side is not None and rows.shape[-1] > self.side:
+            raise ReleaseError(f"{self.describe()}: its side is {rows.shape[-1]}, but at most {self.side} is declared")
+        return rows
 
     def bounded(self, rows: Tensor, public: Public) -> Bounded:
         """X^T X of one client's records (records, dimensions), as one row, in float64: what a float32 sum of many
@@ -113,7 +119,7 @@ class Matrix(Release):
     def most_entries(self, public: Public) -> int:
         """How many entries the matrix has at the most: its side is that of a public tensor of the message, onto whose
         columns records are projected."""
-        sides = [value.shape[-1] for value in public.message.values() if isinstance(value, Tensor) and value.ndim]
+        sides = [value.shape[-1] for value in tensors(public.message) if value.ndim]
         return max(sides, default=1) ** 2
 
     def describe(self) -> str:
