@@ -248,6 +248,11 @@ class Method:
         """Refuse data that this method must not protect; `people` is the digest of all their records."""
         return
 
+    def files(self) -> tuple[str, ...]:
+        """The hyper-parameters that name files. What `file_contents` gives of them, as JSON, may stand in their place:
+        on real machines nobody opens a file because a server names it."""
+        return ()
+
     def file_contents(self) -> dict[str, Any]:
         """What it reads from files besides code, by name, as it stands there now: it decides the run's results."""
         return {}

@@ -86,9 +86,9 @@ def show(
     """What a curve says."""
     import numpy as np
 
-    from sordino.parts.curves import PUBLISHED, load_curve
+    from sordino.parts.curves import curve_called
 
-    found = PUBLISHED[curve] if curve in PUBLISHED else load_curve(Path(curve))
+    found = curve_called(curve)
     values: dict[float, float | None] = {}
     for epsilon in np.geomspace(found.low, found.high, 9):
         try:

@@ -34,7 +34,7 @@ def enrol(desk: Desk, message: Mapping[str, Any]) -> bytes:
         raise RefusedError("message", "it has no experiment")
     with Book(desk.folder) as book:
         check_only_one(book, message)
-        known = book.run(run)
+        known, terms = book.run(run), None
         if known is None:
             terms = _checked_terms(desk, book, carried, identity, number)
             with book.transaction():
@@ -42,11 +42,12 @@ def enrol(desk: Desk, message: Mapping[str, Any]) -> bytes:
                     book.enrol(run, json.dumps(carried), identity, number, masking.new_key())
             known = book.run(run)
             assert known is not None
-            desk.sessions[run] = _begun(desk, run, terms, known)
         if (known["identity"], known["number"]) != (identity, number):
             raise RefusedError("experiment", "the run was enrolled with another experiment or number")
         if known["state"] != "open":
             raise RefusedError("run", "it is over")
+        if terms is not None:  # of the run that is written down: another process may have been quicker
+            desk.sessions[run] = _begun(desk, run, terms, known)
         key = masking.public_key(known["key"])
         signature = keys.signed(desk.private, "run key", run.encode(), identity.encode(), key)
         return reading.answered(key=key, signature=signature, head=book.head().packed())
@@ -68,7 +69,10 @@ def _checked_terms(desk: Desk, book: Book, carried: Mapping[str, Any], identity:
     """The terms of an experiment that the server wants to run, worked out here, if the rules allow it."""
     desk.allowed.check_experiment(carried)
     try:
-        terms = terms_of(Experiment.make(carried))
+        experiment = Experiment.make(carried)
+        if experiment.build_method().files():
+            raise RefusedError("experiment", "it names a file, and no file is opened for a server")
+        terms = terms_of(experiment)
     except UserError as error:
         raise RefusedError("experiment", error) from error
     desk.allowed.check_terms(terms)

@@ -9,6 +9,7 @@ site's records need depends on how many it has: `Terms.at_site` works that out t
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from sordino.deploy import accuracies, masking
 from sordino.errors import UserError
 from sordino.experiment.budgeting import client_budgets
 from sordino.experiment.config import Experiment
+from sordino.experiment.hyperparameters import address
 from sordino.experiment.identity import identity_of
 from sordino.experiment.prepare import GIVEN_AWAY, SEED_IS_KNOWN
 from sordino.experiment.trained import Description
@@ -175,6 +177,7 @@ def terms_of(experiment: Experiment) -> Terms:
     clients, shape, classes = experiment.clients, shape_of(experiment), len(labels_of(experiment))
     assert clients is not None
     schedule = Schedule.of(experiment.rounds, clients, experiment.participation)
+    experiment = _with_contents(experiment)
     method = experiment.build_method().settled(clients)
     name = experiment.model or models.default(shape, classes)
     torch.manual_seed(Seeded(experiment.seed).key("initial model") >> 32)
@@ -223,6 +226,17 @@ def terms_of(experiment: Experiment) -> Terms:
         notes=notes + method.notes(schedule, budget),
         disclosed=method.discloses() + ([GIVEN_AWAY] if experiment.personal == "blend" else []),
     )
+
+
+def _with_contents(experiment: Experiment) -> Experiment:
+    """The experiment with what stands in files in the place of their names: sites have not these files."""
+    method = experiment.build_method()
+    named, contents, chosen = method.files(), method.file_contents(), dict(experiment.set)
+    for key in experiment.set:
+        found = address(key)
+        if found is not None and found.owner in ("", experiment.method) and found.field in named:
+            chosen[key] = json.dumps(contents[found.field])
+    return experiment.model_copy(update={"set": chosen})
 
 
 def shape_of(experiment: Experiment) -> tuple[int, ...]:

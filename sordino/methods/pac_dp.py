@@ -37,7 +37,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
@@ -49,7 +48,7 @@ from sordino.errors import UserError
 from sordino.message import Each
 from sordino.method import Budget, Federation, Message, Replies, Result, Schedule, Share, Variant
 from sordino.methods.bases import RecordLevel
-from sordino.parts.curves import PUBLISHED, Curve, load_curve, plateau_then_cosine
+from sordino.parts.curves import curve_called, is_file, plateau_then_cosine
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.release import Gradients, sends
 
@@ -66,8 +65,8 @@ class PACDP(RecordLevel):
     }
 
     curve: str | None = None
-    """The curve F: a file made by `sordino curve fit`, or a published one: `mnist`, `cifar10`. Without one, `clip` is
-    every client's threshold."""
+    """The curve F: a file made by `sordino curve fit` or what stands in one, or a published curve: `mnist`, `cifar10`.
+    Without one, `clip` is every client's threshold."""
     curve_sets: Literal["thresholds", "weights"] = "thresholds"
     """What follows from the curve: every client's threshold (the paper), or, as a control, how much its update counts,
     while every client clips at `clip`."""
@@ -99,15 +98,18 @@ class PACDP(RecordLevel):
         return self.hot_start
 
     def check_data(self, people: str) -> None:
-        fitted_on = None if self.curve is None else self._curve(self.curve).people
+        fitted_on = None if self.curve is None else curve_called(self.curve).people
         if people and people == fitted_on:
             raise UserError(
                 f"The curve {self.curve} was fitted on the very data that it would help to protect, and its thresholds "
                 "would disclose them: fit one on other, public data (`sordino curve fit --data ...`)."
             )
 
+    def files(self) -> tuple[str, ...]:
+        return () if self.curve is None or not is_file(self.curve) else ("curve",)
+
     def file_contents(self) -> dict[str, Any]:
-        return {} if self.curve is None or self.curve in PUBLISHED else {"curve": asdict(self._curve(self.curve))}
+        return {name: asdict(curve_called(getattr(self, name))) for name in self.files()}
 
     def notes(self, schedule: Schedule, budget: Budget) -> list[str]:
         if self.curve is None:
@@ -117,7 +119,7 @@ class PACDP(RecordLevel):
     def discloses(self) -> list[str]:
         public = "A client's budget shows in its threshold and its noise: budgets are treated as public."
         found = [*super().discloses(), public]
-        if self.curve is not None and self._curve(self.curve).people is None:
+        if self.curve is not None and curve_called(self.curve).people is None:
             found.append("The curve does not say which data it was fitted on; thresholds disclose something of those.")
         return found
 
@@ -151,12 +153,8 @@ class PACDP(RecordLevel):
 
     def _along_the_curve(self, name: str, budgets: np.ndarray) -> Tensor:
         """F(epsilon_i) for each client."""
-        curve = self._curve(name)
+        curve = curve_called(name)
         return torch.tensor([curve(float(epsilon)) for epsilon in budgets])
-
-    @staticmethod
-    def _curve(name: str) -> Curve:
-        return PUBLISHED[name] if name in PUBLISHED else load_curve(Path(name))
 
     def _hot(self, fed: Federation, model: Tensor) -> Tensor:
         descent = self.descent(fed.public())

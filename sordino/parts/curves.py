@@ -220,17 +220,34 @@ def save(curve: Curve, path: Path) -> None:
         path.write_text(json.dumps(asdict(curve), indent=2) + "\n", encoding="utf-8")
 
 
+def curve_called(name: str) -> Curve:
+    """A published curve by its name, one that is written out as JSON, or else that of a file."""
+    if name in PUBLISHED:
+        return PUBLISHED[name]
+    return load_curve(Path(name)) if is_file(name) else _parsed(name, "What is given as the curve")
+
+
+def is_file(name: str) -> bool:
+    """Whether a curve called so lies in a file."""
+    return name not in PUBLISHED and not name.startswith("{")
+
+
 def load_curve(path: Path) -> Curve:
     """The curve of a file that `save` wrote."""
     try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-        return restored(stored)
+        content = path.read_bytes()
     except OSError as error:
         raise UserError(f"The curve {path} cannot be read ({error.strerror}); fit one: `sordino curve fit`.") from error
+    return _parsed(content, str(path))
+
+
+def _parsed(content: str | bytes, whose: str) -> Curve:
+    try:
+        return restored(json.loads(content))
     except RecursionError as error:
-        raise UserError(f"{path} is not a curve of `sordino curve fit`: it is nested too deeply.") from error
+        raise UserError(f"{whose} is not a curve of `sordino curve fit`: it is nested too deeply.") from error
     except (ValueError, TypeError, KeyError, OverflowError) as error:
-        raise UserError(f"{path} is not a curve of `sordino curve fit`: {error}.") from error
+        raise UserError(f"{whose} is not a curve of `sordino curve fit`: {error}.") from error
 
 
 def restored(stored: Mapping[str, Any]) -> Curve:

@@ -22,7 +22,7 @@ from sordino.experiment.store import RunRow, Store
 from sordino.experiment.summary import Summary
 from sordino.experiment.trained import Description, load_models
 from sordino.learning.metrics import METRICS
-from sordino.parts.curves import PUBLISHED, Curve, load_curve
+from sordino.parts.curves import Curve, curve_called
 from sordino.privacy.ledger import Row
 
 ALONE = "local"
@@ -80,7 +80,7 @@ class RunTold:
         """The curve from budgets to thresholds, where its method was given one that is still there."""
         try:
             name = getattr(self.experiment.build_method(), "curve", None) if self.experiment is not None else None
-            return None if name is None else PUBLISHED[name] if name in PUBLISHED else load_curve(Path(name))
+            return None if name is None else curve_called(name)
         except UserError:
             return None
 
