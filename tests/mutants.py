@@ -204,6 +204,11 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
             ("old questions are answered", "if last is not None and work.ask.order <= last:", "if False:"),
             ("what was lost is drawn again", "work.ask.order <= last:", "work.ask.order < last:"),
+            (
+                "the filter is not asked again",
+                "book.append(payable(book.entries(), session, cost, desk.allowed))",
+                "book.append(cost)",
+            ),
         ],
     ),
     "deploy/opening.py": (
@@ -263,8 +268,11 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "deploy/enrolling.py": (
-        "tests/deploy/test_failures.py",
-        [("other code's noise", "if terms.identity != identity:", "if False:")],
+        "tests/deploy/test_failures.py tests/deploy/test_attacks.py",
+        [
+            ("other code's noise", "if terms.identity != identity:", "if False:"),
+            ("files that a server names", "if experiment.build_method().files():", "if False:"),
+        ],
     ),
     "deploy/session.py": (
         "tests/deploy/test_session.py tests/deploy/test_attacks.py tests/deploy/test_failures.py "
@@ -285,7 +293,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "deploy/rules.py": (
-        "tests/deploy/test_rules.py tests/deploy/test_failures.py",
+        "tests/deploy/test_rules.py tests/deploy/test_failures.py tests/deploy/test_attacks.py",
         [
             ("any method", "if method not in methods:", "if False:"),
             ("any network", "if model not in networks:", "if False:"),
@@ -293,6 +301,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("a trusted server", "if not experiment.active_server and not", "if False and not"),
             ("thresholds beyond the rules", "if bounds is not None and", "if False and"),
             ("numbers that are not finite", "check_finite(public.message)", "pass"),
+            ("what one alone is told", "if isinstance(value, Each):", "if False:"),
         ],
     ),
     "deploy/spending.py": (

@@ -64,6 +64,7 @@ class Database:
         with self.saving():
             self._database = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
             self._database.execute("pragma synchronous = extra")
+            self._database.execute("pragma secure_delete = on")  # a key that is destroyed is gone from the file
 
     def close(self) -> None:
         """Close the connection."""

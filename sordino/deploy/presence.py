@@ -147,4 +147,9 @@ def accepted(
         if reply.get("ok") is True:
             yield node, reply
         else:
-            refused(node, str(reply.get("sentence"))[:300])
+            refused(node, said(reply))
+
+
+def said(reply: Mapping[str, Any]) -> str:
+    """Why a site refuses, in its own words; what could do more at the operator's terminal than be read is left out."""
+    return "".join(letter for letter in str(reply.get("sentence"))[:300] if letter.isprintable())

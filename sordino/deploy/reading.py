@@ -78,8 +78,9 @@ def are_identities(value: object) -> bool:
 
 
 def text(message: Mapping[str, Any], name: str) -> str:
+    """A text that can be shown to the site's owner and stands on one line of a log."""
     value = message.get(name)
-    if not isinstance(value, str) or not 0 < len(value) <= 200:
+    if not isinstance(value, str) or not 0 < len(value) <= 200 or not value.isprintable():
         raise RefusedError("message", f"{name} is no text")
     return value
 

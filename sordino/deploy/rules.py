@@ -22,6 +22,7 @@ from sordino.deploy.roster import Member, read_roster
 from sordino.deploy.terms import CARRIED, Terms
 from sordino.errors import UserError, quoted
 from sordino.experiment.config import SCHEMA, Experiment
+from sordino.message import Each
 from sordino.methods import names
 from sordino.models.networks import NETWORKS
 from sordino.privacy.gate import Gate
@@ -188,6 +189,8 @@ def _is_key(name: str) -> bool:
 
 def check_finite(value: Any) -> None:
     """Refuse a message in which any number is not finite."""
+    if isinstance(value, Each):
+        value = value.values
     if isinstance(value, Tensor):
         if value.is_floating_point() and not bool(torch.isfinite(value).all()):
             raise RefusedError("bounds", "a tensor of the message is not finite")

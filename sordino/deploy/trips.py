@@ -11,7 +11,7 @@ from sordino.deploy.answers import Work
 from sordino.deploy.carrier import Carrier, Failure
 from sordino.deploy.journal import Journal
 from sordino.deploy.masking import MaskingError
-from sordino.deploy.presence import PAUSE, Presence, replies
+from sordino.deploy.presence import PAUSE, Presence, replies, said
 from sordino.deploy.put import Put
 
 Reader = Callable[[bytes, Mapping[str, Any]], Any]
@@ -111,7 +111,7 @@ class Trips:
         if reply.get("ok") is not True:
             if reply.get("code") == "budget":
                 self._broke.add(one)
-            self.tell(f"{name}: {str(reply.get('sentence'))[:300]}")
+            self.tell(f"{name}: {said(reply)}")
             return None
         try:
             return read(one, reply)

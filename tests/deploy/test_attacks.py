@@ -19,11 +19,13 @@ from sordino.deploy.book import Book
 from sordino.deploy.carrier import Failure
 from sordino.deploy.entries import Head
 from sordino.deploy.masking import MaskingError
+from sordino.deploy.presence import said
 from sordino.deploy.site import Site
 from sordino.deploy.standing import status
 from sordino.deploy.terms import terms_of
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
+from sordino.parts import curves
 
 QUICKER = dataclasses.replace(QUICK, work=0.3)
 
@@ -112,6 +114,54 @@ def test_experiments_beyond_all_measure_are_refused(changes: dict[str, Any], tmp
         assert refused(made.sites[0].answer(wire.request("enrol", **message))) in ("experiment", "code", "failed")
 
 
+def test_no_file_is_opened_because_a_server_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A curve travels as what stands in its file; sites that are told a file's name refuse, whether it is there."""
+    curve = tmp_path / "curve.json"
+    curves.save(dataclasses.replace(curves.PUBLISHED["mnist"], low=1.0, high=30.0), curve)
+    settings = {"budgets": "4:0.5,16:0.5", "curve": str(curve)}
+    with federation(tmp_path, method="pac-dp", records=300, set=settings) as made:
+        enrol = enrolment(made.experiment)
+        carried = wire.unpacked(enrol)["experiment"]
+        monkeypatch.setattr(curves, "load_curve", lambda path: pytest.fail("a site opened it"))
+        assert str(curve) not in str(carried)
+        assert curves.curve_called(carried["set"]["curve"]).high == 30.0
+        assert refused(made.sites[0].answer(enrol)) == ""
+        for name in (str(curve), str(tmp_path / "nothing.json")):
+            named = {**carried, "set": {**carried["set"], "curve": name}}
+            assert refused(made.sites[0].answer(changed(enrol, run="other", experiment=named))) == "experiment"
+
+
+def test_what_a_site_alone_is_told_must_be_finite(tmp_path: Path) -> None:
+    with federation(tmp_path, protect_from="server", minimum_cohort=2) as made:
+        enrol = enrolment(made.experiment)
+        assert refused(made.sites[0].answer(enrol)) == ""
+        message = {"global": terms_of(made.experiment).initial, "clip": 0.5}
+        own = wire.packed({"aside": torch.tensor([[float("nan")]])})
+        assert refused(made.sites[0].answer(question(enrol, "local", message, own))) == "bounds"
+
+
+def test_names_that_would_do_more_than_be_read_are_refused(tmp_path: Path) -> None:
+    """A line break writes another line into a site's log; an escape sequence speaks to a terminal, at both ends."""
+    with federation(tmp_path) as made:
+        enrol = enrolment(made.experiment)
+        for run in ("run\nanswered", "run\x1b[2J"):
+            assert refused(made.sites[0].answer(changed(enrol, run=run))) == "message"
+    assert said({"sentence": "\x1b]0;owned\x07No\n."}) == "]0;ownedNo."
+
+
+def test_a_run_s_key_is_gone_from_the_file_when_it_is_over(tmp_path: Path) -> None:
+    with federation(tmp_path) as made:
+        site, enrol = made.sites[0], enrolment(made.experiment)
+        assert refused(site.answer(enrol)) == ""
+        run = wire.unpacked(enrol)["run"]
+        with Book(made.folders[0]) as book:
+            assert book.all("pragma secure_delete") == [(1,)]
+            key = (book.run(run) or {})["key"]
+        assert key in (made.folders[0] / "site.db").read_bytes()
+        assert refused(site.answer(wire.request("end", run=run, model=None))) == ""
+        assert key not in (made.folders[0] / "site.db").read_bytes()
+
+
 def question(enrol: bytes, step: str, message: Mapping[str, Any], own: bytes = b"", **places: int) -> bytes:
     """A question of a run in which a site was enrolled, whose answers are not summed."""
     places = {"round": 0, "place": 0, "attempt": 0, "question": 0} | places
@@ -147,6 +197,27 @@ def test_gradients_that_leave_by_two_ways_share_their_turns(tmp_path: Path) -> N
         steps = ("one", "other", "one", "other")
         asked = [question(enrol, step, message, place=place) for place, step in enumerate(steps)]
         assert [refused(site.answer(one)) for one in asked] == ["", "", "budget", "budget"]
+
+
+def test_two_questions_at_once_are_not_paid_with_the_same_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two runs of which the budget pays for one: a question of the second is answered while the first is worked on."""
+    with federation(tmp_path, protect_from="server", minimum_cohort=2, rounds=1) as made:
+        site, enrolled = made.sites[0], [enrolment(made.experiment) for _ in range(2)]
+        assert [refused(site.answer(one)) for one in enrolled] == ["", ""]
+        message = {"global": terms_of(made.experiment).initial, "clip": 0.5}
+        slow, quick = (question(one, "local", message) for one in enrolled)
+        session = site.desk.sessions[wire.unpacked(enrolled[0])["run"]]
+        answer, between = session.clients.answer, []
+
+        def overtaken(*arguments: Any) -> Any:
+            between.append(refused(site.answer(quick)))
+            return answer(*arguments)
+
+        monkeypatch.setattr(session.clients, "answer", overtaken)
+        assert refused(site.answer(slow)) == "budget"
+        assert (between, paid(made, 0)) == ([""], 1)
 
 
 # ---- a hostile site
