@@ -38,7 +38,11 @@ class Desk:
         return keys.public_identity(self.private)
 
     def note(self, text: str) -> None:
-        """Tell what the site does, and write it into its log, if that can be written."""
-        self.tell(text.splitlines()[0])
+        """Tell what the site does, and write it into its log, if that can be written.
+
+        What a server has said may stand in it: that speaks to no terminal, and begins no line of the log.
+        """
+        lines = ["".join(one if one.isprintable() else "?" for one in line) for line in text.splitlines()]
+        self.tell(lines[0])
         with contextlib.suppress(OSError), (self.folder / LOG).open("a") as log:
-            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}\n")
+            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} " + "\n    ".join(lines) + "\n")

@@ -70,4 +70,6 @@ def _member(row: object, path: Path) -> Member:
         raise UserError(
             f"The roster {path} has a site with name {quoted(name)} whose identity is not 64 hexadecimal digits."
         )
+    if not name.isprintable():  # it stands beside the fingerprint that owners compare, and must not hide another
+        raise UserError(f"The roster {path} has a site called {quoted(name)}: a name is letters that can be shown.")
     return Member(name, key)

@@ -20,6 +20,7 @@ from sordino.deploy.carrier import Failure
 from sordino.deploy.entries import Head
 from sordino.deploy.masking import MaskingError
 from sordino.deploy.presence import said
+from sordino.deploy.roster import read_roster
 from sordino.deploy.site import Site
 from sordino.deploy.standing import status
 from sordino.deploy.terms import terms_of
@@ -146,6 +147,15 @@ def test_names_that_would_do_more_than_be_read_are_refused(tmp_path: Path) -> No
         enrol = enrolment(made.experiment)
         for run in ("run\nanswered", "run\x1b[2J"):
             assert refused(made.sites[0].answer(changed(enrol, run=run))) == "message"
+        told: list[str] = []
+        made.sites[0].desk.tell = told.append
+        made.sites[0].desk.note("of a server: \x1b[2J\n2000-01-01 00:00:00 answered")
+        assert told == ["of a server: ?[2J"]
+        assert (made.folders[0] / "site.log").read_text().splitlines()[-1] == "    2000-01-01 00:00:00 answered"
+        rows = [f'[[site]]\nname = "a\\u001b[8m{one}"\nidentity = "{one * 64}"\n' for one in "12"]
+        (tmp_path / "roster.toml").write_text("\n".join(rows))
+        with pytest.raises(UserError, match="can be shown"):
+            read_roster(tmp_path / "roster.toml")
     assert said({"sentence": "\x1b]0;owned\x07No\n."}) == "]0;ownedNo."
 
 
