@@ -219,6 +219,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         "tests/deploy/test_failures.py tests/deploy/test_attacks.py",
         [
             ("the filter is skipped", "if entries and not spending.fits(", "if False and not spending.fits("),
+            ("two plans in one run", "one.sampled != row.sampled for one in paid):", "False for one in paid):"),
             ("records' turns are not counted", "if row.pool and times >= session.most(row):", "if False:"),
         ],
     ),

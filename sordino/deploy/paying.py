@@ -29,9 +29,12 @@ def payable(before: Sequence[Entry], session: Session, entries: Sequence[Entry],
 
 
 def _check_turns(before: Sequence[Entry], session: Session, rows: Sequence[Row]) -> None:
-    """Refuse to release anything of records more often than was reserved for."""
+    """Refuse to release anything of records more often than was reserved for, or with another plan than before: the
+    noise that is right for as many records as there are now is not so for some turns of each."""
     paid = [row_of(one) for one in before if one.kind == "release" and one.content["ask"][0] == session.run]
     for row in rows:
+        if any(one.release == row.release and one.sampled != row.sampled for one in paid):
+            raise RefusedError("data", "there are more or fewer records than when the run began")
         times = sum(session.planned_as(one) == session.planned_as(row) for one in paid)
         if row.pool and times >= session.most(row):
             raise RefusedError("budget", f"{row.release} has left as often as was reserved for")

@@ -199,6 +199,21 @@ def test_records_give_no_wider_matrix_and_no_more_gradients_than_was_set_aside_f
         assert refused(site.answer(question(enrol, "describe", narrow, round=1))) == "budget"
 
 
+def test_a_run_ends_where_a_site_s_records_become_more_or_fewer(tmp_path: Path) -> None:
+    """Noise is planned for a number of records; turns with two plans would cost what neither of them says."""
+    with federation(tmp_path, method="dp-fedavg-record", records=300) as made:
+        enrol = enrolment(made.experiment)
+        assert refused(made.sites[0].answer(enrol)) == ""
+        message = {"global": terms_of(made.experiment).initial, "clip": 1.0}
+        first, second = (question(enrol, "local", message, round=one) for one in range(2))
+        assert refused(made.sites[0].answer(first)) == ""
+        arrays = dict(np.load(made.folders[0] / "data.npz"))
+        np.savez(made.folders[0] / "data.npz", **arrays | {name: arrays[name][1:] for name in ("x", "y")})
+        assert refused(made.reopen(0).answer(second)) == "data"
+        np.savez(made.folders[0] / "data.npz", **arrays)
+        assert refused(made.reopen(0).answer(second)) == ""
+
+
 def test_gradients_that_leave_by_two_ways_share_their_turns(tmp_path: Path) -> None:
     with federation(tmp_path, method="telling:TwoWays", records=300) as made:
         site, enrol = made.sites[0], enrolment(made.experiment)
