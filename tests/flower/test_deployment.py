@@ -21,6 +21,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from sordino.deploy.book import Book
+from sordino.deploy.standing import status
 from sordino.deploy.trial import lay_out, simulated
 from sordino.experiment.checkpoint import MODELS
 from sordino.experiment.config import Experiment
@@ -118,16 +120,22 @@ def test_a_trial_ends_like_a_run_with_the_same_model_and_accuracies(tmp_path):
     assert found["epsilon"]["outsider"] is None  # whoever knows the seed knows the noise
 
 
-def test_a_server_and_a_site_that_are_killed_go_on_to_the_same_model(tmp_path):
-    original = Experiment.make(KEYS)
-    deployed, _, folders = lay_out(original, tmp_path / "sites", SITES)
-    server = tmp_path / "server"
+def prepared(place: Path, original: Experiment, port: int) -> tuple[Experiment, list[Path], tuple[str, ...]]:
+    """An experiment laid out at sites and at a server: as it is deployed, the sites' folders, the server's command."""
+    assert original.clients is not None
+    deployed, _, folders = lay_out(original, place / "sites", original.clients)
+    server = place / "server"
     serving.init(server, ["localhost"])
     serving.add(server, [_public(folder) for folder in folders])
-    declared = KEYS | {"shape": list(deployed.shape or ()), "labels": [str(one) for one in deployed.labels or ()]}
-    (tmp_path / "e.toml").write_text(toml(declared | {"records_each": deployed.records_each}))
-    port = free_port()
-    serve = ("serve", "e.toml", "--address", f"127.0.0.1:{port}", "--store", "store", "--json")
+    declared = original.model_dump(mode="json", include={*KEYS, "minimum_cohort"}, exclude_none=True)
+    declared |= {"shape": list(deployed.shape or ()), "labels": [str(one) for one in deployed.labels or ()]}
+    (place / "e.toml").write_text(toml(declared | {"records_each": deployed.records_each}))
+    return deployed, folders, ("serve", "e.toml", "--address", f"127.0.0.1:{port}", "--store", "store", "--json")
+
+
+def test_a_server_and_a_site_that_are_killed_go_on_to_the_same_model(tmp_path):
+    original, port, server = Experiment.make(KEYS), free_port(), tmp_path / "server"
+    deployed, folders, serve = prepared(tmp_path, original, port)
     with contextlib.ExitStack() as stack:
         joined = [stack.enter_context(_joined(tmp_path, folder, port)) for folder in folders]
         with running(tmp_path, *serve) as process:
@@ -153,10 +161,41 @@ def test_a_server_and_a_site_that_are_killed_go_on_to_the_same_model(tmp_path):
     assert torch.equal(global_model(tmp_path / "store", run), global_model(tmp_path / "simulated", expected["run"]))
 
 
+def test_a_site_that_is_killed_and_stays_away_is_done_without_until_it_is_back(tmp_path):
+    """Four sites of which three must answer; each question that the fourth has answered was paid for once."""
+    port = free_port()
+    original = Experiment.make(KEYS | {"clients": 4, "minimum_cohort": 3, "rounds": 20})
+    _, folders, serve = prepared(tmp_path, original, port)
+    with contextlib.ExitStack() as stack:
+        joined = [stack.enter_context(_joined(tmp_path, folder, port)) for folder in folders]
+        with running(tmp_path, *serve) as process:
+            run = until(lambda: process.poll() is None and _after_first_round(tmp_path / "store"))
+            joined[0].send_signal(signal.SIGKILL)
+            joined[0].wait(60)
+            away = status(folders[0])["ledger"]["rows"]
+            before = _rounds(tmp_path / "store", run)
+            until(lambda: _rounds(tmp_path / "store", run) > before + 2 or process.poll() is not None)
+            assert status(folders[0])["ledger"]["rows"] == away
+            joined[0] = stack.enter_context(_joined(tmp_path, folders[0], port))
+            out, _ = process.communicate(timeout=PATIENCE)
+            assert process.returncode == 0, (tmp_path / "serve.log").read_text()
+        assert json.loads(out)["rounds_done"] == 20
+        for one in joined:
+            one.send_signal(signal.SIGTERM)
+        assert [one.wait(60) for one in joined] == [0] * 4
+    assert related(tmp_path) == []
+    asks = []
+    for folder in folders:
+        assert [one["state"] for one in status(folder)["runs"]] == ["done"]
+        with Book(folder) as book:
+            asks.append([tuple(one.content["ask"]) for one in book.entries() if one.kind == "release"])
+        assert len(set(asks[-1])) == len(asks[-1])
+    assert len(asks[0]) < len(asks[1])
+    assert asks[0][-1] == asks[1][-1], "it was there in the last round"
+
+
 def _public(folder: Path) -> Path:
     """The public line of a site that was laid out."""
-    from sordino.deploy.standing import status
-
     identity = bytes.fromhex(status(folder)["identity"])
     path = folder / f"{folder.name}.pub"
     path.write_text(PublicSite(folder.name, identity, keys.make_node_key(folder)).line())
