@@ -66,6 +66,16 @@ class Outcome:
     """The models with which they began."""
 
 
+class UnequalKeepingError(UserError):
+    """A step whose clients differ in whether they keep anything, which would tell of their data."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "A step keeps something at one client and nothing at another, by which others would learn of their data: "
+            "let it keep everything that `memory` names each time, changed or as it was."
+        )
+
+
 class Execution(Protocol):
     """How steps are run and models evaluated: one client after the other, or many stacked."""
 
@@ -107,6 +117,7 @@ class Clients:
         self._held_out = method.record_needs().held_out
         self._bookkeeper = Bookkeeper(learner) if method.unit == "record" else None
         self._compiled = compiled
+        self._keeps: dict[str, bool] = {}
         learner.module.to(self.device)
 
     def answer(self, question: Question, me: Mapping[str, Tensor]) -> Outcome:
@@ -133,6 +144,7 @@ class Clients:
         odd = [name for name, rows in done.kept.items() if not isinstance(rows, Tensor)]
         if odd:
             raise UserError(f"The step {question.step} keeps {odd[0]}, which is no tensor: clients remember tensors.")
+        self._check_keeping(question.step, bool(done.kept))
         kept = done.kept | self._learned(question, releases, public, passed) if done.kept else {}
         return Outcome(passed, kept, done.start)
 
@@ -195,6 +207,12 @@ class Clients:
         """What the order of each client's batches and its dropout depend on."""
         keys = self.gate.source.keys(("training", question.step, question.round), question.clients)
         return [key >> 32 for key in keys]
+
+    def _check_keeping(self, step: str, keeps: bool) -> None:
+        """Refuse a step that leaves something behind at one time and nothing at another: others see whether a client
+        has taken part, and public states follow from that."""
+        if self._keeps.setdefault(step, keeps) != keeps:
+            raise UnequalKeepingError
 
     def _learned(self, question: Question, releases: Releases, public: Public, passed: Passed) -> dict[str, Tensor]:
         """What each client may remember of what it has just sent, one row each."""

@@ -221,7 +221,7 @@ class Server:
             global_=mean(shared),
             loss=mean(losses),
             clip=overall(self._state.__dict__.get("threshold")),
-            cohort=len(who),
+            cohort=len(set(who)),
             rejected=sum(answer.rejected for answer in answers),
             bytes=sum(answer.bytes for answer in answers),
             seconds=time.monotonic() - opened.begun,

@@ -26,7 +26,7 @@ class Answer:
     bytes: int
     """What left the clients, all together."""
     kept: bool = True
-    """Whether the step left anything behind at the clients."""
+    """Whether the step left anything behind at the clients; of sites that is not told, and taken to be so."""
     who: Sequence[int] | None = None
     """Who answered; None where all did."""
     summed: bool = False

@@ -783,6 +783,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         "tests/test_own_methods.py tests/test_contract.py",
         [
             ("a step writes public states", "if stolen:", "if False:"),
+            ("a step keeps things by its data", "if self._keeps.setdefault(step, keeps) != keeps:", "if False:"),
             ("public states that nobody learned", "if sorted(learned[-1]) != self.public_names:", "if False:"),
             (
                 "bounds follow what a step does to its memory",

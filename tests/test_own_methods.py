@@ -251,6 +251,22 @@ def test_what_follows_from_single_messages_is_paid_for_once_it_is_read(
     assert epsilons(method, tmp_path)["outsider"] == pytest.approx(epsilon(paid))
 
 
+class Moody(Telling):
+    """Keeps its model, and so learns from its message, where its records say so."""
+
+    def local(self, message: Any, me: Any, data: Any) -> Result:
+        result = Plain.local(self, message, me, data)
+        return result if float(data.y.float().mean()) > 4.5 else Result(result.send, start=result.start)
+
+    local.releases = Plain.local.releases  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_whether_a_step_keeps_anything_does_not_depend_on_data(workers: int, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="keeps something at one client and nothing at another"):
+        epsilons(Moody(), tmp_path, engine="one-by-one", workers=workers)
+
+
 class OwnThreshold(Telling):
     """Its clients' thresholds follow from their own messages; the server reads sums only."""
 

@@ -23,18 +23,13 @@ class Work:
     """Values, or a masked vector with its shares."""
     size: int
     """Bytes of what left the site."""
-    kept: bool
-    """Whether the site remembers something."""
     head: Head
     """Where its ledger ends, by its own account."""
 
     @classmethod
     def read(cls, reply: Mapping[str, Any], content: Any) -> Work:
         """From a reply whose content has been read."""
-        kept = reply.get("kept")
-        if not isinstance(kept, bool):
-            raise ValueError("it does not say whether it remembers anything")
-        return cls(content, _size(reply), kept, Head.read(reply.get("head")))
+        return cls(content, _size(reply), Head.read(reply.get("head")))
 
 
 def values(reply: Mapping[str, Any], releases: Releases, public: Public, parameters: int) -> dict[str, Tensor]:

@@ -52,7 +52,7 @@ class Plain:
         values = {name: torch.cat([got[one].content[name] for one in who]) for name in put.releases}
         size = sum(one.size for one in got.values())
         unknown = np.full((len(who), 3), np.nan)
-        return Answer(values, unknown, 0, size, got[who[0]].kept, [number[one] for one in who])
+        return Answer(values, unknown, 0, size, who=[number[one] for one in who])
 
     def _needed(self, asked: int) -> int:
         """How many of those asked must answer: as many of a hundred as of a whole cohort."""

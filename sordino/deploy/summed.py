@@ -39,7 +39,7 @@ class Summed:
         """
         if before.state == "done":
             content = wire.unpacked(bytes(before.result or b""))
-            return self._answer(content["sums"], before.survivors, content["bytes"], content["kept"])
+            return self._answer(content["sums"], before.survivors, content["bytes"])
         cohort = Cohort(put.hash(), tuple(Party(one.identity, one.key) for one in put.cohort), self._terms.minimum)
         public = put.public(self._terms.learner.layout.layers)
         width = sum(summing.widths(put.releases, public).values())
@@ -63,9 +63,9 @@ class Summed:
         except MaskingError as error:
             self._trips.tell(str(error))
             return None
-        kept, size = got[survivors[0]].kept, sum(got[one].size for one in survivors)
-        self._journal.done(put.ask, wire.packed({"sums": sums, "kept": kept, "bytes": size}))
-        return self._answer(sums, survivors, size, kept)
+        size = sum(got[one].size for one in survivors)
+        self._journal.done(put.ask, wire.packed({"sums": sums, "bytes": size}))
+        return self._answer(sums, survivors, size)
 
     def _openings(
         self, put: Put, cohort: Cohort, survivors: list[bytes], shares: Mapping[bytes, Mapping[bytes, bytes]]
@@ -85,6 +85,6 @@ class Summed:
         needed = len(survivors) if dropped else cohort.minimum
         return self._trips.answers(survivors, request, read, self._trips.deadlines.open, needed)
 
-    def _answer(self, sums: dict[str, Tensor], survivors: list[bytes], size: int, kept: bool) -> Answer:
+    def _answer(self, sums: dict[str, Tensor], survivors: list[bytes], size: int) -> Answer:
         numbers = [self._trips.presence.number[one] for one in survivors]
-        return Answer(sums, np.full((len(numbers), 3), np.nan), 0, size, kept, numbers, summed=True)
+        return Answer(sums, np.full((len(numbers), 3), np.nan), 0, size, who=numbers, summed=True)

@@ -133,7 +133,7 @@ def _committed(desk: Desk, book: Book, task: Task, made: Made) -> bytes:
 def _content(desk: Desk, book: Book, task: Task, outcome: Outcome) -> dict[str, Any]:
     """What leaves: values that are protected by themselves, or numbers under masks."""
     head = book.head()
-    content: dict[str, Any] = {"head": head.packed(), "kept": bool(outcome.kept)}
+    content: dict[str, Any] = {"head": head.packed()}
     if task.cohort is None:
         return content | {"values": outcome.passed.values}
     masked = Masker(task.cohort, desk.identity, task.session.key).masked(

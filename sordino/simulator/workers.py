@@ -30,6 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sordino.client import UnequalKeepingError
 from sordino.errors import UserError, WorkerError
 from sordino.learning.metrics import Reached
 from sordino.message import Each, Message
@@ -269,6 +270,8 @@ def _joined(answers: list[Answer], places: list[list[int]]) -> Answer:
         for answer, part in zip(answers, places, strict=True):
             rows[_index(part)] = answer.values[name]
         values[name] = rows
+    if len({answer.kept for answer in answers}) > 1:
+        raise UnequalKeepingError
     rejected, size = sum(answer.rejected for answer in answers), sum(answer.bytes for answer in answers)
     return Answer(values, accuracies[np.argsort(order)], rejected, size, answers[0].kept)
 
