@@ -50,7 +50,8 @@ def set_aside(dataset: Dataset, choice: PublicChoice) -> tuple[Dataset, Dataset]
         return _held_out(dataset, _share(choice.name), choice.seed)
     assert choice.name is not None
     other = load(choice.name, choice.data_dir, choice.how)
-    if _shared(dataset, other) >= MOSTLY:
+    shared = _shared(dataset, other)
+    if shared >= MOSTLY * len(other.y):
         raise UserError(
             f"The public data {choice.name!r} are the clients' own: public records must belong to none of them."
         )
@@ -59,13 +60,21 @@ def set_aside(dataset: Dataset, choice: PublicChoice) -> tuple[Dataset, Dataset]
             f"The public data {choice.name!r} do not fit: their records have shape {tuple(other.x.shape[1:])} and "
             f"{other.classes} classes, those of {dataset.name!r} {tuple(dataset.x.shape[1:])} and {dataset.classes}."
         )
-    return dataset, other
+    return (replace(dataset, disclosed=(*dataset.disclosed, _told(shared, len(other.y)))) if shared else dataset), other
 
 
-def _shared(dataset: Dataset, other: Dataset) -> float:
-    """Which share of the records of `other` equal some record of `dataset`, labels apart."""
+def _told(shared: int, records: int) -> str:
+    """That some public records may not be, in a sentence."""
+    return (
+        f"{shared} of the {records} public records equal{'s' if shared == 1 else ''} a client's: what is computed from "
+        "public records tells of these without noise. Take them out."
+    )
+
+
+def _shared(dataset: Dataset, other: Dataset) -> int:
+    """How many records of `other` equal some record of `dataset`, labels apart."""
     theirs = {hash(row.tobytes()) for row in dataset.x.numpy()}
-    return sum(hash(row.tobytes()) in theirs for row in other.x.numpy()) / max(1, len(other.y))
+    return sum(hash(row.tobytes()) in theirs for row in other.x.numpy())
 
 
 def _share(chosen: str | None) -> float:

@@ -56,6 +56,17 @@ def femnist(folder: Path) -> dict[str, Any]:
     return {"data": "femnist", "data_dir": folder, "model": "logistic"}
 
 
+def test_public_records_that_equal_a_clients_are_told(tmp_path: Path) -> None:
+    keys = own_folder(tmp_path)
+    theirs = np.load(tmp_path / "own" / "cairo.npz")["x"][:12]
+    for name, known in (("others", 12), ("strangers", 0)):
+        (tmp_path / name).mkdir()
+        x = np.concatenate([theirs[:known], np.random.default_rng(9).normal(size=(40 - known, 4))])
+        np.savez(tmp_path / name / "all.npz", x=x, y=np.arange(40) % 2)
+        made = prepared(tmp_path, keys, READERS["acdp-pfsd"], {"public": str(tmp_path / name)})
+        assert any("12 of the 40 public records equal a client's" in one for one in made.disclosed) == bool(known)
+
+
 def prepared(folder: Path, *keys: dict[str, Any]) -> Any:
     return prepare(Experiment.make({"rounds": 2, "store": folder / "store"}, *keys))
 
