@@ -245,7 +245,7 @@ class Method:
         return False
 
     def check_data(self, people: str) -> None:
-        """Refuse data that this method must not protect; `people` is the digest of all their records."""
+        """Refuse data that this method must not protect; `people` is who they are about (`sordino.data.people`)."""
         return
 
     def files(self) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ import torch
 from sordino.data.dataset import Dealt, FederatedData, Split
 from sordino.data.encoding import Encoding, Source
 from sordino.data.own import ClientFile, numbered, read_arrays
-from sordino.data.people import people_of
+from sordino.data.people import known_people, people_of
 from sordino.data.tables import Table, read_table
 from sordino.deploy.rules import RefusedError, Rules
 from sordino.deploy.terms import Terms
@@ -57,7 +57,8 @@ def as_declared(file: SiteFile, terms: Terms, rules: Rules, secret: bytes) -> Fe
     many = terms.schedule.clients
     train, held = (_everywhere(x[places], y[places], many) for places in (~test, test))
     name = file.path.stem
-    people = people_of([file.path])
+    tables, arrays = ([], [content.x]) if isinstance(content, ClientFile) else ([content], [])
+    people = known_people([file.path], tables, arrays)
     return FederatedData(name, Dealt([name] * many, train, held), len(terms.labels), terms.shape, "", people)
 
 

@@ -44,6 +44,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from sordino.data.people import same_people
 from sordino.errors import UserError
 from sordino.message import Each
 from sordino.method import Budget, Federation, Message, Replies, Result, Schedule, Share, Variant
@@ -99,10 +100,10 @@ class PACDP(RecordLevel):
 
     def check_data(self, people: str) -> None:
         fitted_on = None if self.curve is None else curve_called(self.curve).people
-        if people and people == fitted_on:
+        if people and fitted_on is not None and same_people(people, fitted_on):
             raise UserError(
-                f"The curve {self.curve} was fitted on the very data that it would help to protect, and its thresholds "
-                "would disclose them: fit one on other, public data (`sordino curve fit --data ...`)."
+                f"The curve {self.curve} was fitted on data of the people whom it would help to protect, and its "
+                "thresholds would disclose them: fit one on other, public data (`sordino curve fit --data ...`)."
             )
 
     def files(self) -> tuple[str, ...]:

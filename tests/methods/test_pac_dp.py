@@ -7,6 +7,7 @@ import functools
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 import sordino
+from sordino.data.people import sketch
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.curve_fitting import fit_curve
@@ -235,8 +237,18 @@ def test_a_curve_is_refused_on_the_data_that_it_was_fitted_on(tmp_path: Path) ->
     settings = {"set": WHOLE | {"curve": str(tmp_path / "curve.json")}}
     assert curve.people == deal(Experiment.make(keys)).people
     for changes in ({}, {"seed": 5}, {"records": 300}, {"partition": "dirichlet:1", "clients": 3}):
-        with pytest.raises(UserError, match="was fitted on the very data that it would help to protect"):
+        with pytest.raises(UserError, match="was fitted on data of the people whom it would help to protect"):
             prepare(Experiment.make(keys, settings, changes))
+
+
+def test_a_curve_is_refused_on_nearly_the_data_that_it_was_fitted_on() -> None:
+    """A record more, or fewer, changes the files' digest and not the people."""
+    rows = [str(number).encode() for number in range(300)]
+    with (
+        mock.patch.object(Curve, "people", f"one {sketch(rows)}"),
+        pytest.raises(UserError, match="was fitted on data of the people whom it would help to protect"),
+    ):
+        PACDP(curve="mnist").check_data(f"another {sketch(rows[5:])}")
 
 
 def test_a_curve_of_other_data_is_taken(tmp_path: Path) -> None:
