@@ -224,7 +224,7 @@ def terms_of(experiment: Experiment) -> Terms:
         shares=shares,
         identity=identity_of(configuration, "at the sites", type(method), type(module)),
         notes=notes + method.notes(schedule, budget),
-        disclosed=method.discloses() + ([GIVEN_AWAY] if experiment.personal == "blend" else []),
+        disclosed=_disclosed(experiment, method),
     )
 
 
@@ -237,6 +237,12 @@ def _with_contents(experiment: Experiment) -> Experiment:
         if found is not None and found.owner in ("", experiment.method) and found.field in named:
             chosen[key] = json.dumps(contents[found.field])
     return experiment.model_copy(update={"set": chosen})
+
+
+def _disclosed(experiment: Experiment, method: Method) -> list[str]:
+    """What epsilon does not cover, in sentences."""
+    read = [] if experiment.table is None else experiment.table.disclosed()
+    return [*read, *method.discloses(), *([GIVEN_AWAY] if experiment.personal == "blend" else [])]
 
 
 def shape_of(experiment: Experiment) -> tuple[int, ...]:
