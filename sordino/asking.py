@@ -19,7 +19,7 @@ from sordino.message import Message
 from sordino.method import Method, Replies, Result
 from sordino.privacy.gate import Gate
 from sordino.privacy.ledger import Row
-from sordino.privacy.release import Public, Release, Releases, due
+from sordino.privacy.release import Public, Release, Releases, due, same_turns
 from sordino.replies import Answers, Sums
 from sordino.rounds import OpenRound
 from sordino.transcript import Transcript
@@ -114,10 +114,7 @@ class Asking:
         """Refuse to ask anybody more often for something of its records than was planned for."""
         if release.sources():  # made of gradients that another release takes
             return
-        taken = [name]
-        if release.made_of_gradients:  # whatever they are called in other steps: noise was planned for one of them
-            declared = [item for releases in self._steps.values() for item in releases.items()]
-            taken = list(dict.fromkeys(one for one, kind in declared if kind.made_of_gradients))
+        taken = same_turns(self._steps, step, name)
         times = np.sum([self._books.ledger.times(one)[clients] for one in taken], axis=0)
         turns = self._gate.allowance.of_records.turns[clients]
         most = np.minimum(turns, 1) if release.once else turns

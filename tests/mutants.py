@@ -276,13 +276,17 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "deploy/session.py": (
-        "tests/deploy/test_session.py tests/deploy/test_attacks.py tests/deploy/test_failures.py "
+        "tests/deploy/test_session.py tests/deploy/test_terms.py tests/deploy/test_attacks.py tests/deploy/test_failures.py "
         "tests/deploy/test_equality.py",
         [
             ("wider matrices than were reserved for", "self.terms.check_reserved(rows)", "pass"),
-            ("turns of each way out", 'return "" if self.clients', "return row.release if self.clients"),
             ("cohorts of any size", "if not terms.minimum <= len(parties) <= terms.schedule.cohort:", "if False:"),
             ("strangers in the cohort", "allowed.check_members(", "id("),
+            (
+                "a site counts gradients by their names",
+                "names = same_turns(steps, row.step, row.release)",
+                "names = {row.release}",
+            ),
             ("bounds are not looked at", "allowed.check_question(terms, releases, public, self.gate)", "pass"),
             ("noise from the seed", "if terms.seeded:", "if True:"),
             (
@@ -323,6 +327,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("whole numbers are free", "whole=not seeded", "whole=False"),
             ("a known seed is no reason", 'known=SEED_IS_KNOWN if seeded else ""', 'known=""'),
             ("bare releases", "if not release.private:", "if False:"),
+            ("what a schema read is not told", "return [*read, *method", "return [*method"),
             ("spare turns are free", "schedule.turns + experiment.spare_turns", "schedule.turns"),
         ],
     ),
@@ -429,6 +434,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
     "privacy/release/of_records.py": (
         "tests/privacy/test_sealed.py tests/privacy/test_gradients.py",
         [
+            ("means of records that nobody set aside", "if not 0 < self.held_out < 1:", "if False:"),
             ("a matrix without noise", "return Cover(multipliers, torch", "return Cover(0 * multipliers, torch"),
             (
                 "a mean without noise",
@@ -471,13 +477,14 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "privacy/release/declaring.py": (
-        "tests/test_own_methods.py",
+        "tests/test_own_methods.py tests/privacy/test_gradients.py",
         [
             ("releases of any kind", "if not type(release).__module__.startswith(OURS):", "if False:"),
             ("noise for another unit is taken", "if release.unit not in (None, unit):", "if False:"),
             ("shares beyond a round's budget", "if whole > 1 + 1e-9:", "if False:"),
             ("followers of nothing", "if missing:", "if False:"),
             ("two takers of the same gradients", "if len(gradients) > 1:", "if False:"),
+            ("two matrices at the price of one", "matrices=max(1, len(once)),", "matrices=1,"),
         ],
     ),
     "privacy/sealed.py": (
@@ -904,7 +911,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         "tests/test_own_methods.py tests/test_server.py",
         [
             ("means of records as often as anybody likes", 'if release.unit == "record" or release', "if release"),
-            ("gradients under two names", "taken = list(dict", "list(dict"),
+            ("gradients under two names", "taken = same_turns(self._steps, step, name)", "taken = {name}"),
             ("a smaller cohort is used", "len(clients) < noise.minimum_cohort", "False"),
             ("the ledger is not asked", "self._books.charge(rows)", "pass"),
             ("a client may be asked twice", "if len(set(clients)) < len(clients):", "if False:"),
@@ -926,6 +933,11 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         "tests/data/test_public.py",
         [
             ("owners' records are public", "if held_out and dataset.owner is not None:", "if False:"),
+            (
+                "public records that are a client's are not told",
+                "*dataset.disclosed, _told(shared, len(other.y))",
+                "*dataset.disclosed",
+            ),
         ],
     ),
 }

@@ -35,6 +35,5 @@ def _check_turns(before: Sequence[Entry], session: Session, rows: Sequence[Row])
     for row in rows:
         if any(one.release == row.release and one.sampled != row.sampled for one in paid):
             raise RefusedError("data", "there are more or fewer records than when the run began")
-        times = sum(session.planned_as(one) == session.planned_as(row) for one in paid)
-        if row.pool and times >= session.most(row):
+        if row.pool and session.left(row, paid) < 1:
             raise RefusedError("budget", f"{row.release} has left as often as was reserved for")

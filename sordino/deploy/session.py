@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +27,7 @@ from sordino.privacy.gate import Gate
 from sordino.privacy.ledger import Ledger, Row
 from sordino.privacy.mechanism import MECHANISMS
 from sordino.privacy.noise import Secure, Seeded, Source
-from sordino.privacy.release import Public, Releases, due
+from sordino.privacy.release import Public, Releases, due, same_turns
 
 
 @dataclass(frozen=True)
@@ -108,14 +109,13 @@ class Session:
         epsilon = math.inf if self.terms.seeded else float(plan.budgets[self.number])
         return Entry("reserve", {"run": self.run, "epsilon": epsilon, "delta": self.terms.budget.delta})
 
-    def planned_as(self, row: Row) -> str:
-        """With what a row's release shares its turns: all noisy gradients are planned for together, under no name."""
-        return "" if self.clients.steps[row.step][row.release].made_of_gradients else row.release
-
-    def most(self, row: Row) -> int:
-        """How often what a row charges for may leave: as often as was reserved for."""
-        once = self.clients.steps[row.step][row.release].once
-        return 1 if once else int(self.gate.allowance.of_records.turns[self.number])
+    def left(self, row: Row, paid: Sequence[Row]) -> int:
+        """How often what a row charges for may still leave, after the rows of this run that are `paid`: as often as was
+        reserved for."""
+        steps = self.clients.steps
+        most = 1 if steps[row.step][row.release].once else int(self.gate.allowance.of_records.turns[self.number])
+        names = same_turns(steps, row.step, row.release)
+        return most - sum(one.release in names for one in paid)
 
     def answered(self, work: Work, state: dict[str, Tensor]) -> Outcome:
         """The client's part of the round: step, gate, learn.

@@ -19,7 +19,7 @@ from sordino.experiment.account import ledger_of
 from sordino.experiment.store import RunRow, Store
 from sordino.privacy.accountant import epsilon_of
 from sordino.privacy.ledger import Ledger
-from sordino.privacy.records import Recipe, RecordPlan, record_epsilon
+from sordino.privacy.records import Recipe, RecordNeeds, RecordPlan, record_epsilon
 from sordino.privacy.release import Unit, all_releases
 from sordino.privacy.views import VIEWS, View, honest_shares
 from sordino.rounding import delta_text, rounded_up
@@ -159,7 +159,7 @@ def planned(prepared: Prepared) -> Spent:
     if bare or (releases and prepared.allowance.known):
         return _unbounded(method.unit)
     if prepared.allowance.records is not None:
-        recipes = _all_recipes(prepared.allowance.records, method.record_needs().means)
+        recipes = _all_recipes(prepared.allowance.records, method.record_needs())
         return {"unit": "record", "mu": [], "recipes": [[list(one) for one in recipe] for recipe in sorted(recipes)]}
     if not method.is_private():  # nothing leaves
         return {"unit": method.unit, "mu": [0.0] * len(VIEWS), "recipes": []}
@@ -181,17 +181,18 @@ def most(prepared: Prepared) -> Spent:
     return found
 
 
-def _all_recipes(plan: RecordPlan, means: int) -> set[Recipe]:
+def _all_recipes(plan: RecordPlan, needs: RecordNeeds) -> set[Recipe]:
     """What the training records and the validation records of some client will go through at the most."""
-    return {recipe for client in range(len(plan.turns)) for recipe in planned_recipes(plan, client, means)}
+    return {recipe for client in range(len(plan.turns)) for recipe in planned_recipes(plan, client, needs)}
 
 
-def planned_recipes(plan: RecordPlan, client: int, means: int) -> list[Recipe]:
+def planned_recipes(plan: RecordPlan, client: int, needs: RecordNeeds) -> list[Recipe]:
     """What a client's training records, and its validation records, will go through at the most."""
     turns, (rate, multiplier, steps) = int(plan.turns[client]), plan.charge(client)
     matrix, mean = float(plan.matrix_multipliers[client]), float(plan.mean_multipliers[client])
-    trained: Recipe = (*(((1.0, matrix, 1),) if matrix else ()), (rate, multiplier, steps * turns))
-    return [trained, ((1.0, mean, means * turns),)] if means else [trained]
+    once: Recipe = ((1.0, matrix, needs.matrices),) if matrix else ()
+    trained: Recipe = (*once, (rate, multiplier, steps * turns))
+    return [trained, ((1.0, mean, needs.means * turns),)] if needs.means else [trained]
 
 
 def sentence(total: OverRuns, view: View) -> str | None:

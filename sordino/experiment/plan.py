@@ -24,6 +24,7 @@ from sordino.privacy.records import (
 )
 from sordino.privacy.release import all_releases
 from sordino.privacy.views import VIEWS, View
+from sordino.rounding import percent_up
 from sordino.schedule import Schedule
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def _records_plan(
     method, choices = planned_method(experiment, method, sizes, schedule)
     spent = spending(experiment, method, sizes, schedule)
     noise, delta = spent.allowance.of_records, spent.budget.delta
-    recipes = [planned_recipes(noise, client, method.record_needs().means) for client in range(schedule.clients)]
+    recipes = [planned_recipes(noise, client, method.record_needs()) for client in range(schedule.clients)]
     each = [max(record_epsilon(recipe, delta) for recipe in mine) for mine in recipes]
     distinct = {recipe for mine in recipes for recipe in mine}
     known = noise.budgets[np.isfinite(noise.budgets)]
@@ -163,7 +164,9 @@ def _client(noise: RecordPlan, sizes: np.ndarray, client: int, epsilon: float) -
 def _weak(accuracy: float) -> list[str]:
     if accuracy <= 0.9:
         return []
-    return [f"The best attack tells whether a record is there with {accuracy:.1%} accuracy: this is hardly privacy."]
+    return [
+        f"The best attack tells whether a record is there with {percent_up(accuracy)} accuracy: this is hardly privacy."
+    ]
 
 
 def _advice(where: Situation, parameters: int | None) -> list[str]:

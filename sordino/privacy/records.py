@@ -275,6 +275,8 @@ class RecordNeeds:
 
     matrix_share: float = 0.0
     """The share of epsilon that matrices which are released once may cost."""
+    matrices: int = 1
+    """How many of these there are."""
     means: int = 0
     """How many means over validation records leave in a round."""
     held_out: float = 0.0
@@ -367,8 +369,10 @@ def plan_without_noise(
 
 
 def _matrix(needs: RecordNeeds, budget: float, delta: float) -> Recipe:
-    """What a matrix that is released once costs, where the method releases one."""
-    return ((1.0, 1 / mu_of(needs.matrix_share * budget, delta), 1),) if needs.matrix_share else ()
+    """What the matrices that are released once cost together, where the method releases any."""
+    if not needs.matrix_share:
+        return ()
+    return ((1.0, math.sqrt(needs.matrices) / mu_of(needs.matrix_share * budget, delta), needs.matrices),)
 
 
 def sampling_rates(sizes: Sequence[float], batch: int) -> np.ndarray:

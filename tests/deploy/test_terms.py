@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from sordino.data.schema import Label, Number, Schema
 from sordino.deploy.coordinator import check_deployable
+from sordino.deploy.session import Session
 from sordino.deploy.terms import terms_of
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.privacy.integers import charged_multiplier
 from sordino.privacy.records import record_epsilon
+from sordino.privacy.release import Average, Gradients
 
 DECLARED: dict[str, Any] = {
     **{"clients": 10, "shape": [64], "labels": [*map(str, range(10))], "records_each": 144, "rounds": 3},
@@ -122,6 +126,24 @@ def test_a_matrix_wider_than_the_network_is_paid_for_too() -> None:
         float(narrow.at_site(0, 144).of_records.matrix_multipliers[0]), narrow.learner.layout.size
     )
     assert matrix[1] == pytest.approx(less, rel=1e-9)  # what is charged does not depend on the width
+
+
+def test_what_a_schema_read_from_records_is_told_of_a_deployment_too() -> None:
+    table = Schema(columns={"age": Number(range=(0, 120), public=False), "ill": Label(values=("no", "yes"))})
+    changes = {"table": table, "shape": None, "labels": None, "clients": 5}
+    terms = terms_of(Experiment.make({k: v for k, v in (DECLARED | changes).items() if v is not None}))
+    assert any("was read from the clients' records: age" in one for one in terms.disclosed)
+
+
+@pytest.mark.parametrize(("step", "release", "left"), [("a", "update", 1), ("b", "more", 1), ("b", "loss", 3)])
+def test_a_site_counts_gradients_whatever_they_are_called(step: str, release: str, left: int) -> None:
+    """Three turns were reserved for, and gradients have been paid for once under each of their names."""
+    steps = {"a": {"update": Gradients(1.0)}, "b": {"more": Gradients(1.0), "loss": Average(0.0, 1.0)}}
+    gate = SimpleNamespace(allowance=SimpleNamespace(of_records=SimpleNamespace(turns=[3])))
+    session: Any = SimpleNamespace(clients=SimpleNamespace(steps=steps), gate=gate, number=0)
+    row: Any = SimpleNamespace(step=step, release=release)
+    paid: Any = [SimpleNamespace(release=name) for name in ("update", "more")]
+    assert Session.left(session, row, paid) == left
 
 
 def test_a_delta_that_promises_a_site_nothing_is_refused_there() -> None:

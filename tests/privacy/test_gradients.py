@@ -38,7 +38,7 @@ from sordino.privacy.records import (
     replace_one,
     sampling_rates,
 )
-from sordino.privacy.release import Average, Follows, Gradients, Matrix, Public
+from sordino.privacy.release import Average, Follows, Gradients, Matrix, Public, ReleaseError, check_steps, record_needs
 from sordino.privacy.release.bounding import symmetric
 from sordino.privacy.sealed import Sealed, SealedError, open_sealed
 
@@ -397,6 +397,22 @@ def test_means_and_a_matrix_have_the_noise_of_their_budgets() -> None:
         assert record_epsilon(((1.0, float(found.mean_multipliers[0]), 6),), 1e-5) == pytest.approx(2.0, rel=1e-6)
         assert record_epsilon(((1.0, float(found.matrix_multipliers[0]), 1),), 1e-5) == pytest.approx(0.6, rel=1e-6)
         assert found.validation[0] == 20
+
+
+def test_two_matrices_share_what_is_kept_for_matrices() -> None:
+    """All that they and the gradients cost together is the budget."""
+    needs = record_needs({"one": {"first": Matrix(0.2)}, "other": {"second": Matrix(0.1)}})
+    plan = plan_records([100], np.array([2.0]), 1e-5, batch=100, epochs=1, turns=2, needs=needs)
+    recipe = ((1.0, float(plan.matrix_multipliers[0]), 2), (1.0, float(plan.multipliers[0]), 2))
+    assert 1.99 < record_epsilon(recipe, 1e-5) <= 2.0
+    assert record_epsilon(recipe[:1], 1e-5) == pytest.approx(0.6, rel=1e-6)
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -0.1, float("nan")])
+def test_a_mean_needs_records_that_are_set_aside(share: float) -> None:
+    """Without, its noise would not be planned for, and others of its step would lend it their records."""
+    with pytest.raises(ReleaseError, match="set aside for it must lie between 0 and 1"):
+        check_steps({"local": {"loss": Average(0.0, 1.0, held_out=share)}}, "record", ())
 
 
 def test_second_moments_leave_bounded_and_symmetric() -> None:

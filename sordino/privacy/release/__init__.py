@@ -6,7 +6,15 @@ ledger charges it, from the same object.
 """
 
 from sordino.privacy.release.base import Bounded, Charge, Cover, Public, Release, ReleaseError, Releases, Unit
-from sordino.privacy.release.declaring import all_releases, check_steps, due, record_needs, sends, takes_gradients_alone
+from sordino.privacy.release.declaring import (
+    all_releases,
+    check_steps,
+    due,
+    record_needs,
+    same_turns,
+    sends,
+    takes_gradients_alone,
+)
 from sordino.privacy.release.of_clients import Number, Update
 from sordino.privacy.release.of_records import Average, Follows, Gradients, Matrix
 from sordino.privacy.release.others import Bare, Derived, Unprotected, unprotected
@@ -33,6 +41,7 @@ __all__ = [
     "check_steps",
     "due",
     "record_needs",
+    "same_turns",
     "sends",
     "takes_gradients_alone",
     "unprotected",

@@ -46,12 +46,23 @@ def record_needs(steps: Mapping[str, Releases]) -> RecordNeeds:
     """What a method's steps release of a client's records besides noisy gradients, from their declarations."""
     releases = all_releases(steps)
     averaged = [release.held_out for release in releases if release.held_out]
+    once = [release.share for release in releases if release.once]
     return RecordNeeds(
-        matrix_share=sum(release.share for release in releases if release.once),
+        matrix_share=sum(once),
+        matrices=max(1, len(once)),
         means=len(averaged),
         held_out=max(averaged, default=0.0),
         matrix_entries=max(((release.side or 0) ** 2 for release in releases), default=0),
     )
+
+
+def same_turns(steps: Mapping[str, Releases], step: str, name: str) -> set[str]:
+    """The names of what leaves in the same turns of a client's records as one of a step's releases: noise was planned
+    for gradients once in a turn, whatever they are called in other steps."""
+    if not steps[step][name].made_of_gradients:
+        return {name}
+    declared = [item for releases in steps.values() for item in releases.items()]
+    return {one for one, kind in declared if kind.made_of_gradients}
 
 
 def takes_gradients_alone(releases: Releases) -> bool:

@@ -32,6 +32,11 @@ class Average(Release):
     def check(self) -> None:
         super().check()
         check_range(self, self.low, self.high)
+        if not 0 < self.held_out < 1:
+            raise ReleaseError(
+                f"{self.describe()}: held_out is {self.held_out!r}, but the share of records that is set aside for it "
+                "must lie between 0 and 1"
+            )
 
     def width(self, public: Public) -> int:
         return 1
