@@ -711,6 +711,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         [
             ("runs: one under way has spent little yet", 'if there and row.state == "stopped":', "if there:"),
             ("runs: one without its files spent nothing", 'if there and row.state == "stopped":', "if True:"),
+            ("runs: promises cost nothing", 'whole += sum(run["promised"][0]', 'whole += 0 * sum(run["promised"][0]'),
             ("runs: a limit does not bind methods", "mu <= most * (1 + 1e-9)", "True"),
             ("runs: people are known by equal files alone", "same_people(row.people, people)", "row.people == people"),
         ],
@@ -749,6 +750,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "math.sqrt(float(row",
             ),
             ("noise from a known seed counts", "if allowance.known else charge", "if False else charge"),
+            ("a promise holds at any delta", "or left < 0 or", "or"),
+            ("a promise is a Gaussian's where records are replaced", "if not at or any(self.recipes()):", "if True:"),
             ("rows are not chained", "return hashlib.sha256(previous +", "return hashlib.sha256("),
         ],
     ),

@@ -1,14 +1,14 @@
 """The server's ledger where records are protected: it knows what each site's plan may cost, not what has been paid.
 
 How much noise a site's records get depends on how many it has, and only the site knows. Its plan keeps within its
-budget whatever the number of turns, so the server charges the whole budget at a client's first turn, and nothing later.
+budget whatever the number of turns, so the server charges the whole budget at a client's first turn, and nothing later:
+as a promise of an epsilon at one delta, which is all that it knows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from sordino.privacy.accountant import mu_of
 from sordino.privacy.allowance import Allowance
 from sordino.privacy.ledger import Ledger, Row
 from sordino.privacy.release import Charge, Public, Releases, Unit
@@ -31,8 +31,7 @@ class ReservingLedger(Ledger):
         new = [client for client in public.clients if not paid[client]]
         rows = [Row.of((question, round, step, name), public.clients, Charge.nothing()) for name in releases]
         if new:
-            charges = [(1.0, 1 / mu_of(float(budgets[client]), self._delta), 1) for client in new]
-            whole = Charge.of_records("training", charges)
+            whole = Charge.promised([(float(budgets[client]), self._delta) for client in new])
             whole = whole.known(allowance.known) if allowance.known else whole
             rows.append(Row.of((question, round, step, PLAN), new, whole))
         for row in rows:

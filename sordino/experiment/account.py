@@ -11,6 +11,7 @@ import numpy as np
 from sordino.experiment.journal import rows_after
 from sordino.experiment.store import RunRow, Store
 from sordino.privacy.ledger import Ledger, Row, head_of
+from sordino.privacy.release import PROMISED
 from sordino.privacy.views import VIEWS
 from sordino.rounding import none
 
@@ -111,7 +112,7 @@ def _document(position: int, row: Row, link: bytes) -> dict[str, Any]:
 
 def _sampled(row: Row) -> tuple[float | None, float | None, int | None]:
     """At record level: what the records of the owner with the least noise went through."""
-    if not row.sampled:
+    if not row.sampled or row.pool == PROMISED:
         return None, None, None
     histories = row.histories()
     rate, multiplier, times = histories[int(np.argmin(histories[:, 1]))]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypedDict, cast
+from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
 
 from sordino.data.people import same_people
 from sordino.errors import UserError
@@ -41,6 +41,8 @@ class Spent(TypedDict):
     recipes: list[list[list[float]]]
     """Where records are: what the records of some client went through, each possibility once; an infinite one is
     [[1, 0, 1]]."""
+    promised: NotRequired[list[float]]
+    """Where nothing more is known of what records pay: an epsilon, and the delta at which it holds."""
 
 
 INFINITE: list[list[float]] = [[1.0, 0.0, 1]]
@@ -53,7 +55,12 @@ def spent_by(ledger: Ledger) -> Spent:
         mu = [ledger.mu(view) for view in VIEWS]
         return {"unit": "client", "mu": [value if math.isfinite(value) else None for value in mu], "recipes": []}
     recipes = [[list(charge) for charge in recipe] for recipe in sorted(ledger.recipes())]
-    return {"unit": "record", "mu": [], "recipes": recipes}
+    epsilon, delta = ledger.promised()
+    if not delta:
+        return {"unit": "record", "mu": [], "recipes": recipes}
+    if math.isinf(epsilon):
+        return {"unit": "record", "mu": [], "recipes": [INFINITE]}
+    return {"unit": "record", "mu": [], "recipes": [one for one in recipes if one], "promised": [epsilon, delta]}
 
 
 class OverRuns(TypedDict):
@@ -63,6 +70,7 @@ class OverRuns(TypedDict):
     runs: int
     epsilon: dict[View, float | None]
     delta: float
+    """At which it holds: the one that was asked for, and those of runs of which nothing is known at any other."""
     unprotected: int
     """Runs among them that promise nothing to the unit: they protect records, and the unit is a client."""
 
@@ -79,7 +87,9 @@ def over_runs(
     costly = [as_paid_by(unit, one) for one in (*spent, *more) if spends(one)]
     others = [one for one in (*spent, *more) if spends(one) and unit == "client" != one["unit"]]
     total = composed(costly, unit, delta)
-    return {"unit": unit, "runs": len(costly), "epsilon": total, "delta": delta, "unprotected": len(others)}
+    fixed = [one["promised"][1] for one in costly if "promised" in one]
+    at = sum(fixed) + (0.0 if fixed and not any(one["recipes"] for one in costly) else delta)
+    return {"unit": unit, "runs": len(costly), "epsilon": total, "delta": at, "unprotected": len(others)}
 
 
 def as_paid_by(unit: Unit, spent: Spent) -> Spent:
@@ -95,11 +105,12 @@ def as_paid_by(unit: Unit, spent: Spent) -> Spent:
 
 def spends(spent: Spent) -> bool:
     """Whether a run costs anybody anything."""
-    return any(part != 0 for part in spent["mu"]) or bool(spent["recipes"])
+    return any(part != 0 for part in spent["mu"]) or bool(spent["recipes"]) or "promised" in spent
 
 
 def composed(spent: Sequence[Spent], unit: Unit, delta: float) -> dict[View, float | None]:
-    """The epsilon for each observer of several runs together; None where it is infinite."""
+    """The epsilon for each observer of several runs together; None where it is infinite. What is promised adds up, and
+    has its own delta besides."""
     if unit == "client":
         found = {}
         for place, view in enumerate(VIEWS):
@@ -107,7 +118,8 @@ def composed(spent: Sequence[Spent], unit: Unit, delta: float) -> dict[View, flo
             known = [part for part in parts if part is not None]
             found[view] = epsilon_of(math.hypot(*known), delta) if len(known) == len(parts) else None
         return found
-    whole = _records_composed([[_recipe(one) for one in run["recipes"]] for run in spent], delta)
+    whole = _records_composed([[_recipe(one) for one in run["recipes"]] for run in spent if run["recipes"]], delta)
+    whole += sum(run["promised"][0] for run in spent if "promised" in run)
     return dict.fromkeys(VIEWS, whole if math.isfinite(whole) else None)
 
 

@@ -117,6 +117,8 @@ class Summary(TypedDict, total=False):
     """At record level: `min`, `median` and `max` over clients."""
     epsilon_replace_one: float | None
     """At record level: for one record replaced by another."""
+    delta_replace_one: float
+    """At which delta that holds: a larger one where only epsilon and delta of a client's records are known."""
     stopped_clients: list[int]
     """At record level: whose budget was used up before the last round."""
     deployed: bool
@@ -238,11 +240,12 @@ def _if_public(ledger: Ledger, prepared: Told) -> list[str]:
 def _record_figures(ledger: Ledger, delta: float, ending: Ending) -> Summary:
     """At record level: the spread of epsilon over clients, the figure for replacing a record, and who stopped."""
     values = sorted(ledger.record_epsilons(delta).values())
-    replaced = max(ledger.record_epsilons(delta, replace=True).values(), default=0.0)
+    replaced, at = ledger.replaced(delta)
     spread = {"min": values[0], "median": float(np.median(values)), "max": values[-1]} if values else {}
     return {
         "epsilon_clients": {name: none(value) for name, value in spread.items()} or None,
         "epsilon_replace_one": none(replaced),
+        "delta_replace_one": at,
         "stopped_clients": list(ending.stopped),
     }
 

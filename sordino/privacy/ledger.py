@@ -25,7 +25,7 @@ import numpy as np
 
 from sordino.message import digest
 from sordino.privacy import integers
-from sordino.privacy.accountant import attack_accuracy, epsilon_of
+from sordino.privacy.accountant import attack_accuracy, epsilon_of, mu_of
 from sordino.privacy.allowance import Allowance
 from sordino.privacy.integers import CLIENTS, RECORDS, Gap
 from sordino.privacy.records import (
@@ -34,9 +34,12 @@ from sordino.privacy.records import (
     record_epsilon,
     replace_one,
 )
-from sordino.privacy.release import Charge, Public, Releases, Unit
+from sordino.privacy.release import PROMISED, Charge, Public, Releases, Unit
 from sordino.privacy.views import VIEWS, View, honest_shares
 
+Promise = tuple[float, float]
+"""An epsilon, and the delta at which it holds."""
+NOTHING: Promise = (0.0, 0.0)
 BLANK = bytes(32)
 """What the first row is chained to."""
 ROUNDING = 1e-12
@@ -67,9 +70,11 @@ class Row:
     reason: str = ""
     """Why the release is not covered by noise; empty when it is."""
     pool: str = ""
-    """At record level: which of the owners' records are charged, `training` or `validation`."""
+    """At record level: which of the owners' records are charged, `training` or `validation`; `promised` where all are,
+    and of what they pay only epsilon and delta are known."""
     sampled: bytes = b""
-    """At record level: for each owner its sampling rate, noise multiplier and number of times."""
+    """At record level: for each owner its sampling rate, noise multiplier and number of times; of what is promised
+    epsilon, delta and one."""
     entries: int = 0
     """How many noisy whole numbers one owner sent; zero where noise is in floating point."""
     shares: int = 1
@@ -96,7 +101,7 @@ class Row:
         return np.frombuffer(self.owners, dtype="<u4").astype(np.int64)
 
     def histories(self) -> np.ndarray:
-        """At record level: (owners, 3): sampling rate, noise multiplier, number of times."""
+        """At record level: (owners, 3): sampling rate, noise multiplier, number of times, or what is promised."""
         return np.frombuffer(self.sampled, dtype="<f8").reshape(-1, 3)
 
     def costs(self) -> np.ndarray:
@@ -222,27 +227,47 @@ class Ledger:
     def record_epsilons(self, delta: float, replace: bool = False) -> dict[int, float]:
         """At record level: the epsilon of each client that has sent something, against the server.
 
-        With `replace` it is for one record replaced by another instead of one added or removed.
+        With `replace` it is for one record replaced by another instead of one added or removed; of what is promised it
+        is not known at this delta.
         """
-        found = {}
+        found, promises = {}, self._promises()
         for client, recipes in self._recipes(self.spent[VIEWS.index("server")], replace).items():
-            gaps = self._gaps("server", client)
-            found[client] = max(_record_epsilon(recipe, delta, gaps) for recipe in recipes)
+            gaps, promise = self._gaps("server", client), promises.get(client, NOTHING)
+            promise = (math.inf, 0.0) if replace and promise != NOTHING else promise
+            found[client] = max(_record_epsilon(recipe, delta, gaps, promise) for recipe in recipes)
         return found
+
+    def replaced(self, delta: float) -> Promise:
+        """At record level: the epsilon of one record replaced by another, of the client that pays most, and the delta
+        at which it holds: `delta`, where it is known there.
+
+        Whoever exchanges a record removes one and adds one. Of what is promised, nothing is known but that each of them
+        costs epsilon at its delta: the two cost 2 epsilon at (1 + exp(epsilon)) delta.
+        """
+        epsilon, at = self.promised()
+        if not at or any(self.recipes()):
+            return max(self.record_epsilons(delta, replace=True).values(), default=0.0), delta
+        both = (1 + math.exp(min(epsilon, 700.0))) * at
+        return (2 * epsilon, both) if both < 1 else (math.inf, delta)
+
+    def promised(self) -> Promise:
+        """At record level: the largest epsilon that some client was promised without more being known, and the delta
+        at which it holds; zeros where there is none."""
+        return max(self._promises().values(), default=NOTHING)
 
     def attack_accuracy(self) -> dict[View, float]:
         """For each observer, how often the best attack tells whether the worst-off unit took part."""
         if self.unit == "client":
             return {view: 1.0 if self._histories else attack_accuracy(self.mu(view)) for view in VIEWS}
         return {
-            view: max((record_attack_accuracy(recipe) for recipe in self._distinct(spent)), default=0.5)
+            view: max((_attack_accuracy(*history) for history in self._distinct(spent)), default=0.5)
             for view, spent in zip(VIEWS, self.spent, strict=True)
         }
 
     def recipes(self) -> set[Recipe]:
         """At record level: what the records of some client have gone through, each possibility once, as the server
         sees it."""
-        return self._distinct(self.spent[VIEWS.index("server")])
+        return {recipe for recipe, _ in self._distinct(self.spent[VIEWS.index("server")])}
 
     def reasons(self) -> list[str]:
         """Why epsilon is infinite, each reason once, in order of appearance."""
@@ -260,7 +285,7 @@ class Ledger:
         worst = []
         for place, view in enumerate(views):
             gaps = self._gaps(view)
-            found = (_record_epsilon(recipe, delta, gaps) for recipe in self._distinct(spent[place]))
+            found = (_record_epsilon(recipe, delta, gaps, one) for recipe, one in self._distinct(spent[place]))
             worst.append(max(found, default=0.0))
         return dict(zip(VIEWS, worst * (len(VIEWS) // len(worst)), strict=True))
 
@@ -272,9 +297,20 @@ class Ledger:
             found += [whole_gap(many, pool, shares, view)] if many else []
         return found
 
-    def _distinct(self, spent: np.ndarray) -> set[Recipe]:
-        """What the records of some client have gone through, each possibility once."""
-        return {one for recipes in self._recipes(spent).values() for one in recipes}
+    def _distinct(self, spent: np.ndarray) -> set[tuple[Recipe, Promise]]:
+        """What the records of some client have gone through, and what they were promised besides, each possibility
+        once."""
+        promises = self._promises()
+        found = self._recipes(spent).items()
+        return {(one, promises.get(client, NOTHING)) for client, recipes in found for one in recipes}
+
+    def _promises(self) -> dict[int, Promise]:
+        """What clients were promised of their records without more being known: epsilons and deltas add up."""
+        paid = self._histories.get(PROMISED, {})
+        return {
+            client: (sum(e * n for (e, _), n in found.items()), sum(d * n for (_, d), n in found.items()))
+            for client, found in paid.items()
+        }
 
     def _recipes(self, spent: np.ndarray, replace: bool = False) -> dict[int, list[Recipe]]:
         """What the records of each client have gone through, for each pool of them.
@@ -287,7 +323,8 @@ class Ledger:
         for client in sorted(clients):
             mu = 2 * math.sqrt(float(spent[client]))
             whole: Recipe = ((1.0, 0.0 if math.isinf(mu) else 1 / mu, 1),) if mu else ()
-            pools = [pool.get(client, {}) for pool in self._histories.values()] or [{}]
+            known = (pool for name, pool in self._histories.items() if name != PROMISED)
+            pools = [pool.get(client, {}) for pool in known] or [{}]
             own = [tuple((rate, z, count) for (rate, z), count in sorted(pool.items())) for pool in pools]
             found[client] = [(*whole, *(replace_one(recipe) if replace else recipe)) for recipe in own]
         return found
@@ -318,7 +355,19 @@ def _gap(costs: np.ndarray) -> np.ndarray:
         return np.nan_to_num(costs[VIEWS.index("server")] - costs, nan=0.0, posinf=0.0)
 
 
-def _record_epsilon(recipe: Recipe, delta: float, gaps: Sequence[Gap]) -> float:
-    if any(multiplier == 0 for _, multiplier, _ in recipe):
+def _record_epsilon(recipe: Recipe, delta: float, gaps: Sequence[Gap], promise: Promise) -> float:
+    """What a recipe costs beside what is promised: both have their part of delta."""
+    epsilon, taken = promise
+    left = delta - taken
+    if any(multiplier == 0 for _, multiplier, _ in recipe) or left < 0 or (recipe and left == 0):
         return math.inf
-    return integers.spent(gaps, functools.partial(record_epsilon, recipe), delta)
+    return epsilon + (integers.spent(gaps, functools.partial(record_epsilon, recipe), left) if recipe else 0.0)
+
+
+def _attack_accuracy(recipe: Recipe, promise: Promise) -> float:
+    """The same for the best attack: that of the noise which keeps a promise is presumed to be Gaussian."""
+    epsilon, delta = promise
+    if math.isinf(epsilon):
+        return 1.0
+    promised = attack_accuracy(mu_of(epsilon, delta)) if delta else 0.5
+    return min(1.0, record_attack_accuracy(recipe) + promised - 0.5)

@@ -16,7 +16,7 @@ from sordino.experiment.config import Experiment
 from sordino.experiment.lifetime import over_runs, sentence
 from sordino.experiment.store import RunRow, Store
 from sordino.experiment.trained import load_models
-from sordino.report.wording import epsilon_words
+from sordino.report.wording import replaced_words
 from sordino.rounding import delta_text
 
 WHO = {
@@ -79,6 +79,8 @@ class Statement:
     leaving: list[Leaving]
     replaced: float | None
     """At record level, the epsilon of a record that is exchanged for another."""
+    replaced_at: float | None
+    """The delta at which that holds."""
     not_covered: list[str]
     notes: list[str]
     together: str | None
@@ -118,6 +120,7 @@ def statement_of(store: Store, run: str) -> Statement:
         ],
         leaving=_leaving(account),
         replaced=summary.get("epsilon_replace_one"),
+        replaced_at=summary.get("delta_replace_one"),
         not_covered=[one.rstrip(".") + "." for one in summary["not_covered"]],
         notes=summary["notes"],
         together=sentence(total, summary["protect_from"]),
@@ -192,7 +195,7 @@ def _replaced(found: Statement) -> list[str]:
             "They compare the run with one in which that client sends nothing but noise, under the same schedule: who "
             "takes part is not hidden."
         ]
-    exchanged = epsilon_words(found.replaced, UNBOUNDED)
+    exchanged = replaced_words(found.replaced, found.replaced_at, found.delta, UNBOUNDED)
     return [
         "They compare the run with one in which that record is missing. Somebody who must tell one record from another "
         f"in its place sees one removed and one added: epsilon is then at most {exchanged}."

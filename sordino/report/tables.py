@@ -12,7 +12,7 @@ from rich.text import Text
 from sordino.report.columns import Column, Fitting
 from sordino.report.metrics import metrics_table
 from sordino.report.terminal import shown
-from sordino.report.wording import attack_words, epsilon_words, method_name, percent
+from sordino.report.wording import attack_words, epsilon_words, method_name, percent, replaced_words
 from sordino.rounding import delta_text
 
 OBSERVERS = {
@@ -100,7 +100,8 @@ def _meaning(summary: Mapping[str, Any]) -> list[str]:
     clients = summary["epsilon_clients"]
     if clients is not None:
         spread = ", ".join(f"{name} {epsilon_text(value)}" for name, value in clients.items())
-        replaced = epsilon_text(summary["epsilon_replace_one"])
+        figures = (summary["epsilon_replace_one"], summary.get("delta_replace_one"))
+        replaced = shown(replaced_words(*figures, summary["delta"]))
         sentences.append(f"over clients: {spread}")
         sentences.append(
             f"for a record that is exchanged for another, which is one removed and one added: at most {replaced}"

@@ -6,12 +6,18 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sordino.rounding import percent_up, rounded_up
+from sordino.rounding import delta_text, percent_up, rounded_up
 
 
 def epsilon_words(value: float | None, infinite: str = "∞") -> str:
     """An epsilon for people, rounded up so that it is never understated; None and infinity are called `infinite`."""
     return infinite if value is None or math.isinf(value) else rounded_up(value)
+
+
+def replaced_words(epsilon: float | None, at: float | None, delta: float, infinite: str = "∞") -> str:
+    """The epsilon of a record that is replaced by another, and its delta where that is not the run's."""
+    figure = epsilon_words(epsilon, infinite)
+    return figure if epsilon is None or at in (None, delta) else f"{figure} at delta = {delta_text(float(at or 0))}"
 
 
 def bound_words(value: float | None) -> str:

@@ -37,9 +37,9 @@ from sordino.experiment.run import resume
 from sordino.experiment.store import NewRun, Store
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.privacy.accountant import epsilon_of, mu_of
-from sordino.privacy.ledger import Ledger
+from sordino.privacy.ledger import Ledger, Row
 from sordino.privacy.records import record_epsilon
-from sordino.privacy.release import Unit
+from sordino.privacy.release import Charge, Unit
 from sordino.privacy.views import VIEWS
 from sordino.rounds import RoundReport
 
@@ -74,6 +74,21 @@ def test_four_runs_of_epsilon_eight_are_nineteen() -> None:
     assert [found[view] for view in VIEWS] == pytest.approx([epsilon_of(2 * k * once, DELTA) for k in (1, 2, 3)])
     assert composed([client_level(once, None, once), client_level(once, once, once)], "client", DELTA)["peer"] is None
     assert composed([], "client", DELTA) == dict.fromkeys(VIEWS, 0)
+
+
+def test_what_is_known_at_one_delta_only_adds_up() -> None:
+    """Two deployments of epsilon 1 and 2 come to 3 at the sum of their deltas, as their sites say; beside a run whose
+    noise is known, that one is told at the delta that was asked for."""
+    promises = [Row.of((0, 0, "local", "plan"), [0], Charge.promised([(epsilon, DELTA)])) for epsilon in (1.0, 2.0)]
+    deployed = [spent_by(Ledger(1, "record", [row])) for row in promises]
+    assert composed(deployed, "record", DELTA) == dict.fromkeys(VIEWS, 3.0)
+    simulated = record_level([[1.0, 4.0, 1]])
+    assert composed([*deployed, simulated], "record", DELTA)["server"] == 3.0 + epsilon_of(0.25, DELTA)
+    rows = [mock.Mock(people="", summary={"spent": one}) for one in deployed]
+    found = over_runs(mock.Mock(all=lambda: rows), "", "record", DELTA)
+    assert (found["runs"], found["epsilon"]["server"], found["delta"]) == (2, 3.0, 2 * DELTA)
+    assert over_runs(mock.Mock(all=lambda: rows), "", "record", DELTA, [simulated])["delta"] == 3 * DELTA
+    assert over_runs(mock.Mock(all=lambda: rows), "", "client", DELTA)["epsilon"]["server"] is None
 
 
 def test_runs_that_protect_records_are_named_where_clients_are_told() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from sordino.message import Each
-from sordino.privacy.accountant import epsilon_of
+from sordino.privacy.accountant import attack_accuracy, epsilon_of, mu_of
 from sordino.privacy.allowance import Allowance, Noise
 from sordino.privacy.integers import CLIENTS, Gap
 from sordino.privacy.ledger import Ledger, Row
@@ -283,3 +283,27 @@ def test_sums_over_records_are_charged_for_rounding() -> None:
     closed = record_epsilon(((0.1, float(multiplier), 30),), 1e-5)
     assert closed < ledger.epsilon(1e-5)["server"] < closed + 1e-6
     assert ledger.record_epsilons(1e-5)[0] == ledger.epsilon(1e-5)["server"]
+
+
+def test_of_a_promise_nothing_is_known_but_its_epsilon_at_its_delta() -> None:
+    """Group privacy: one record removed and one added cost 2 epsilon at (1 + exp(epsilon)) delta, and nothing is known
+    at delta itself, or below it; where noise from a known seed keeps it, nothing holds."""
+    charge = Charge.promised([(2.0, 1e-5), (1.0, 1e-5)])
+    ledger = Ledger(2, "record", [Row.of((0, 0, "local", "plan"), [0, 1], charge)])
+    assert ledger.epsilon(1e-5) == dict.fromkeys(VIEWS, 2.0)
+    assert ledger.record_epsilons(1e-5) == {0: 2.0, 1: 1.0}
+    assert ledger.epsilon(0.9e-5) == dict.fromkeys(VIEWS, math.inf)
+    assert ledger.replaced(1e-5) == (4.0, pytest.approx((1 + math.exp(2)) * 1e-5))
+    assert ledger.record_epsilons(1e-5, replace=True) == {0: math.inf, 1: math.inf}
+    assert ledger.attack_accuracy()["server"] == pytest.approx(attack_accuracy(mu_of(2.0, 1e-5)))
+    assert ledger.promised() == (2.0, 1e-5)
+    more = Ledger(
+        2,
+        "record",
+        [*ledger.rows, Row.of((1, 1, "local", "loss"), [0], Charge.of_records("training", [(1.0, 4.0, 1)]))],
+    )
+    assert more.epsilon(3e-5)["server"] == pytest.approx(2.0 + epsilon_of(0.25, 2e-5), rel=1e-6)
+    assert more.epsilon(1e-5)["server"] == math.inf
+    known = Ledger(2, "record", [Row.of((0, 0, "local", "plan"), [0, 1], charge.known("the seed is known"))])
+    assert known.epsilon(1e-5)["server"] == math.inf
+    assert known.attack_accuracy()["server"] == 1.0

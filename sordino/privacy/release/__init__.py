@@ -5,7 +5,7 @@ noise covers it (`cover`) and what that costs every client that sends it (`charg
 ledger charges it, from the same object.
 """
 
-from sordino.privacy.release.base import Bounded, Charge, Cover, Public, Release, ReleaseError, Releases, Unit
+from sordino.privacy.release.base import PROMISED, Bounded, Charge, Cover, Public, Release, ReleaseError, Releases, Unit
 from sordino.privacy.release.declaring import (
     all_releases,
     check_steps,
@@ -20,6 +20,7 @@ from sordino.privacy.release.of_records import Average, Follows, Gradients, Matr
 from sordino.privacy.release.others import Bare, Derived, Unprotected, unprotected
 
 __all__ = [
+    "PROMISED",
     "Average",
     "Bare",
     "Bounded",

@@ -25,6 +25,8 @@ from sordino.privacy.views import VIEWS
 Unit = Literal["client", "record"]
 """What noise protects: a whole client, or one record of a client."""
 Found = TypeVar("Found")
+PROMISED: Literal["promised"] = "promised"
+"""In the place of a pool: all records of a client pay, and of what they pay only epsilon and delta are known."""
 
 
 class ReleaseError(UserError):
@@ -143,10 +145,11 @@ class Charge:
     """How far one client can move the sum, in the L2 norm: one for each client, or one for all."""
     noise: np.ndarray
     """The deviation of the noise that each observer meets there: (clients or 1, views in the order of `VIEWS`)."""
-    pool: Pool | None = None
+    pool: Pool | Literal["promised"] | None = None
     """Which of a client's records pay; None where whole clients do."""
     sampled: np.ndarray | None = None
-    """At record level: for each client its sampling rate, noise multiplier and number of times."""
+    """At record level: for each client its sampling rate, noise multiplier and number of times; of what is promised
+    epsilon, delta and one."""
     reason: str = ""
     """Why no noise covers it; empty where noise does."""
     general: bool = False
@@ -164,11 +167,20 @@ class Charge:
         most = entries * max((count for _, _, count in sampled), default=0)
         return cls(np.zeros(1), np.ones((1, len(VIEWS))), pool, np.array(paid, "<f8").reshape(-1, 3), entries=int(most))
 
+    @classmethod
+    def promised(cls, promises: Sequence[tuple[float, float]]) -> Charge:
+        """What all of a client's releases together cost its records, where nothing is known of that but an epsilon and
+        the delta at which it holds: one pair for each client."""
+        paid = np.array([(epsilon, delta, 1) for epsilon, delta in promises], "<f8").reshape(-1, 3)
+        return cls(np.zeros(1), np.ones((1, len(VIEWS))), PROMISED, paid)
+
     def known(self, why: str) -> Charge:
         """The same where observers can subtract the noise, for reason `why`."""
         if self.sampled is None and not self.sensitivity.any():
             return self
-        sampled = None if self.sampled is None else self.sampled * [1.0, 0.0, 1.0]
+        sampled = self.sampled
+        if sampled is not None:
+            sampled = sampled * ([np.inf, 1.0, 1.0] if self.pool == PROMISED else [1.0, 0.0, 1.0])
         return replace(self, noise=np.zeros_like(self.noise), sampled=sampled, reason=self.reason or why)
 
     @classmethod

@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from sordino.parts.curves import Curve
 from sordino.privacy.ledger import Row
+from sordino.privacy.release import PROMISED
 from sordino.privacy.views import VIEWS
 from sordino.report.figures import PANELS
 from sordino.report.page import charts
@@ -154,6 +155,8 @@ def _bound(release: str, rows: Sequence[Row]) -> Markup:
 
 def _noise(release: str, rows: Sequence[Row]) -> Markup:
     """The noise on a release: for each observer, or, on records' gradients, over what one record can do."""
+    if any(row.pool == PROMISED for row in rows):
+        return Markup("")
     if any(row.pool for row in rows):
         line = _over_rounds("", [row for row in rows if row.pool], lambda row: row.histories()[:, 1], 0)
         return charts.lines([line], f"Noise on {release}, over what one record can do", "round") if line else Markup("")

@@ -10,6 +10,7 @@ import numpy as np
 from sordino.experiment.store import Store
 from sordino.learning.metrics import METRICS
 from sordino.privacy.ledger import Row, head_of
+from sordino.privacy.release import PROMISED
 from sordino.privacy.views import VIEWS
 from sordino.report.page import pictures, rendered, words
 from sordino.report.page.audits import audit_context
@@ -175,6 +176,9 @@ def _how(row: Row) -> str:
         return f"not covered: {row.reason}"
     if row.exposed:
         return "single messages became known"
+    if row.pool == PROMISED:
+        epsilon, delta, _ = row.histories().T
+        return f"all that leaves in the run: epsilon {_range(epsilon)} at delta {_range(delta)}"
     if row.pool:
         rate, multiplier, times = row.histories().T
         return (

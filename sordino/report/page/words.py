@@ -10,7 +10,7 @@ from sordino.methods import find
 from sordino.privacy.views import VIEWS, View
 from sordino.report.page.gather import Group, RunTold, Told
 from sordino.report.tables import OBSERVERS
-from sordino.report.wording import attack_words, epsilon_words, percent
+from sordino.report.wording import attack_words, epsilon_words, percent, replaced_words
 from sordino.rounding import delta_text
 from sordino.toml import toml_value
 
@@ -87,7 +87,8 @@ def protected(run: RunTold) -> str:
     delta = delta_text(run.summary["delta"])
     if run.summary["unit"] == "client":
         return f"One whole client is protected, at delta = {delta}, against a world in which it contributes nothing."
-    replaced = epsilon_words(run.summary.get("epsilon_replace_one"))
+    figures = (run.summary.get("epsilon_replace_one"), run.summary.get("delta_replace_one"))
+    replaced = replaced_words(*figures, run.summary["delta"])
     return (
         f"One record that is added or removed is protected, at delta = {delta}; for one record that "
         f"is replaced by another epsilon is {replaced}."
