@@ -60,7 +60,12 @@ def spent_by(ledger: Ledger) -> Spent:
         return {"unit": "record", "mu": [], "recipes": recipes}
     if math.isinf(epsilon):
         return {"unit": "record", "mu": [], "recipes": [INFINITE]}
-    return {"unit": "record", "mu": [], "recipes": [one for one in recipes if one], "promised": [epsilon, delta]}
+    return {
+        "unit": "record",
+        "mu": [],
+        "recipes": [one for one in recipes if one],
+        "promised": [float(epsilon), float(delta)],
+    }
 
 
 class OverRuns(TypedDict):

@@ -19,6 +19,7 @@ from sordino.method import Budget, Method
 from sordino.parts.blending import MEMBERS
 from sordino.privacy.allowance import Allowance
 from sordino.privacy.ledger import Ledger
+from sordino.privacy.plan import planned_epsilon
 from sordino.privacy.release import Unit
 from sordino.privacy.views import View
 from sordino.rounding import none, rounded_up
@@ -166,7 +167,7 @@ def summarize(
         "unit": prepared.method.unit,
         "protect_from": prepared.experiment.protect_from,
         "noise_multiplier": prepared.budget.multiplier or None,
-        "not_covered": ledger.reasons() + prepared.disclosed,
+        "not_covered": ledger.reasons() + prepared.disclosed + _chosen_end(prepared, ending),
         "spent": spent_by(ledger),
         "upload_bytes": books.uploaded,
         "clients": prepared.schedule.clients,
@@ -266,10 +267,24 @@ def _who_stopped(prepared: Told, ending: Ending) -> list[str]:
         notes.append(f"Rounds too few to reach everybody; these never took part: {_clients(unreached)}.")
     done, planned = ending.now.rounds, prepared.schedule.rounds
     if done < planned:
-        everybody = len(stopped) == prepared.schedule.clients
-        why = "everybody's budget was used up" if everybody else "the method ended it"
+        why = "the method ended it" if _ended_by_method(prepared, ending) else "everybody's budget was used up"
         notes.append(f"The run ended after {done} of {planned} rounds: {why}.")
     return notes
+
+
+def _ended_by_method(prepared: Told, ending: Ending) -> bool:
+    """Whether a run ended before its last round although somebody had budget left."""
+    return ending.now.rounds < prepared.schedule.rounds and len(ending.stopped) < prepared.schedule.clients
+
+
+def _chosen_end(prepared: Told, ending: Ending) -> list[str]:
+    """That a moment which was chosen by what clients had sent tells of that: composing what was released up to there
+    presumes that the number of releases was not."""
+    if not prepared.method.is_private() or not _ended_by_method(prepared, ending):
+        return []
+    planned = planned_epsilon(prepared.allowance, prepared.schedule.turns, prepared.budget.delta)
+    whole = "the epsilon of all planned rounds" + ("" if planned is None else f", {rounded_up(planned)},")
+    return [f"When the method ended the run: if it chose that by what clients had sent, only {whole} covers it."]
 
 
 def _clients(numbers: list[int]) -> str:

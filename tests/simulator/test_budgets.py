@@ -137,6 +137,7 @@ def test_a_method_that_leaves_its_loop_loses_nothing(leave: str, tmp_path: Path)
     assert len(stored) == DONE[leave] + (leave == "late")
     assert (result["rounds_done"], Store(tmp_path).get(result["run"]).rounds_done) == (DONE[leave], DONE[leave])
     assert f"The run ended after {DONE[leave]} of 8 rounds: the method ended it." in result["notes"]
+    assert any(one.startswith("When the method ended the run: if it chose") for one in result["not_covered"])
 
 
 MOMENTS: dict[str, tuple[Any, str, int, str]] = {
