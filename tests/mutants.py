@@ -220,7 +220,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         [
             ("the filter is skipped", "if entries and not spending.fits(", "if False and not spending.fits("),
             ("two plans in one run", "one.sampled != row.sampled for one in paid):", "False for one in paid):"),
-            ("records' turns are not counted", "if row.pool and times >= session.most(row):", "if False:"),
+            ("records' turns are not counted", "if row.pool and session.left(row, paid) < 1:", "if False:"),
         ],
     ),
     "deploy/copies.py": (
@@ -276,8 +276,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "deploy/session.py": (
-        "tests/deploy/test_session.py tests/deploy/test_terms.py tests/deploy/test_attacks.py tests/deploy/test_failures.py "
-        "tests/deploy/test_equality.py",
+        "tests/deploy/test_session.py tests/deploy/test_terms.py tests/deploy/test_attacks.py "
+        "tests/deploy/test_failures.py tests/deploy/test_equality.py",
         [
             ("wider matrices than were reserved for", "self.terms.check_reserved(rows)", "pass"),
             ("cohorts of any size", "if not terms.minimum <= len(parties) <= terms.schedule.cohort:", "if False:"),
