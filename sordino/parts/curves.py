@@ -15,8 +15,6 @@ from typing import Any
 
 import numpy as np
 from scipy.optimize import lsq_linear
-from scipy.stats import theilslopes
-from sklearn.isotonic import IsotonicRegression
 
 from sordino.drawing import pyplot
 from sordino.errors import UserError, unknown, writing
@@ -95,6 +93,8 @@ def filtered(points: Sequence[Point], neighbours: int = 5) -> list[Point]:
     interquartile ranges below their first or above their third quartile. The range counts as at least the smallest
     step between different log C: one step of the grid of thresholds is no outlier. With fewer points none goes.
     """
+    from scipy.stats import theilslopes  # takes longer to load than most commands take; few ever fit a curve
+
     ordered = sorted(points)
     if len(ordered) < neighbours or different(points) == 1:
         return ordered
@@ -177,6 +177,8 @@ def left_out_error(points: Sequence[Point], kind: str, monotone: bool) -> float:
 
 def coefficients_of(points: Sequence[Point], kind: str, monotone: bool) -> tuple[float, ...]:
     """The coefficients of the curve of one kind through some points, by least squares."""
+    from sklearn.isotonic import IsotonicRegression
+
     epsilons, clips = (np.array(column, dtype=float) for column in zip(*sorted(points), strict=True))
     if monotone:
         clips = IsotonicRegression().fit_transform(epsilons, clips)
