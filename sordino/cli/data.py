@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -25,6 +26,8 @@ from sordino.experiment.defaults import DEFAULT_STORE
 
 FEW = 50
 """Fewer clients than this cannot hide a whole client among them with a model that is worth it."""
+MOST_SHARES = 12
+"""Of how many classes the shares are told."""
 data_commands = typer.Typer(
     help="Data sets: what is known and where it was looked for; fetch one; look at a partition.",
     invoke_without_command=True,
@@ -44,16 +47,21 @@ def known(context: typer.Context, data_dir: DataDir = None, as_json: Json = Fals
         typer.echo(json.dumps([asdict(entry) for entry in entries], default=str))
         return
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table("name", "what", "records", "classes", "shape", "present")
+    from sordino.report.columns import Column, Fitting
+
+    columns = (
+        *(Column("name", left=True), Column("present", left=True), Column("records"), Column("classes", 1)),
+        *(Column("shape", 2), Column("what", 3, left=True), Column("where", 4, left=True)),
+    )
+    rows = []
     for entry in entries:
+        there = "built in" if entry.name == "digits" else "yes"
         shape = "x".join(str(size) for size in entry.shape)
-        where = "built in" if entry.name == "digits" else str(entry.found_at)
-        present = where if entry.present else "–"
-        table.add_row(entry.name, entry.title, f"{entry.records:,}", str(entry.classes), shape, present)
+        figures = (f"{entry.records:,}", str(entry.classes), shape, entry.title, str(entry.found_at or ""))
+        rows.append((entry.name, there if entry.present else "–", *figures))
     console = Console(markup=False)
-    console.print(table)
+    console.print(Fitting(columns, rows), highlight=False)
     folders = dict.fromkeys(str(folder.parent) for entry in entries for folder in entry.looked_in)
     console.print(f"Looked in: {', '.join(folders)}", style="dim", highlight=False)
     console.print("Fetch one with `sordino data get NAME`, or point --data-dir to a folder.", style="dim")
@@ -114,6 +122,9 @@ def show(
     console = Console(markup=False)
     console.print(table)
     console.print(f"Smallest client: {found.smallest_client}", highlight=False)
+    shares = [f"{name}: {count / max(1, found.train):.1%}" for name, count in found.labels.items()]
+    more = f" and {len(shares) - MOST_SHARES} more" if len(shares) > MOST_SHARES else ""
+    console.print(f"Training records of each class: {', '.join(shares[:MOST_SHARES])}{more}", highlight=False)
     for note in dealt.notes:
         console.print(f"Note: {note}", style="yellow", highlight=False)
     if picture is not None:
@@ -145,7 +156,7 @@ def schema(
     for question in made.questions:
         typer.echo(f"- {question}")
     typer.echo("Read it, put public ranges and values into it, and write public = true where they are.")
-    typer.echo(f"Then: sordino run --data {folder} --schema {output}{_level(made.files)}")
+    typer.echo(f"Then: sordino run --data {quote(str(folder))} --schema {quote(str(output))}{_level(made.files)}")
 
 
 @data_commands.command()
@@ -188,4 +199,4 @@ def normalise(
 
 def _level(clients: int) -> str:
     """What a run with so few clients should protect: single records."""
-    return " --method dp-fedavg-record   (protects single records)" if clients < FEW else ""
+    return " --method dp-fedavg-record  # protects single records" if clients < FEW else ""

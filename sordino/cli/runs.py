@@ -76,15 +76,20 @@ def _budget(row: Any) -> float | None:
     return given.get("epsilon") or (DEFAULT_EPSILON if noised else None)
 
 
+def _of_budget(budget: float | None) -> str:
+    """What a run's epsilon was to come to, behind what it came to."""
+    return "" if budget is None else f" of {budget:g}"
+
+
 def _table(found: list[Any]) -> Any:
     from sordino.report.columns import Column, Fitting
     from sordino.report.tables import epsilon_text
     from sordino.report.wording import percent
 
     columns = (
-        *(Column("run", left=True), Column("accuracy"), Column("epsilon", 1), Column("budget", 4)),
-        *(Column("state", left=True), Column("seed", 3), Column("date", 2, left=True)),
-        *(Column("data", 5, left=True), Column("method", 6, left=True)),
+        *(Column("run", left=True), Column("accuracy"), Column("epsilon", 1), Column("state", left=True)),
+        *(Column("seed", 3), Column("date", 2, left=True), Column("data", 4, left=True)),
+        Column("method", 5, left=True),
     )
     rows = []
     for row in found:
@@ -96,8 +101,7 @@ def _table(found: list[Any]) -> Any:
             (
                 told["run"],
                 percent(told["accuracy"]) if done else "",
-                epsilon_text(told["epsilon"]) if done else "",
-                "–" if told["budget"] is None else f"{told['budget']:g}",
+                (epsilon_text(told["epsilon"]) if done else "–") + _of_budget(told["budget"]),
                 row.state if row.state in ("done", "removed") else f"{row.state} {row.rounds_done}/{row.rounds}",
                 str(told["seed"]),
                 time.strftime("%Y-%m-%d %H:%M", time.localtime(row.created)),

@@ -32,6 +32,8 @@ class Summary:
     test: int
     sizes: Spread
     classes_per_client: Spread
+    labels: dict[str, int]
+    """How many training records have each class, by its name."""
     smallest_client: str
     """The client with the fewest training records; the first of them when there are several."""
     without_test: int
@@ -67,6 +69,7 @@ def summary(data: FederatedData) -> Summary:
         test=test,
         sizes=spread(sizes),
         classes_per_client=spread((counts > 0).sum(1)),
+        labels=dict(zip(data.meaning.classes, counts.sum(0).tolist(), strict=True)),
         smallest_client=data.clients[int(sizes.argmin())].name,
         without_test=sum(not len(client.y_test) for client in data.clients),
     )

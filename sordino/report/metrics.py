@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rich import box
 from rich.table import Table
 
+from sordino.report.columns import Column, Fitting
 from sordino.report.terminal import shown
 
 PERCENTS = {
@@ -18,9 +18,14 @@ PERCENTS = {
     "auc": "AUC",
 }
 PLAIN = {"log_loss": "log loss (low is good)", "calibration_error": "calibration error (likewise)"}
-SHORT = {
-    **{"accuracy": "acc.", "majority": "majority", "balanced_accuracy": "balanced", "recall": "recall", "auc": "AUC"},
-    **{"log_loss": "log loss", "calibration_error": "calib."},
+OF_CLIENTS = {
+    "accuracy": Column("accuracy"),
+    "majority": Column("majority", 3),
+    "balanced_accuracy": Column("balanced", 2),
+    "recall": Column("recall", 1),
+    "auc": Column("AUC", 1),
+    "log_loss": Column("log loss", 4),
+    "calibration_error": Column("calibration", 5),
 }
 
 
@@ -40,18 +45,15 @@ def metrics_table(metrics: Mapping[str, Mapping[str, Any]], positive: str | None
     return table
 
 
-def clients_table(rows: Sequence[Mapping[str, Any]], positive: str | None) -> Table:
+def clients_table(rows: Sequence[Mapping[str, Any]], positive: str | None) -> Fitting:
     """The metrics of each client; a star marks models that give all records one class."""
+    told = {name: column for name, column in OF_CLIENTS.items() if name != "recall" or positive is not None}
+    cells = [
+        [row["client"] + ("*" if row["one_class"] else ""), *(_figure(name, row[name]) for name in told)]
+        for row in rows
+    ]
     title = "each client on its own test records; * gives all of them one class"
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("client", overflow="fold")
-    for name, words in SHORT.items():
-        if name != "recall" or positive is not None:
-            table.add_column(words, justify="right", no_wrap=True)
-    for row in rows:
-        figures = [_figure(name, row[name]) for name in SHORT if name != "recall" or positive is not None]
-        table.add_row(row["client"] + ("*" if row["one_class"] else ""), *figures)
-    return table
+    return Fitting([Column("client", left=True), *told.values()], cells, title)
 
 
 def _figure(name: str, value: float | None) -> str:

@@ -80,14 +80,14 @@ class Bars:
 
 class _Bar:
     def __init__(self, progress: Progress, name: str, rounds: int, stays: bool) -> None:
-        self._progress, self._name, self._stays, self._last = progress, name, stays, ""
+        self._progress, self._name, self._stays = progress, name, stays
+        self._last: list[str] = []
         self._task = progress.add_task(name, total=rounds, parts=[])
         self._begun, self._known = time.monotonic(), Known()
 
     def __call__(self, report: Any) -> None:
-        parts = self._known.parts(report)
-        self._last = "  ".join(parts)
-        self._progress.update(self._task, completed=report.round + 1, parts=parts)
+        self._last = self._known.parts(report)
+        self._progress.update(self._task, completed=report.round + 1, parts=self._last)
 
     def blending(self, done: int, clients: int) -> None:
         self._progress.update(
@@ -97,8 +97,9 @@ class _Bar:
     def end(self) -> None:
         self._progress.remove_task(self._task)
         if self._stays and self._last:  # a run that the store had already has nothing to tell
-            seconds = time.monotonic() - self._begun
-            self._progress.console.print(f"{self._name}: {self._last}  {seconds:.1f} s", highlight=False)
+            words = [self._name, f"{time.monotonic() - self._begun:.1f} s"]
+            told = "  ".join(fitting(words, self._last, self._progress.console.width))
+            self._progress.console.print(told, highlight=False)
 
 
 class Line(ProgressColumn):
@@ -121,16 +122,22 @@ class Line(ProgressColumn):
 def line(name: str, done: int, total: int, clock: str, parts: Sequence[str], width: int) -> str:
     """A name, a counter, the time left and as many `parts`, most important first, as `width` has space for; where all
     of them have, a bar too."""
-    words = [name, f"{done}/{total}", clock]
-    for part in parts:
-        if len("  ".join([*words, part])) > width:
-            break
-        words.append(part)
+    words = fitting([name, f"{done}/{total}", clock], parts, width)
     full = len(words) == 3 + len(parts)
     if full and len("  ".join(words)) + BAR + 2 <= width:
         filled = round(BAR * done / max(1, total))
         words.insert(1, "━" * filled + " " * (BAR - filled))
     return "  ".join(words)
+
+
+def fitting(words: Sequence[str], parts: Sequence[str], width: int) -> list[str]:
+    """All of `words`, and as many `parts`, most important first, as `width` has space for."""
+    found = [*words]
+    for part in parts:
+        if len("  ".join([*found, part])) > width:
+            break
+        found.append(part)
+    return found
 
 
 class Lines:

@@ -278,8 +278,11 @@ def test_data_show_summarises_a_partition(tmp_path: Path) -> None:
     found = command("data", "show", *arguments, "--json").document
     assert (found["clients"], found["classes"], found["total"]) == (9, 10, 1797)
     assert (found["sizes"]["smallest"], found["test"]) == (159, 9 * 40)
+    assert sum(found["labels"].values()) == found["train"]
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert "1,797 records, 9 clients" in command("data", "show", "digits", "--clients=9").out
+    shown = command("data", "show", "digits", "--clients=9", "--partition=iid").out
+    assert "1,797 records, 9 clients" in shown
+    assert f"Training records of each class: 0: {found['labels']['0'] / found['train']:.1%}, 1: " in shown
 
 
 def own_data(folder: Path, **labels: list[int]) -> Path:

@@ -15,14 +15,17 @@ from rich.console import Console
 import sordino
 from sordino.cli import COMMANDS
 from sordino.cli.runs import _table
+from sordino.data import catalogue
 from sordino.display import Silent
 from sordino.experiment.config import Experiment
 from sordino.experiment.plan import PlanForRecords, plan_of
 from sordino.experiment.store import RunRow
+from sordino.learning.metrics import METRICS
 from sordino.methods import names
 from sordino.report.glossary import ALIASES, WORDS
 from sordino.report.hyperparameters import hyperparameters
 from sordino.report.logs import logged
+from sordino.report.metrics import clients_table
 from sordino.rounds import RoundReport
 from sordino.version import VERSION
 
@@ -186,6 +189,22 @@ def test_names_of_runs_are_never_cut(width: int) -> None:
     assert name in shown
     assert "90.0%" in shown
     assert "stopped 4/30" in shown
+    assert ("8.00 of 8" in shown) == (width > 60), "epsilon and the budget go together"
+    assert max(len(line) for line in shown.splitlines()) <= width
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_names_of_clients_and_data_sets_are_never_cut(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    listed = command("data").out
+    assert all(f"{name} " in listed for name in (entry.name for entry in catalogue()))
+    console = Console(width=width)
+    with console.capture() as capture:
+        console.print(clients_table([{"client": "St. Anna's hospital", **dict.fromkeys(METRICS, 0.5)}], "ill"))
+    shown = capture.get()
+    assert "St. Anna's hospital*" in shown
+    assert "50.0%" in shown
+    assert "…" not in listed + shown
     assert max(len(line) for line in shown.splitlines()) <= width
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from sordino.privacy.views import VIEWS
 from sordino.report.figures import curves
-from sordino.report.progress import Known, line, watching
+from sordino.report.progress import Known, fitting, line, watching
 from sordino.report.tables import comparison_table, epsilon_text, run_report
 from sordino.report.wording import attack_words, percent
 from sordino.rounding import delta_text
@@ -187,6 +187,9 @@ def test_name_counter_and_time_are_never_cut(width: int) -> None:
     assert len(shown) <= max(width, len("dp-fedavg-record-digits-12  7/30  0:01:12"))
     if width >= 80:
         assert "epsilon 1.01 of 4" in shown
+    over = "  ".join(fitting(["dp-fedavg-record-digits-12", "6.8 s"], parts, width))
+    assert over.startswith("dp-fedavg-record-digits-12  6.8 s")
+    assert len(over) <= width, "what stays of a run is one line"
 
 
 def test_progress_in_a_log_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
