@@ -15,19 +15,28 @@ import numpy as np
 import onnxruntime
 
 
+def compared(text: str, fold_case: bool) -> str:
+    """A cell of a category as values are compared: 1 and 1.0 are one, and so are Yes and yes where that is said."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = float("inf")
+    if number.is_integer():
+        return str(int(number))
+    return text.casefold() if fold_case else text
+
+
 def encoded(row: dict[str, str], about: dict[str, Any], decimal: str) -> list[float]:
     """The numbers of one row, in the order of the network's inputs."""
     numbers = []
     for feature in about["recipe"]:
         text = row[feature["column"]].strip()
-        if text in about["meaning"]["schema"]["missing_cells"]:
+        if text in ("", *about["meaning"]["schema"]["missing_cells"]):
             if feature["missing"] is None:
                 raise ValueError(f"the column {feature['column']!r} must have a value")
             numbers.append(feature["missing"])
         elif "equals" in feature:
-            if feature["fold_case"]:
-                text = text.casefold()
-            numbers.append(float(text == feature["equals"]))
+            numbers.append(float(compared(text, feature["fold_case"]) == feature["equals"]))
         elif "divide" in feature:
             value = float(text.replace(decimal, "."))
             if "low" in feature:

@@ -45,7 +45,8 @@ Feature = dict[str, Any]
 """How one number of a record is made, as JSON can carry it. `feature` is its name, `column` where it is read.
 
 A number is held to `low` and `high` where they are given; `subtract` is subtracted, and the rest divided by `divide`.
-For a value of a category, the feature is 1 where the cell `equals` it, else 0. Where the cell has no value, the feature
+For a value of a category, the feature is 1 where the cell `equals` it, else 0: without space around it, whole numbers
+without decimals, and in small letters where `fold_case` says so. Where the cell has no value, the feature
 is `missing`; None where there must be one. A feature that has none of these keys is 0 where the cell has a value."""
 
 
@@ -153,7 +154,10 @@ class Category(_Column):
         """How the column becomes features."""
         about: Feature = {"column": name, "fold_case": self.fold_case}
         found = [
-            {"feature": f"{name} = {value}", **about, "equals": value, "missing": self._absent(value)}
+            {
+                **{"feature": f"{name} = {value}", **about},
+                **{"equals": canonical(value, self.fold_case), "missing": self._absent(value)},
+            }
             for value in self.values
         ]
         return [*found, *([_flag(name)] if self.missing == "flag" else [])]

@@ -65,12 +65,15 @@ def check_names(path: Path, names: list[str]) -> None:
         raise UserError(f"The file {path} has two columns {twice!r}; give every column its own name.")
 
 
-def read_table(path: Path, written: Format | None = None) -> Table:
-    """A CSV or Parquet file by the ending of its name."""
-    return read_parquet(path) if path.suffix.lower() == ".parquet" else read_csv(path, written or Format())
+NOTED = "`sordino data schema` notes down how files are written"
 
 
-def read_csv(path: Path, written: Format) -> Table:
+def read_table(path: Path, written: Format | None = None, otherwise: str = NOTED) -> Table:
+    """A CSV or Parquet file by the ending of its name; `otherwise` says what to do where it is written otherwise."""
+    return read_parquet(path) if path.suffix.lower() == ".parquet" else read_csv(path, written or Format(), otherwise)
+
+
+def read_csv(path: Path, written: Format, otherwise: str = NOTED) -> Table:
     """A CSV file whose first line names the columns."""
     encoding = "utf-8-sig" if written.encoding.lower().replace("_", "-") in ("utf-8", "utf8") else written.encoding
     with reading(path, "it is not a CSV text"), path.open(newline="", encoding=encoding) as stream:
@@ -84,8 +87,7 @@ def read_csv(path: Path, written: Format) -> Table:
     other = [one for one in DELIMITERS if one != written.delimiter and one in header[0]]
     if len(header) == 1 and other:
         raise UserError(
-            f"The file {path} seems to have {other[0]!r} between its cells, not {written.delimiter!r}: `sordino data "
-            f"schema` notes down how files are written."
+            f"The file {path} seems to have {other[0]!r} between its cells, not {written.delimiter!r}: {otherwise}."
         )
     for line, row in rows[1:]:
         if row and len(row) != len(header):

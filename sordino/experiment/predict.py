@@ -90,8 +90,11 @@ def read_records(file: Path, about: Description, client: str) -> NewRecords:
             f"The models of {about.run!r} take arrays, not tables: give an NPZ file with x of shape (records, {shape}) "
             "and scaled as in training."
         )
-    written = schema.format_of(file.stem if file.stem in about.clients else client)
-    table = read_table(file, written)
+    like = file.stem if file.stem in about.clients else client
+    written = schema.format_of(like)
+    table = read_table(
+        file, written, f"write it as the file of {like!r} was in training, decimals after {written.decimal!r}"
+    )
     found = Encoding(table, schema, written, "model").result()
     refuse(str(file), found.problems)
     columns = {name: [str(cell) for cell in table.texts(name)] for name in table.columns}

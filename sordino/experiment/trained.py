@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,8 @@ from sordino.version import VERSION
 
 ABOUT = "sordino"
 """The name of the description in a file's metadata."""
+NAMED = 10
+"""How many clients a sentence names."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +162,12 @@ class Models:
     def only_client(self) -> str:
         """Whose models these are, where they are one client's; else somebody has to be named."""
         if len(self.personal) != 1:
-            raise UserError(f"There are {len(self.about.clients)} clients: name one, --client {self.about.clients[0]}.")
+            names = self.about.clients
+            more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+            raise UserError(
+                f"There are {len(names)} clients ({', '.join(names[:NAMED])}{more}): name one, as in --client "
+                f"{quote(names[0])}."
+            )
         return next(iter(self.personal))
 
     def __repr__(self) -> str:

@@ -106,8 +106,12 @@ values = ["x", "y"]
 missing = "y"
 [columns.two]
 kind = "category"
-values = ["ja", "nein"]
+values = ["Ja", "nein"]
 fold_case = true
+missing = "flag"
+[columns.grade]
+kind = "category"
+values = ["1", "2.0"]
 missing = "flag"
 [columns.id]
 kind = "id"
@@ -115,10 +119,10 @@ kind = "id"
 kind = "label"
 values = ["no", "yes"]
 """
-ROWS = """range;mean;both;one;two;id
-1,5;7;3;x;Ja;a
-NA;;;;;b
-25;-1e2;-4;y;NEIN;c
+ROWS = """range;mean;both;one;two;grade;id
+1,5;7;3;x;Ja;1.0;a
+NA;;;;;;b
+25;-1e2;-4;y;NEIN;2;c
 """
 
 

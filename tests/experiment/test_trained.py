@@ -130,7 +130,9 @@ def test_new_records_are_written_as_their_client_writes(trained: tuple[str, Path
     file = tmp_path / "new.csv"
     file.write_text("age;ward\n12,5;a\n")
     assert read_records(file, about, "south").x[0, 0] == pytest.approx(-0.75)
-    with pytest.raises(UserError, match="seems to have ';' between its cells"):
+    with pytest.raises(
+        UserError, match=r"';' between its cells, not ',': write it as the file of 'north' was in training"
+    ):
         read_records(file, about, "north")
     file.replace(tmp_path / "south.csv")
     assert read_records(tmp_path / "south.csv", about, "north").usable.all(), "its name says whose it is"
@@ -142,6 +144,8 @@ def test_advice_on_new_records_is_for_those_who_predict(trained: tuple[str, Path
     told = refused("predict", run, tmp_path / "new.csv", "--client=north", "--store", store)
     assert "give numbers, as in training" in told
     assert "--drop" not in told
+    nobody = refused("predict", run, tmp_path / "new.csv", "--store", store)
+    assert nobody == "There are 3 clients (north, south, west): name one, as in --client north."
 
 
 def test_metrics_are_stored_and_shown(trained: tuple[str, Path]) -> None:
