@@ -4,9 +4,28 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+
+def toml_key(name: str) -> str:
+    """A key, in quotes where it needs them."""
+    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml_value(name)
+
+
+def toml_sections(name: str, table: Mapping[str, Any]) -> list[str]:
+    """The lines of a table under its heading; tables within it have headings of their own."""
+    given = {key: value for key, value in table.items() if value is not None}
+    plain = {key: value for key, value in given.items() if not isinstance(value, Mapping)}
+    lines = [f"{toml_key(key)} = {toml_value(value)}" for key, value in plain.items()]
+    if lines or not given:
+        lines = ["", f"[{name}]", *lines]
+    for key, value in given.items():
+        if key not in plain:
+            lines += toml_sections(f"{name}.{toml_key(key)}", value)
+    return lines
 
 
 def toml_value(value: Any) -> str:

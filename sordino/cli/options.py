@@ -31,7 +31,7 @@ Data = Annotated[
 DataDir = Annotated[
     Path | None, typer.Option(help="Where data sets lie. [default: $SORDINO_DATA, else the cache folder]")
 ]
-Label = Annotated[str | None, typer.Option(help="The label column of own tabular data. [default: label, or the last]")]
+Label = Annotated[str | None, typer.Option(help="The label column of own tabular data. [default: label]")]
 Partition = Annotated[
     str | None,
     typer.Option(

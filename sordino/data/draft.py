@@ -28,7 +28,7 @@ from sordino.data.schema import (
 )
 from sordino.data.tables import DELIMITERS, Table, read_table
 from sordino.errors import UserError, refuse, unknown
-from sordino.toml import toml_value
+from sordino.toml import toml_key, toml_value
 
 ENCODINGS = ("utf-8", "cp1252")
 """Tried in this order: what is no UTF-8 comes from an office program, as a rule."""
@@ -96,7 +96,7 @@ def draft(
     guesses = {
         name: _Guess(Identifier(), "dropped, as you said")
         if name in drop
-        else _guess(name, tables, label, positive, name in categorical, usual)
+        else _guess(name, tables, label, positive, name in categorical)
         for name in names
     }
     schema = Schema(
@@ -139,9 +139,7 @@ def _evenly(lines: list[str], delimiter: str) -> int:
     return counts.pop() if len(counts) == 1 else 1
 
 
-def _guess(
-    name: str, tables: Sequence[Table], label: str, positive: str | None, categorical: bool, written: Format
-) -> _Guess:
+def _guess(name: str, tables: Sequence[Table], label: str, positive: str | None, categorical: bool) -> _Guess:
     texts = [text for table in tables for text in table.texts(name)]
     there = [canonical(text) for text in texts if text not in MISSING_CELLS]
     missing = (len(texts) - len(there)) / max(1, len(texts))
@@ -246,8 +244,8 @@ def _text(schema: Schema, guesses: dict[str, _Guess], folder: Path, files: int) 
 EXPLANATION = (
     "kind: number, category, id (dropped) or label. What says public = false was read from the records, and a run",
     "with it says that epsilon does not cover it. Put in what is public, and write public = true.",
-    "missing: refuse the file, drop the record, or for numbers the centre of the range, flag (the centre, and a",
-    "feature of its own) or a number; for categories flag or one of the values.",
+    "missing: refuse the file (where nothing is said), drop the record, or for numbers the centre of the range, flag",
+    "(the centre, and a feature of its own) or a number; for categories flag or one of the values.",
     "Comments tell what was seen in the records: take them out before you give this file to anybody.",
 )
 
@@ -261,9 +259,9 @@ def toml(schema: Schema, head: Sequence[str], comments: Mapping[str, Sequence[st
         f"missing_cells = {toml_value(list(schema.missing_cells))}",
     ]
     for name, one in schema.files.items():
-        lines += ["", f"[files.{_key(name)}]", *_assignments(one, ("delimiter", "encoding", "decimal"))]
+        lines += ["", f"[files.{toml_key(name)}]", *_assignments(one, ("delimiter", "encoding", "decimal"))]
     for name, column in schema.columns.items():
-        lines += ["", f"[columns.{_key(name)}]", *(f"# {_line(text)}" for text in comments.get(name, ()))]
+        lines += ["", f"[columns.{toml_key(name)}]", *(f"# {_line(text)}" for text in comments.get(name, ()))]
         lines.append(f"kind = {toml_value(column.kind)}")
         given = column.model_dump(mode="json", exclude_none=True, exclude={"kind"}, exclude_defaults=True)
         lines += [f"{key} = {toml_value(value)}" for key, value in given.items()]
@@ -272,10 +270,6 @@ def toml(schema: Schema, head: Sequence[str], comments: Mapping[str, Sequence[st
 
 def _assignments(part: Format, keys: Sequence[str]) -> list[str]:
     return [f"{key} = {toml_value(getattr(part, key))}" for key in keys]
-
-
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else toml_value(name)
 
 
 def _line(text: str) -> str:

@@ -26,6 +26,8 @@ RULES = {"fixed": Fixed, "quantile": Quantile, "median": Median, "layer-wise": L
 Clipping = Annotated[Threshold, Named(RULES)]
 """How the threshold is chosen: `fixed`; `quantile` (private, Andrew et al.); `median` (Geyer et al.: epsilon is
 infinite); `layer-wise` (one for each layer, log-odds); `ppo` (a learning agent)."""
+SIZES = "How many records a client has shows in its sampling rate and its number of steps."
+"""What epsilon does not cover where records are protected."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ class RecordLevel(Method):
         return random.permutation(np.repeat([part[0] for part in parts], counts))
 
     def discloses(self) -> list[str]:
-        return ["How many records a client has shows in its sampling rate and its number of steps."]
+        return [SIZES]
 
     def _not_understood(self) -> UserError:
         return UserError(

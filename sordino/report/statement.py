@@ -71,6 +71,10 @@ class Statement:
     parameters: int
     rounds: int
     classes: list[str]
+    predicted: str | None
+    """The name of the column that is predicted, in tables."""
+    columns: list[str]
+    """The columns of each record that the model sees, in tables."""
     simulated: bool
     unit: str
     delta: float
@@ -97,6 +101,7 @@ def statement_of(store: Store, run: str) -> Statement:
         raise UserError(f"The run {run!r} is not finished: take it up with `sordino resume {run}`.")
     models = load_models(run, store.folder)
     names = list(models.about.clients)
+    schema = models.about.meaning.schema
     total = over_runs(store, row.people, row.unit, summary["delta"])
     return Statement(
         run=run,
@@ -111,6 +116,8 @@ def statement_of(store: Store, run: str) -> Statement:
         parameters=summary["parameters"],
         rounds=summary["rounds_done"],
         classes=list(models.about.meaning.classes),
+        predicted=None if schema is None else schema.label_name,
+        columns=[] if schema is None else list(schema.inputs()),
         simulated=not summary.get("deployed", False),
         unit=row.unit,
         delta=summary["delta"],
@@ -152,8 +159,14 @@ def _described(row: RunRow) -> dict[str, str]:
 
 def sentences(found: Statement) -> dict[str, list[str]]:
     """The page as paragraphs, by heading; figures and lists apart."""
-    unit = "one client as a whole" if found.unit == "client" else "one record of a client"
+    unit, planned = (
+        ("one client as a whole", f"The noise was planned against the {found.planned_for}.")
+        if found.unit == "client"
+        else ("one record of a client", "Each client adds noise of its own, which holds against every observer.")
+    )
     whom = ", ".join(found.clients) + (f" and {found.others} more" if found.others else "")
+    column = f" in the column {found.predicted}" if found.predicted else ""
+    used = f" Of a record, the model is given {_listed(found.columns)}." if found.columns else ""
     records = f" They hold {found.records:,} training records together." if found.records else ""
     how = (
         "This run was a simulation: all data lay on one machine, and this page says what would have left each client."
@@ -163,8 +176,8 @@ def sentences(found: Statement) -> dict[str, list[str]]:
     return {
         "What was done": [
             f"A model of the kind {found.network} with {found.parameters:,} parameters was trained to tell "
-            f"{_listed(found.classes)} apart, with the method {found.method}, in {found.rounds} rounds, on "
-            f"{found.data}, the data of {len(found.clients) + found.others} clients: {whom}.{records}",
+            f"{_listed(found.classes)} apart{column}, with the method {found.method}, in {found.rounds} rounds, on "
+            f"{found.data}, the data of {len(found.clients) + found.others} clients: {whom}.{records}{used}",
             how,
         ],
         "What left each client": [
@@ -177,7 +190,7 @@ def sentences(found: Statement) -> dict[str, list[str]]:
             f"The figures protect {unit}, at delta = {delta_text(found.delta)}, which is the probability with which "
             "more than epsilon may show. Each observer is taken to know everything else about everybody. The best "
             f"attack is the highest share of right guesses whether {_question(found.unit)}, for whoever can be told "
-            f"best; a coin is right in 50 % of cases. The noise was planned against the {found.planned_for}.",
+            f"best; a coin is right in 50 % of cases. {planned}",
             *_replaced(found),
             *([found.together] if found.together else []),
         ],

@@ -9,6 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from sordino.methods.bases import SIZES
 from sordino.report.page import page
 from sordino.report.statement import UNBOUNDED, Leaving, Observer, Statement, sentences
 from sordino.report.wording import attack_words, epsilon_words
@@ -67,10 +68,9 @@ def _bars(found: Statement) -> list[str]:
 def _always(found: Statement) -> list[str]:
     """What no epsilon covers in any run."""
     shown = "Accuracies were measured by the simulation on the clients' raw test records; no client would send them."
-    sizes = "How many records each client holds is taken to be known: noise and batches are worked out from it."
     return [
         "A personal model stays at its client; whoever is given it may learn more about that client's records.",
-        *([sizes] if found.unit == "record" else []),
+        *([SIZES] if found.unit == "record" and SIZES not in found.not_covered else []),
         *([shown] if found.simulated else []),
     ]
 

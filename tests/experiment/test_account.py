@@ -104,3 +104,19 @@ def test_statements_that_cannot_be_written(run: tuple[str, Path], tmp_path: Path
     assert "made by a browser: write" in refused("statement", name, "-o", tmp_path / "s.pdf", "--store", store)
     assert "as .md or .html" in refused("statement", name, "-o", tmp_path / "s.doc", "--store", store)
     assert "no run 'none'" in refused("statement", "none", "--store", store)
+
+
+def test_a_statement_on_tables_names_what_is_predicted_from_what(tmp_path: Path) -> None:
+    folder = tmp_path / "clinics"
+    folder.mkdir()
+    for name in ("north", "south"):
+        rows = "".join(f"{place % 2},{place / 40},{place}\n" for place in range(40))
+        (folder / f"{name}.csv").write_text(f"ill,age,case\n{rows}")
+    keys = {"data": str(folder), "label": "ill", "labels": ["0", "1"], "drop": ["case"], "rounds": 1, "workers": 1}
+    name = sordino.run(store=tmp_path / "store", method="dp-fedavg-record", epsilon=4, **keys)["run"]
+    command("statement", name, "-o", tmp_path / "s.md", "--store", tmp_path / "store")
+    text = (tmp_path / "s.md").read_text()
+    assert "to tell 0 and 1 apart in the column ill" in text
+    assert "Of a record, the model is given age." in text
+    assert "which holds against every observer" in text
+    assert text.count("How many records") == 1

@@ -113,6 +113,8 @@ def test_a_page_of_one_run_tells_what_the_store_has(store: Path) -> None:
         "Noise that each observer meets on update",
         "Gain over training alone",
         "Training records of every client in each class",
+        f"records have is right on {summary['metrics']['majority']['mean']:.1%}",
+        "gain over training alone, points",
         previous.hex(),
         row.identity,
     ):
@@ -147,6 +149,7 @@ def test_a_schema_stands_in_the_file_that_repeats_a_run() -> None:
     found = tomllib.loads(experiment_file(cast(Any, run)))
     known = {"age": {"kind": "number", "range": [0.0, 1.5]}, "sex": columns["sex"]}
     assert found == {"data": 'a "b"', "method": "local", "table": {"columns": known}, "set": {"x": True}}
+    assert "[table.columns.age]\n" in experiment_file(cast(Any, run)), "as a schema is written"
 
 
 def test_gains_are_against_training_alone_on_the_same_records(store: Path) -> None:

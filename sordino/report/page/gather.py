@@ -43,6 +43,8 @@ class RunTold:
     """The accuracy of what each client predicts with, on its own test records."""
     about: Description | None
     """What its models mean; None where they are not here any more."""
+    metrics: np.ndarray | None
+    """(clients, METRICS) of what each client predicts with; None likewise."""
     ledger: list[Row]
     clusters: np.ndarray | None
     """Which of the server's models is each client's, where it has several."""
@@ -162,29 +164,31 @@ def _told(row: RunRow, store: Store) -> RunTold:
     if row.summary is None:
         raise UserError(f"The run {row.run!r} is not finished: `sordino resume {row.run}` takes it up.")
     folder = store.path(row.run)
-    clients, about = _judged(row, store)
+    clients, about, metrics = _judged(row, store)
     return RunTold(
         row=row,
         summary=cast(Summary, row.summary),
         rounds=store.curve(row.run),
         clients=clients,
         about=about,
+        metrics=metrics,
         ledger=store.ledger(row.run),
         clusters=_clusters(row, folder),
         pictures=sorted(folder.glob("*.png")),
     )
 
 
-def _judged(row: RunRow, store: Store) -> tuple[dict[int, float], Description | None]:
-    """Each client's accuracy, and what models mean: as they were judged in the end, or, where the run's models are not
-    here any more, as clients were last tested."""
+def _judged(row: RunRow, store: Store) -> tuple[dict[int, float], Description | None, np.ndarray | None]:
+    """Each client's accuracy, what models mean, and all metrics: as they were judged in the end, or, where the run's
+    models are not here any more, as clients were last tested."""
     try:
         models = load_models(row.run, store.folder)
     except (UserError, OSError, SafetensorError):
         known = [one for one in store.clients(row.run) if one["personal"] is not None]
-        return {one["client"]: one["personal"] for one in known}, None
+        return {one["client"]: one["personal"] for one in known}, None, None
     reached = models.metrics[:, METRICS.index("accuracy")]
-    return {int(client): float(reached[client]) for client in np.flatnonzero(~np.isnan(reached))}, models.about
+    known_of = {int(client): float(reached[client]) for client in np.flatnonzero(~np.isnan(reached))}
+    return known_of, models.about, models.metrics
 
 
 def _clusters(row: RunRow, folder: Path) -> np.ndarray | None:

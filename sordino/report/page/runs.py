@@ -16,13 +16,17 @@ from sordino.report.page import pictures, rendered, words
 from sordino.report.page.audits import audit_context
 from sordino.report.page.gather import Group, RunTold, Told, gather
 from sordino.report.wording import epsilon_words, method_name, percent
-from sordino.rounding import delta_text
+from sordino.rounding import delta_text, none
 
 TOLD = {name: name.replace("_", " ") for name in METRICS if name != "one_class"} | {
     "auc": "AUC",
     "majority": "accuracy of always predicting the majority class",
 }
 """The metrics that a page tells, and what they are called there."""
+SHORT = {"majority": "majority class"}
+"""What a column is called where there is little space."""
+MOST_CLIENTS = 40
+"""So many clients are told one by one."""
 MOST_ROWS = 200
 """Of a longer ledger, a page shows so many rows from its beginning and as many from its end."""
 
@@ -48,6 +52,7 @@ def _context(told: Told) -> dict[str, Any]:
         "accuracies": [*filter(None, [pictures.sweep(told.groups)]), *pictures.accuracies(told.groups)],
         "clients": pictures.clients(told.groups),
         "metrics": _metrics(told),
+        "each": _each(told),
         "labels": pictures.labels(first),
         "groups": [_group(group) for group in told.groups],
         "audits": [audit_context(document) for document in told.audits],
@@ -98,6 +103,24 @@ def _metrics(told: Told) -> dict[str, list[dict[str, str]]]:
                 for figure in figures
             ]
     return found
+
+
+def _each(told: Told) -> dict[str, Any] | None:
+    """Every client of a page of one method with its metrics and its gain over training alone, where they are few."""
+    group = told.groups[0]
+    run = group.first
+    if len(told.groups) > 1 or len(group.runs) > 1 or run.metrics is None or not 1 < len(run.metrics) <= MOST_CLIENTS:
+        return None
+    names, known = run.names(), [place for place, name in enumerate(METRICS) if name in TOLD]
+    known = [place for place in known if not np.isnan(run.metrics[:, place]).all()]
+    gains = dict(words.differences(group))
+    rows = []
+    for client, figures in enumerate(run.metrics):
+        gain = gains.get(names[client])
+        points = [] if not gains else ["–" if gain is None else f"{100 * gain:+.1f}"]
+        rows.append((names[client], [*(_three(none(figures[place])) for place in known), *points]))
+    heads = [SHORT.get(METRICS[place], TOLD[METRICS[place]]) for place in known]
+    return {"heads": [*heads, *(["gain over training alone, points"] if gains else [])], "rows": rows}
 
 
 def _three(value: Any) -> str:
@@ -153,6 +176,7 @@ def _ledger(run: RunTold) -> dict[str, Any]:
         "count": len(run.ledger),
         "left_out": len(run.ledger) - len(shown),
         "head": head_of(run.ledger).hex() if run.ledger else "",
+        "bounded": any(not row.pool for row in shown),
         "rows": [_entry(row) for row in shown],
     }
 

@@ -12,7 +12,7 @@ from sordino.report.page.gather import Group, RunTold, Told
 from sordino.report.tables import OBSERVERS
 from sordino.report.wording import attack_words, epsilon_words, percent, replaced_words
 from sordino.rounding import delta_text
-from sordino.toml import toml_value
+from sordino.toml import toml_sections, toml_value
 
 SAME = 1e-9
 """Accuracies nearer than this are the same."""
@@ -105,8 +105,7 @@ def experiment_file(run: RunTold) -> str:
     lines = [f"{key} = {toml_value(value)}" for key, value in plain.items() if key not in tables and key != "workers"]
     for name, table in tables.items():
         if table:
-            rows = [f"{toml_value(key)} = {toml_value(value)}" for key, value in table.items() if value is not None]
-            lines += ["", f"[{name}]", *rows]
+            lines += toml_sections(name, table)
     return "\n".join(lines) + "\n"
 
 
@@ -138,7 +137,12 @@ def _accuracy(group: Group) -> str:
     if any(value is None for value in (*own, *worst)):
         return "Clients have no records to test their models on, so no accuracy is known."
     reached = f"On average they are right on {percent(float(np.mean(own)))} of their own test records"  # type: ignore[arg-type]
-    return f"{reached}; the client that is worst off on {percent(float(np.min(worst)))}."  # type: ignore[type-var, arg-type]
+    told = f"{reached}; the client that is worst off on {percent(float(np.min(worst)))}."  # type: ignore[type-var, arg-type]
+    usual = [((run.summary.get("metrics") or {}).get("majority") or {}).get("mean") for run in group.runs]
+    if any(value is None for value in usual):
+        return told
+    always = percent(float(np.mean(usual)))
+    return f"{told} Always saying the class that most of a client's records have is right on {always}."
 
 
 def _cost(run: RunTold) -> list[str]:
