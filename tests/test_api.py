@@ -147,7 +147,7 @@ def test_models_of_an_unfinished_run(tmp_path: Path) -> None:
 
     with pytest.raises(ZeroDivisionError):
         sordino.run(method="local", store=tmp_path, watch=watch, **QUICK_KEYS)
-    with pytest.raises(UserError, match="resume it first"):
+    with pytest.raises(UserError, match=f"`sordino resume local-digits-1 --store {tmp_path}` takes it up"):
         sordino.load_models("local-digits-1", tmp_path)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +12,7 @@ import typer
 from sordino.cli.options import DATA, NOISE, SCHEDULE, File, Json, Keys, Log, experiment_from, taking
 from sordino.cli.run import getting_ready, show_meaning, watched
 from sordino.errors import UserError, check_writable, writing
+from sordino.experiment.defaults import in_store
 
 DOCUMENT = "compare.json"
 
@@ -102,7 +104,8 @@ def compare(
         _show(found, chosen)
         if drawn:
             typer.echo(f"Picture: {picture}")
-        typer.echo(f"Page: sordino report {chosen.store / DOCUMENT} -o report.html")
+        page = quote(str(chosen.store / DOCUMENT))
+        typer.echo(f"Page: sordino report {page} -o report.html{in_store(chosen.store)}")
 
 
 def _kept(found: Any, chosen: Any, picture: Path | None, csv: Path | None) -> str:

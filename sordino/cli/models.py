@@ -29,13 +29,11 @@ def show(
     as_json: Json = False,
 ) -> None:
     """What a run came to: its result, and how well models predict, over all clients or for each."""
-    from sordino.experiment.store import Store
+    from sordino.experiment.store import Store, unfinished
 
     found = Store(store, must_exist=True).get(run)
     if found.summary is None:
-        from sordino.errors import UserError
-
-        raise UserError(f"The run {run!r} is not finished: take it up with `sordino resume {run}`.")
+        raise unfinished(run, store)
     rows = _client_rows(run, store) if clients else None
     if as_json:
         typer.echo(json.dumps({**found.summary, **({} if rows is None else {"client_metrics": rows})}))

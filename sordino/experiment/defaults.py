@@ -1,6 +1,12 @@
 """What an experiment is where it does not say. It imports no library, so that a list of runs can tell it at once."""
 
 from pathlib import Path
+from shlex import quote
 
 DEFAULT_EPSILON = 8.0
 DEFAULT_STORE = Path(".sordino")
+
+
+def in_store(folder: Path) -> str:
+    """The option with which a command finds a store; nothing where it looks there anyway."""
+    return "" if folder == DEFAULT_STORE else f" --store {quote(str(folder))}"

@@ -25,7 +25,7 @@ from sordino.experiment.books import RunBooks
 from sordino.experiment.checkpoint import Stream
 from sordino.experiment.config import Experiment
 from sordino.experiment.database import saving
-from sordino.experiment.defaults import DEFAULT_STORE
+from sordino.experiment.defaults import in_store
 from sordino.experiment.lifetime import check_lifetime, most
 from sordino.experiment.prepare import Prepared, prepare
 from sordino.experiment.store import NewRun, RunRow, Store
@@ -259,8 +259,7 @@ def _finished(row: RunRow, store: Store) -> Summary:
 @contextlib.contextmanager
 def _resumable(run: str, folder: Path) -> Iterator[None]:
     """Tell whoever stopped a run, or lost one of its processes, how it is taken up."""
-    store = "" if folder == DEFAULT_STORE else f" --store {folder}"
-    how = f"`sordino resume {run}{store}` takes the run up."
+    how = f"`sordino resume {run}{in_store(folder)}` takes the run up."
     try:
         yield
     except KeyboardInterrupt as error:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sordino.errors import UserError, unknown
 from sordino.experiment.database import COLUMNS, DATABASE, DETAILS, NO_ROWS, Database, damaged, run_folders, saving
+from sordino.experiment.defaults import in_store
 from sordino.experiment.holding import HeldError, holding, is_held
 from sordino.files import KeptFile, sync_folder
 
@@ -83,6 +84,11 @@ class Progress:
     clients: list[tuple[Any, ...]]
     ledger: list[tuple[int, Row, bytes]]
     """Position, row, and the link that binds it to the rows before."""
+
+
+def unfinished(run: str, folder: Path) -> UserError:
+    """The error for a run that has no result yet."""
+    return UserError(f"The run {run!r} is not finished: `sordino resume {run}{in_store(folder)}` takes it up.")
 
 
 class Store:

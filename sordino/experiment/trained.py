@@ -23,7 +23,7 @@ from sordino.data.meaning import Meaning
 from sordino.errors import UserError, unknown
 from sordino.experiment.defaults import DEFAULT_STORE
 from sordino.experiment.prepare import Prepared
-from sordino.experiment.store import Store
+from sordino.experiment.store import Store, unfinished
 from sordino.learning.records import Learner
 from sordino.parts.blending import Blended
 from sordino.version import VERSION
@@ -248,7 +248,7 @@ def load_models(run: str, store: str | Path = DEFAULT_STORE) -> Models:
     if row.models is None and row.summary is not None:
         raise UserError(f"The models of {run!r} have been removed from the store {found.folder}.")
     if row.models is None:
-        raise UserError(f"The run {run!r} is not finished: resume it first with `sordino resume {run}`.")
+        raise unfinished(run, found.folder)
     return models_in(row.models.check(found.path(run), "The file of models"), run)
 
 

@@ -28,6 +28,8 @@ LOGGED = 5
 """Lines of a run in a log; of several runs, each has its last line, and one whenever it has been silent for long."""
 SILENT = 30.0
 """Seconds."""
+PERSONAL = "personal"
+"""What the accuracy of personal models is called."""
 
 
 @functools.cache
@@ -98,7 +100,8 @@ class _Bar:
         self._progress.remove_task(self._task)
         if self._stays and self._last:  # a run that the store had already has nothing to tell
             words = [self._name, f"{time.monotonic() - self._begun:.1f} s"]
-            told = "  ".join(fitting(words, self._last, self._progress.console.width))
+            reached = sorted(self._last, key=lambda part: not part.startswith(PERSONAL))  # budgets are equal
+            told = "  ".join(fitting(words, reached, self._progress.console.width))
             self._progress.console.print(told, highlight=False)
 
 
@@ -275,7 +278,7 @@ class Known:
         if not math.isnan(current):
             self._epsilon, self._round = current, report.round
         whose = f" ({report.cohort} of {report.clients} clients)" if report.cohort < report.clients else ""
-        parts = [f"personal {percent(known(report.personal))}{whose}"]
+        parts = [f"{PERSONAL} {percent(known(report.personal))}{whose}"]
         if not math.isnan(self._epsilon):
             late = f" at round {self._round + 1}" if self._round != report.round else ""
             parts.insert(0, f"epsilon {epsilon_text(self._epsilon)}{_planned(report)}{late}")

@@ -14,7 +14,7 @@ from sordino.errors import UserError
 from sordino.experiment.account import Account
 from sordino.experiment.config import Experiment
 from sordino.experiment.lifetime import over_runs, sentence
-from sordino.experiment.store import RunRow, Store
+from sordino.experiment.store import RunRow, Store, unfinished
 from sordino.experiment.trained import load_models
 from sordino.report.wording import replaced_words
 from sordino.rounding import delta_text
@@ -98,7 +98,7 @@ def statement_of(store: Store, run: str) -> Statement:
     account = Account.of(store, run)
     row, summary = account.row, account.row.summary
     if summary is None:
-        raise UserError(f"The run {run!r} is not finished: take it up with `sordino resume {run}`.")
+        raise unfinished(run, store.folder)
     models = load_models(run, store.folder)
     names = list(models.about.clients)
     schema = models.about.meaning.schema

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -227,6 +228,15 @@ def test_a_comparison_without_matplotlib_prints_its_table(tmp_path: Path, monkey
     assert outcome.err.startswith("There is no matplotlib, so no picture will be drawn")
     assert "local" in outcome.out
     assert json.loads((tmp_path / "compare.json").read_text())["picture"] is None
+    advised = shlex.split(outcome.out.splitlines()[-1].removeprefix("Page: sordino "))
+    advised[advised.index("-o") + 1] = str(tmp_path / "report.html")
+    assert command(*advised).code == 0, "it works as it stands, in whatever store"
+
+
+def test_notes_on_a_part_of_a_sweep_say_on_which(tmp_path: Path) -> None:
+    outcome = command("compare", "--methods=dp-fedavg", "--epsilon=1,100", "--seeds=1", *QUICK, "--store", tmp_path)
+    assert "Note: epsilon 1: The model shares 650 parameters, but only" in outcome.out
+    assert "epsilon 100: The model shares" not in outcome.out
 
 
 def test_a_comparison_that_is_refused_leaves_no_file(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from sordino.errors import UserError
 from sordino.experiment.compare import Comparison, side_by_side
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import deal
-from sordino.experiment.store import RunRow, Store
+from sordino.experiment.store import RunRow, Store, unfinished
 from sordino.experiment.summary import Summary
 from sordino.experiment.trained import Description, load_models
 from sordino.learning.metrics import METRICS
@@ -162,7 +162,7 @@ def _told(row: RunRow, store: Store) -> RunTold:
     if row.state == "removed":
         raise UserError(f"The run {row.run!r} was removed: only what it spent is still known.")
     if row.summary is None:
-        raise UserError(f"The run {row.run!r} is not finished: `sordino resume {row.run}` takes it up.")
+        raise unfinished(row.run, store.folder)
     folder = store.path(row.run)
     clients, about, metrics = _judged(row, store)
     return RunTold(

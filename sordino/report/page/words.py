@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from sordino.errors import UserError
@@ -138,8 +140,9 @@ def _accuracy(group: Group) -> str:
         return "Clients have no records to test their models on, so no accuracy is known."
     reached = f"On average they are right on {percent(float(np.mean(own)))} of their own test records"  # type: ignore[arg-type]
     told = f"{reached}; the client that is worst off on {percent(float(np.min(worst)))}."  # type: ignore[type-var, arg-type]
-    usual = [((run.summary.get("metrics") or {}).get("majority") or {}).get("mean") for run in group.runs]
-    if any(value is None for value in usual):
+    measured: list[dict[str, Any]] = [dict(run.summary.get("metrics") or {}) for run in group.runs]
+    usual = [one["majority"]["mean"] for one in measured if one and one["majority"]["mean"] is not None]
+    if len(usual) < len(group.runs):
         return told
     always = percent(float(np.mean(usual)))
     return f"{told} Always saying the class that most of a client's records have is right on {always}."
