@@ -104,9 +104,9 @@ def _own(text: str, grid: Sweep) -> dict[str, Sequence[Any]]:
 
 
 def _with(text: str, at: dict[str, Any]) -> str:
-    """A contender with more settings in its brackets."""
+    """A contender with more settings in its brackets, in an order that does not depend on when they came there."""
     name, settings = contender(text)
-    pairs = [f"{key}={value}" for key, value in (settings | at).items()]
+    pairs = [f"{key}={value}" for key, value in sorted((settings | at).items())]
     return f"{name}[{','.join(pairs)}]" if pairs else name
 
 
