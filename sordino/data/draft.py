@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sordino.data.formats import reading
+from sordino.data.formats import quote, reading
 from sordino.data.kinds import check_class_labels, differ_in_case, looks_continuous, sorted_labels
 from sordino.data.own import client_paths
 from sordino.data.schema import (
+    LARGEST,
     MISSING_CELLS,
     Category,
     Column,
@@ -99,6 +100,12 @@ def draft(
         else _guess(name, tables, label, positive, name in categorical)
         for name in names
     }
+    if not any(isinstance(guess.column, Number | Category) for guess in guesses.values()):
+        dropped = "; ".join(f"{name}: {guess.question or guess.seen}" for name, guess in guesses.items() if name != label)
+        raise UserError(
+            f"The tables of {folder} have nothing beside the label {label!r} to learn from"
+            f"{' (' + quote(dropped) + ')' if dropped else ''}: add a column with numbers or categories."
+        )
     schema = Schema(
         **usual.model_dump(),
         files={name: one for name, one in written.items() if one != usual},
@@ -114,13 +121,13 @@ def format_of(path: Path) -> Format:
         return Format()
     with reading(path, "it is not a CSV text"):
         contents = path.read_bytes()
-    encoding = next((name for name in ENCODINGS if _decodes(contents, name)), "latin-1")
-    text = contents.decode(encoding)
-    lines = [line for line in text.splitlines()[:20] if line.strip()]
-    if not lines:
-        raise UserError(f"The file {path} is empty; its first line must name the columns.")
-    delimiter = max(DELIMITERS, key=lambda one: (_evenly(lines, one), -DELIMITERS.index(one)))
-    cells = [cell.strip() for row in csv.reader(io.StringIO(text), delimiter=delimiter) for cell in row]
+        encoding = next((name for name in ENCODINGS if _decodes(contents, name)), "latin-1")
+        text = contents.decode(encoding)
+        lines = [line for line in text.splitlines()[:20] if line.strip()]
+        if not lines:
+            raise UserError(f"The file {path} is empty; its first line must name the columns.")
+        delimiter = max(DELIMITERS, key=lambda one: (_evenly(lines, one), -DELIMITERS.index(one)))
+        cells = [cell.strip() for row in csv.reader(io.StringIO(text, ""), delimiter=delimiter) for cell in row]
     comma = delimiter != "," and any(DECIMAL_COMMA.match(cell) for cell in cells)
     return Format(delimiter=delimiter, encoding=encoding, decimal="," if comma else ".")
 
@@ -135,7 +142,10 @@ def _decodes(contents: bytes, encoding: str) -> bool:
 
 def _evenly(lines: list[str], delimiter: str) -> int:
     """Into how many cells a delimiter divides each of the lines; 1 where they differ."""
-    counts = {len(row) for row in csv.reader(lines, delimiter=delimiter)}
+    try:
+        counts = {len(row) for row in csv.reader(lines, delimiter=delimiter)}
+    except csv.Error:  # whole lines as one cell may be longer than a cell can be
+        return 1
     return counts.pop() if len(counts) == 1 else 1
 
 
@@ -152,12 +162,13 @@ def _guess(name: str, tables: Sequence[Table], label: str, positive: str | None,
 
 
 def _numbers(texts: Sequence[str]) -> list[float] | None:
-    """Cells as numbers, with a point or a comma before the decimals; None where that fails, or there are no cells."""
+    """Cells as numbers, with a point or a comma before the decimals; None where that fails, one is too large for a
+    range, or there are no cells."""
     try:
         found = [float(text.replace(",", ".") if DECIMAL_COMMA.match(text) else text) for text in texts]
     except ValueError:
         return None
-    return found if found and all(math.isfinite(number) for number in found) else None
+    return found if found and all(abs(number) <= LARGEST for number in found) else None
 
 
 def _label(name: str, there: list[str], missing: float, positive: str | None) -> _Guess:
@@ -193,7 +204,7 @@ def _number(name: str, numbers: list[float], missing: float) -> _Guess:
     seen = f"{low:g} to {high:g}, {missing:.1%} missing"
     if whole and len(set(numbers)) == len(numbers) > 1 and NAMES_OF_IDS.search(name):
         return _Guess(Identifier(), seen, "every record has another number: dropped as an identifier. Is it one?")
-    if low == high:
+    if high - low < 1 / LARGEST:
         return _Guess(Identifier(), seen, "all records have the same value: dropped.")
     column = Number(range=outwards(low, high), missing=_rule(missing), public=False)
     return _Guess(column, seen, "which range is public knowledge? The one here was read from the records.")

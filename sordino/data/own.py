@@ -184,6 +184,9 @@ def client_paths(folder: Path) -> tuple[list[Path], list[str]]:
         raise UserError(f"The folder {folder} cannot be read: {error.strerror}.") from error
     paths = [path for path in inside if path.suffix.lower() in KINDS and not path.is_dir()]
     others = [f"{path.name}/" if path.is_dir() else path.name for path in inside if path not in paths]
+    strange = [path for path in paths if path.exists() and not path.is_file()]
+    if strange:  # reading it might never end
+        raise UserError(f"{strange[0]} is a pipe or a device, not a file: put the client's records into a file.")
     if not paths:
         beside = f" (there is {quote(', '.join(others))})" if others else ""
         raise UserError(

@@ -37,7 +37,8 @@ from sordino.errors import UserError, quoted
 
 MISSING_CELLS = ("", "NA", "N/A", "NaN", "nan", "null", "?")
 """What stands in a cell without a value, unless the schema says otherwise."""
-Finite = Annotated[float, Field(allow_inf_nan=False, ge=-1e30, le=1e30)]
+LARGEST = 1e30
+Finite = Annotated[float, Field(allow_inf_nan=False, ge=-LARGEST, le=LARGEST)]
 Name = Annotated[str, Field(min_length=1)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -25,6 +26,14 @@ def broken(labels, clients, rng):
 def fractions(labels, clients, rng):
     return rng.random(len(labels))
 """
+FILES = {
+    ("own", "a.csv"): "x,sex,label\n1,m,0\n2,f,1\n",
+    ("bare", "a.csv"): "x,label\n",
+    ("alone", "a.csv"): "label\n0\n1\n",
+    ("long", "a.csv"): f"x,label\n{'1' * 140_000},0\n2,1\n",
+    ("arrays", "junk.npz"): "junk",
+}
+"""Data of the user's own, by folder and file."""
 WRONG: list[tuple[str, int, str]] = [
     ("run --method=fedpda", 2, "no method 'fedpda'; did you mean 'feddpa'?"),
     ("run --set=tua=0.3 --method=feddpa", 2, "'tua'; did you mean 'tau'?"),
@@ -221,6 +230,10 @@ WRONG: list[tuple[str, int, str]] = [
     ("data schema own --label=nothing", 2, "There is no column 'nothing'"),
     ("data schema own --positive=7", 2, "There is no label '7'"),
     ("data schema own -o /dev/null/x.toml", 2, "/dev/null/x.toml cannot be written"),
+    ("data schema bare", 2, "nothing beside the label 'label' to learn from (x: no record has a value: dropped.)"),
+    ("data schema alone", 2, "nothing beside the label 'label' to learn from: add a column"),
+    ("data schema long", 2, "a.csv is damaged: it is not a CSV text (field larger than field limit"),
+    ("data schema pipes", 2, "pipe.csv is a pipe or a device, not a file"),
     ("data normalise own --schema=none.toml", 2, "There is no schema none.toml"),
     ("deploy none.toml --local=3", 2, "There is no experiment file none.toml"),
     ("site status nowhere", 2, "nowhere"),
@@ -242,9 +255,11 @@ def test_a_wrong_input_is_told_in_one_sentence(
     for name, text in (MODULES | {"splits": SPLITS}).items():
         (tmp_path / f"{name}.py").write_text(text)
         monkeypatch.delitem(sys.modules, name, raising=False)
-    for folder, name, text in (("own", "a.csv", "x,sex,label\n1,m,0\n2,f,1\n"), ("arrays", "junk.npz", "junk")):
+    for (folder, name), text in FILES.items():
         (tmp_path / folder).mkdir()
         (tmp_path / folder / name).write_text(text)
+    (tmp_path / "pipes").mkdir()
+    os.mkfifo(tmp_path / "pipes" / "pipe.csv")
     outcome = command(*shlex.split(line))
     assert outcome.code == code, outcome
     assert outcome.out == ""

@@ -193,6 +193,22 @@ def test_a_draft_knows_dates_and_what_few_clients_can_protect(tmp_path: Path) ->
     assert shlex.split(last, comments=True)[-2:] == ["--method", "dp-fedavg-record"], "a shell takes it as it stands"
 
 
+@pytest.mark.parametrize(
+    ("text", "kinds"),
+    [
+        ("a,label\r1,0\r2,1\r", {"a": "number"}),
+        (",".join(f"c{i}" for i in range(20_000)) + ",label\n" + "1,2,3," * 6666 + "1,2,0\n" + "2," * 20_000 + "1\n", {}),
+        ("a,b,label\n-1e308,1,0\n1e308,2,1\n", {"a": "category", "b": "number"}),
+        ("a,b,label\n0,1,0\n5e-324,2,1\n", {"a": "id", "b": "number"}),
+    ],
+    ids=["carriage returns", "many columns", "a span without end", "a span of nothing"],
+)
+def test_a_draft_is_made_of_odd_tables_too(tmp_path: Path, text: str, kinds: dict[str, str]) -> None:
+    (tmp_path / "a.csv").write_text(text, newline="")
+    found = draft(tmp_path, "label").schema
+    assert kinds.items() <= {name: column.kind for name, column in found.columns.items()}.items()
+
+
 def test_ranges_are_rounded_outwards() -> None:
     assert outwards(18, 99) == (10, 100)
     assert outwards(0.31, 4.12) == (0, 5)
