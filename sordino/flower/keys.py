@@ -57,10 +57,11 @@ def make_authority(folder: Path, hosts: Sequence[str]) -> None:
         .add_extension(names, critical=False)
         .sign(authority_key, hashes.SHA256())
     )
-    _write_secret(folder / AUTHORITY_KEY, _private_pem(authority_key))
     _write_secret(folder / CERTIFICATE_KEY, _private_pem(key))
     (folder / CERTIFICATE).write_bytes(server.public_bytes(serialization.Encoding.PEM))
     (folder / AUTHORITY).write_bytes(own.public_bytes(serialization.Encoding.PEM))
+    # Last: where it is there, all are, and what was stopped before can be begun anew.
+    _write_secret(folder / AUTHORITY_KEY, _private_pem(authority_key))
 
 
 def make_node_key(folder: Path) -> str:

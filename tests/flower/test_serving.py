@@ -38,6 +38,23 @@ def test_keys_are_not_replaced(tmp_path):
         serving.init(tmp_path, ["localhost"])
 
 
+def test_keys_that_were_not_all_written_are_made_anew(tmp_path, monkeypatch):
+    whole, written = keys._write_secret, []
+
+    def full(path, content):
+        if written:
+            raise OSError(28, "No space left on device", str(path))
+        written.append(path)
+        whole(path, content)
+
+    monkeypatch.setattr(keys, "_write_secret", full)
+    with pytest.raises(UserError, match="No space left"):
+        serving.init(tmp_path, ["localhost"])
+    monkeypatch.undo()
+    serving.init(tmp_path, ["localhost"])
+    keys.check_server_keys(tmp_path)
+
+
 def test_mistakes_are_told_in_a_sentence(tmp_path):
     server = tmp_path / "server"
     with pytest.raises(UserError, match="serve init"):
