@@ -125,8 +125,9 @@ def rm(
     from sordino.experiment.store import Store
 
     found = Store(store, must_exist=True)
+    names = list(dict.fromkeys(names))
     for name in names:
-        if found.get(name).state == "removed":
+        if found.get(name).state == "removed" and not found.path(name).exists():
             raise UserError(f"The run {name!r} has been removed already; what it spent stays written down.")
     if not yes:
         if as_json or not sys.stdin.isatty():

@@ -201,20 +201,25 @@ class Store:
 
     def remove(self, run: str, summed_up: Callable[[], dict[str, Any]]) -> None:
         """Delete a run's files, rounds and clients' accuracies. What it spent stays: its row with a summary, which says
-        that it was removed, and its ledger. The summary is made once nobody can advance the run any more."""
+        that it was removed, and its ledger. The summary is made once nobody can advance the run any more. Of a removal
+        that was stopped, files are deleted that are left."""
         with self.lock(run):
-            summary = summed_up()
-            with self._database.transaction("immediate"):
-                for table in ("rounds", "clients"):
-                    self._database.clear(run, table)
-                self._database.execute(
-                    "update runs set summary = ?, checkpoint = null, checkpoint_digest = null, models = null, "
-                    "models_digest = null where run = ?",
-                    (json.dumps(summary | {"removed": True}), run),
-                )
-                self._database.seal(run)
+            if self.get(run).state != "removed":
+                self._forget(run, summed_up())
             with saving(self.folder):
                 shutil.rmtree(self.path(run))
+
+    def _forget(self, run: str, summary: dict[str, Any]) -> None:
+        """Delete a run's rounds and clients' accuracies."""
+        with self._database.transaction("immediate"):
+            for table in ("rounds", "clients"):
+                self._database.clear(run, table)
+            self._database.execute(
+                "update runs set summary = ?, checkpoint = null, checkpoint_digest = null, models = null, "
+                "models_digest = null where run = ?",
+                (json.dumps(summary | {"removed": True}), run),
+            )
+            self._database.seal(run)
 
     def check(self, run: str) -> None:
         """Refuse a run of which anything in the database is not as it was written."""
