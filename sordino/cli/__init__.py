@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
@@ -30,6 +32,8 @@ from sordino.version import VERSION
 
 INTERRUPTED = 130
 """The exit code after Ctrl-C."""
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+"""What keeps output from being written that is nobody's mistake."""
 UsageError: Any = typer.BadParameter.__base__
 """What typer raises for options that it does not understand; by its base class, because typer brings its own click."""
 
@@ -90,10 +94,27 @@ def about(
 def main() -> NoReturn:
     """Entry point: mistakes of the user end with one sentence and exit code 2."""
     try:
-        _called()
+        try:
+            _called()
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()  # here, where it can be told that nobody or nothing takes it
     except BrokenPipeError:  # who read has seen enough, as `head` does
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _silence(sys.stdout)
         sys.exit(1)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        _silence(sys.stdout)
+        with contextlib.suppress(OSError):  # perhaps that is where there is no space
+            print(f"Error: the output cannot be written: {error.strerror}.", file=sys.stderr, flush=True)
+        _silence(sys.stderr)
+        sys.exit(2)
+
+
+def _silence(stream: TextIO) -> None:
+    """Let go of what a stream still holds: Python would try once more to write it."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _called() -> NoReturn:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -226,6 +228,10 @@ def test_a_removed_run_is_gone_but_what_it_spent_is_not(tmp_path: Path) -> None:
     assert command("runs", "--store", tmp_path, "--state=removed", "--json").document[0]["run"] == first
     assert "has been removed" in refused("resume", first, "--store", tmp_path)
     assert "has been removed already" in refused("rm", first, "--yes", "--store", tmp_path)
+    (tmp_path / "runs" / first).mkdir()  # as if removing it had been stopped half way
+    (tmp_path / "runs" / first / "models.safetensors").write_text("somebody's models")
+    assert command("rm", first, first, "--yes", "--store", tmp_path, "--json").document == {"removed": [first]}
+    assert not (tmp_path / "runs" / first).exists()
     again = command("run", "--method=dp-fedavg", *QUICK, "--store", tmp_path, "--json").document
     assert again["run"] != first
     assert again["over_runs"]["runs"] == 2
@@ -361,6 +367,21 @@ def test_help_needs_no_torch() -> None:
     """Importing torch takes seconds; `sordino --help` shall answer at once."""
     script = "import sys, sordino.cli; print(sorted({'torch', 'numpy', 'scipy', 'sklearn'} & set(sys.modules)))"
     assert process(script).out.strip() == "[]"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device without space")
+@pytest.mark.parametrize("streams", [("stdout",), ("stdout", "stderr")])
+def test_output_without_space_is_told_in_a_sentence(streams: tuple[str, ...]) -> None:
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-c", COMMAND, "explain", "epsilon"],
+            **({"stderr": subprocess.PIPE} | dict.fromkeys(streams, full)),
+            text=True,
+            check=False,
+        )
+    assert ended.returncode == 2
+    if "stderr" not in streams:
+        assert ended.stderr == "Error: the output cannot be written: No space left on device.\n"
 
 
 @pytest.mark.slow
