@@ -49,7 +49,7 @@ def export(models: Models, client: str | int, kind: str, path: Path) -> None:
     if path.is_dir():
         raise UserError(f"{path} is a folder: name the file that the model goes to.")
     with writing(path):
-        FORMATS[kind](network, example, about, path)
+        path.write_bytes(FORMATS[kind](network, example, about))
 
 
 def check_installed(kind: str) -> None:
@@ -67,7 +67,7 @@ def description(models: Models, client: str | int) -> dict[str, Any]:
     return {key: value for key, value in whole.items() if key != "clients"} | features
 
 
-def _onnx(network: nn.Module, example: Tensor, about: dict[str, Any], path: Path) -> None:
+def _onnx(network: nn.Module, example: Tensor, about: dict[str, Any]) -> bytes:
     import onnx
 
     quiet = logging.getLogger("torch.onnx")
@@ -92,25 +92,28 @@ def _onnx(network: nn.Module, example: Tensor, about: dict[str, Any], path: Path
     made = program.model_proto
     made.metadata_props.append(onnx.StringStringEntryProto(key=ABOUT, value=json.dumps(about)))
     onnx.checker.check_model(made)
-    path.write_bytes(made.SerializeToString())
+    contents: bytes = made.SerializeToString()
+    return contents
 
 
-def _torch(network: nn.Module, example: Tensor, about: dict[str, Any], path: Path) -> None:
+def _torch(network: nn.Module, example: Tensor, about: dict[str, Any]) -> bytes:
     program = torch.export.export(network, (example,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
     with warnings.catch_warnings():  # of views into one tensor, which all parameters are
         warnings.simplefilter("ignore")
-        torch.export.save(program, path, extra_files={f"{ABOUT}.json": json.dumps(about)})
+        contents = io.BytesIO()
+        torch.export.save(program, contents, extra_files={f"{ABOUT}.json": json.dumps(about)})
+    return contents.getvalue()
 
 
-def _safetensors(network: nn.Module, example: Tensor, about: dict[str, Any], path: Path) -> None:
-    from safetensors.torch import save_file
+def _safetensors(network: nn.Module, example: Tensor, about: dict[str, Any]) -> bytes:
+    from safetensors.torch import save
 
     assert isinstance(network, Probabilities)
     tensors = {name: tensor.contiguous() for name, tensor in network.network.state_dict().items()}
-    save_file(tensors, path, metadata={ABOUT: json.dumps(about)})
+    return save(tensors, metadata={ABOUT: json.dumps(about)})
 
 
-FORMATS: dict[str, Callable[[nn.Module, Tensor, dict[str, Any], Path], None]] = {
+FORMATS: dict[str, Callable[[nn.Module, Tensor, dict[str, Any]], bytes]] = {
     "onnx": _onnx,
     "torch": _torch,
     "safetensors": _safetensors,
