@@ -151,7 +151,7 @@ def _hear(job: _Job, found: dict[int, Summary], store: Store) -> None:
     """Take in one line of what a process tells."""
     line = job.out.readline()
     cell, telling = job.cell, job.telling
-    if cell is None or telling is None or not line:
+    if cell is None or telling is None or not line.endswith(b"\n"):  # it ended, perhaps within a line
         raise WorkerError("A process that made runs is gone, perhaps because memory ran out. The same command goes on.")
     said = json.loads(line)
     job.begun = True

@@ -17,6 +17,7 @@ from sordino.deploy import coordinator
 from sordino.deploy.journal import FILE as JOURNAL
 from sordino.deploy.journal import Journal
 from sordino.deploy.roster import read_roster, written_roster
+from sordino.deploy.rules import FILE as RULES
 from sordino.deploy.trial import lay_out, with_accuracies
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
@@ -59,29 +60,37 @@ def new(experiment: Experiment, sites: int, folder: Path) -> Iterator[Trial]:
         shutil.rmtree(where, ignore_errors=True)
         raise
     (where / ROSTER).write_text(written_roster(members))
-    with household(where, folders) as carrier:
-        yield Trial(
-            carrier,
-            store,
-            folders,
-            deployed.rounds,
-            lambda watch, tell: coordinator.start(deployed, members, carrier, store, watch, tell),
-        )
+    begun = False
+
+    def begin(watch: Watch, tell: Tell) -> Summary:
+        nonlocal begun
+        begun = True
+        return coordinator.start(deployed, members, carrier, store, watch, tell)
+
+    try:
+        with household(where, folders) as carrier:
+            yield Trial(carrier, store, folders, deployed.rounds, begin)
+    finally:
+        if not begun:  # no run will ever need these sites and their copies of the data
+            shutil.rmtree(where, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def taken_up(run: str, folder: Path) -> Iterator[Trial]:
     """The trial of a run that was stopped."""
     store = Store(folder, must_exist=True)
-    rounds = store.get(run).rounds
+    row = store.get(run)
+    if row.state == "running":  # before anything is started: both would share a server's folder
+        raise UserError(f"The run {run!r} is already running in another process.")
     where = _folder_of(run, store, folder / TRIALS)
-    folders = sorted((path.parent for path in where.glob("*/site.toml")), key=_number)
+    named = [where / member.name for member in read_roster(where / ROSTER)]
+    folders = [path for path in named if (path / RULES).is_file()]  # enough may be left where a site is lost
     with household(where, folders) as carrier:
         yield Trial(
             carrier,
             store,
             folders,
-            rounds,
+            row.rounds,
             lambda watch, tell: coordinator.resume(run, carrier, store, watch, tell),
         )
 
@@ -104,15 +113,14 @@ def _folder_of(run: str, store: Store, trials: Path) -> Path:
     wanted = set()
     if (store.path(run) / JOURNAL).exists():
         with contextlib.closing(Journal(store.path(run))) as journal:
+            if journal.fact("run") is None:
+                raise UserError(f"The run {run!r} was stopped before it began: start it anew.")
             wanted = {identity for _, identity in journal.fact("roster")}
     for path in sorted(trials.glob(f"*/{ROSTER}")):
-        if {member.identity.hex() for member in read_roster(path)} == wanted:
-            return path.parent
+        with contextlib.suppress(UserError):  # another trial's roster may be damaged
+            if {member.identity.hex() for member in read_roster(path)} == wanted:
+                return path.parent
     raise UserError(
         f"{run} is no trial on this machine: `sordino serve --resume {run}` takes up runs with real sites, "
         f"`sordino resume {run}` simulated ones."
     )
-
-
-def _number(folder: Path) -> int:
-    return int(folder.name.rpartition("-")[2])
