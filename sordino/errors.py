@@ -82,7 +82,8 @@ def check_writable(path: Path | None) -> None:
     if path is None:
         return
     with writing(path):
-        there = path.exists()
-        path.open("a").close()
+        final = path.resolve()  # a link is left as it is
+        there = final.exists()
+        final.open("a").close()
         if not there:
-            path.unlink()
+            final.unlink()

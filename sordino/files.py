@@ -51,6 +51,22 @@ def replace_file(temporary: Path, final: Path) -> KeptFile:
     return KeptFile(final.name, digest)
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write a text so that whoever reads meanwhile, or after a crash, finds the old file or the new one. Where `path` is
+    a link it stays one; a pipe or a device is written to."""
+    final = path.resolve()
+    if final.exists() and not final.is_file():
+        final.write_text(text, "utf-8")
+        return
+    unfinished = final.with_name(f".{final.name}.{os.getpid()}.tmp")
+    try:
+        unfinished.write_text(text, "utf-8")
+        unfinished.replace(final)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise
+
+
 def sync_folder(folder: Path) -> None:
     """Bring a folder's list of names to disk: only then does a new name survive a power cut."""
     handle = os.open(folder, os.O_RDONLY)

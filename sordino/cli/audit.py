@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Annotated, Any
@@ -73,12 +74,13 @@ def _tiers(text: str) -> list[int]:
 def _stored(document: dict[str, Any], output: Path | None, store: Path) -> Path:
     """Write an audit's findings: into the store, or where the user wants them."""
     from sordino.errors import writing
+    from sordino.files import write_whole
 
     place = output
     if place is None:
         folder, name = store / "audits", f"{document['method'].rpartition(':')[2]}-{document['variant']}"
-        taken = len(list(folder.glob(f"{name}-*.json"))) if folder.is_dir() else 0
-        place = folder / f"{name}-{taken + 1}.json"
+        places = (folder / f"{name}-{number}.json" for number in itertools.count(1))
+        place = next(one for one in places if not one.exists())
     with writing(place):
-        place.write_text(json.dumps(document))
+        write_whole(place, json.dumps(document))
     return place

@@ -110,10 +110,12 @@ def compare(
 
 def _kept(found: Any, chosen: Any, picture: Path | None, csv: Path | None) -> str:
     """Write a comparison into its files; the document that a page is made of."""
+    from sordino.files import write_whole
+
     page = chosen.store / DOCUMENT
     document = json.dumps(found.document() | {"picture": None if picture is None else str(picture)})
     with writing(page):
-        page.write_text(document)
+        write_whole(page, document)
     if csv is not None:
         from sordino.report.exports import write_csv
 

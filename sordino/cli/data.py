@@ -143,11 +143,14 @@ def schema(
 ) -> None:
     """Look at own tables and write what their columns seem to be: a file whose questions you answer in it."""
     from sordino.data.draft import draft
-    from sordino.errors import writing
+    from sordino.errors import UserError, writing
+    from sordino.files import write_whole
 
     made = draft(folder, label, positive, parts(drop), parts(categorical))
     with writing(output):
-        output.write_text(made.text, encoding="utf-8")
+        if output.is_file() and output.read_bytes() != made.text.encode():
+            raise UserError(f"{output} is there and may hold your answers: name another file with -o, or delete it.")
+        write_whole(output, made.text)
     if as_json:
         typer.echo(json.dumps({"file": str(output), "questions": made.questions, "schema": made.schema.document()}))
         return
@@ -177,16 +180,19 @@ def normalise(
     """
     from sordino.data.draft import EXPLANATION, toml
     from sordino.data.schema import Schema
-    from sordino.errors import writing
+    from sordino.errors import check_writable, writing
     from sordino.experiment.moments import normalise as release
+    from sordino.files import write_whole
     from sordino.report.tables import epsilon_text
 
     path = output or schema
-    found = release(folder, Schema.read(schema), epsilon, store, seed=seed)
+    given = Schema.read(schema)
+    check_writable(path)  # before any budget is spent
+    found = release(folder, given, epsilon, store, seed=seed)
     run, spent = found.summary["run"], epsilon_text(found.summary["epsilon"]["server"])
     with writing(path):
         head = [f"What the columns of {folder.name} are.", "", *EXPLANATION]
-        path.write_text(toml(found.schema, head, {}), encoding="utf-8")
+        write_whole(path, toml(found.schema, head, {}))
     if as_json:
         told_to = {"file": str(path), "columns": found.columns, "kept_range": found.kept}
         typer.echo(json.dumps({**told_to, "run": run, "epsilon": found.summary["epsilon"]}))

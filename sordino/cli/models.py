@@ -87,6 +87,10 @@ def predict(
     """Predict with a client's model: one line per record, with its class and the probability of each class."""
     from sordino.experiment.predict import predict as predict_on
 
+    if output.exists() and file.exists() and output.samefile(file):
+        from sordino.errors import UserError
+
+        raise UserError(f"The predictions would take the place of the records in {file}: name another file with -o.")
     models = _models(run, store)
     found = predict_on(models, client or models.only_client(), file)
     found.write(output)

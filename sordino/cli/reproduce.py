@@ -194,6 +194,7 @@ def _list(as_json: bool) -> None:
 
 
 def _index(store: Path, output: Path | None, as_json: bool) -> None:
+    from sordino.files import write_whole
     from sordino.papers.description import papers
     from sordino.report.paper_pages import documents, index, placed
 
@@ -209,5 +210,5 @@ def _index(store: Path, output: Path | None, as_json: bool) -> None:
         return
     with writing(output):
         written = output.read_text(encoding="utf-8") if output.exists() else ""
-        output.write_text(placed(text, written), encoding="utf-8")
+        write_whole(output, placed(text, written))
     typer.echo(f"Index: {output}")

@@ -101,7 +101,9 @@ def draft(
         for name in names
     }
     if not any(isinstance(guess.column, Number | Category) for guess in guesses.values()):
-        dropped = "; ".join(f"{name}: {guess.question or guess.seen}" for name, guess in guesses.items() if name != label)
+        dropped = "; ".join(
+            f"{name}: {guess.question or guess.seen}" for name, guess in guesses.items() if name != label
+        )
         raise UserError(
             f"The tables of {folder} have nothing beside the label {label!r} to learn from"
             f"{' (' + quote(dropped) + ')' if dropped else ''}: add a column with numbers or categories."

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.errors import UserError, writing
+from sordino.files import write_whole
 from sordino.papers.description import SCALES, Paper
 from sordino.report.wording import epsilon_words, latex_text, markdown_table
 
@@ -41,9 +42,9 @@ def write(document: Document, store: Path) -> Path:
     stem = folder_of(store, document["paper"]) / f"{document['table']}-{document['scale']}"
     page = stem.with_suffix(".md")
     with writing(page):
-        page.write_text(markdown(document), encoding="utf-8")
-        stem.with_suffix(".json").write_text(json.dumps(document, indent=1), encoding="utf-8")
-        stem.with_suffix(".tex").write_text(latex(document), encoding="utf-8")
+        write_whole(page, markdown(document))
+        write_whole(stem.with_suffix(".json"), json.dumps(document, indent=1))
+        write_whole(stem.with_suffix(".tex"), latex(document))
         with stem.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, FIELDS)
             writer.writeheader()
@@ -227,8 +228,9 @@ def documents(store: Path) -> dict[tuple[str, str], Document]:
         for path in sorted((store / "papers").glob(f"*/*-{scale}.json")):
             try:
                 document = json.loads(path.read_text(encoding="utf-8"))
+                _line(document)  # what the index will tell of it
                 found[document["paper"], document["table"]] = document
-            except (OSError, ValueError, KeyError, TypeError) as error:
+            except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
                 raise UserError(f"{path} cannot be read: delete it and repeat the table.") from error
     return found
 
@@ -240,26 +242,24 @@ def index(papers: dict[str, Paper], store: Path) -> str:
     for name, paper in papers.items():
         mine = [(table, found.get((name, table))) for table in paper.tables]
         head = ["", "claim", "published", "as published (true epsilon)", "sound, at equal true epsilon", "verdict"]
-        body = [
-            [
-                f"{document['table']} (`{document['scale']}`)",
-                document["claim"],
-                *_headline(document),
-                document["verdict"],
-            ]
-            for _, document in mine
-            if document is not None
-        ]
+        body = [_line(document) for _, document in mine if document is not None]
         lacking = [table for table, document in mine if document is None]
         parts.append(f"### {paper.title}\n\n{paper.citation}")
         if body:
-            parts.append(markdown_table(head, [[cell.replace("|", r"\|") for cell in line] for line in body]))
+            parts.append(markdown_table(head, body))
             main = found.get((name, paper.main))
             if main is not None:
                 parts.append(f"    {main['command']}")
         if lacking:
             parts.append(f"Not run in this store: {', '.join(lacking)}.")
     return "\n\n".join(parts) + "\n"
+
+
+def _line(document: Document) -> list[str]:
+    """A repeated table in one line of the index."""
+    name = f"{document['table']} (`{document['scale']}`)"
+    cells = [name, document["claim"], *_headline(document), document["verdict"]]
+    return [cell.replace("|", r"\|") for cell in cells]
 
 
 def placed(text: str, written: str) -> str:

@@ -197,7 +197,10 @@ def test_a_draft_knows_dates_and_what_few_clients_can_protect(tmp_path: Path) ->
     ("text", "kinds"),
     [
         ("a,label\r1,0\r2,1\r", {"a": "number"}),
-        (",".join(f"c{i}" for i in range(20_000)) + ",label\n" + "1,2,3," * 6666 + "1,2,0\n" + "2," * 20_000 + "1\n", {}),
+        (
+            ",".join(f"c{i}" for i in range(20_000)) + ",label\n" + "1,2,3," * 6666 + "1,2,0\n" + "2," * 20_000 + "1\n",
+            {},
+        ),
         ("a,b,label\n-1e308,1,0\n1e308,2,1\n", {"a": "category", "b": "number"}),
         ("a,b,label\n0,1,0\n5e-324,2,1\n", {"a": "id", "b": "number"}),
     ],

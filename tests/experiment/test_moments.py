@@ -94,6 +94,12 @@ def test_figures_by_hand() -> None:
     assert np.isnan(figures(-np.eye(2))[0]).all()
 
 
+def test_nothing_is_spent_where_the_schema_cannot_be_written(folder: Path, tmp_path: Path) -> None:
+    given = ("data", "normalise", folder, "--schema", tmp_path / "schema.toml", "--store", tmp_path / "store")
+    assert "cannot be written" in refused(*given, "-o", "/dev/null/x.toml")
+    assert not (tmp_path / "store").exists()
+
+
 def test_the_command_charges_it_to_the_same_people(folder: Path, tmp_path: Path) -> None:
     store, schema = tmp_path / "store", tmp_path / "schema.toml"
     told = command("data", "normalise", folder, "--schema", schema, "--epsilon=1", "--store", store, "--json").document

@@ -111,6 +111,11 @@ def test_a_table_is_made_once_and_told_to_scripts(tiny):
     call("--index", "--store", store, "-o", page)
     assert "Somebody, 2023." in page.read_text()
     assert told["verdict"] in page.read_text()
+    kept = store / "papers" / "feddpa" / "table-3-quick.json"
+    for damaged in ({**told, "rows": []}, {**told, "verdict": None}, {"paper": "feddpa", "table": "table-3"}):
+        kept.write_text(json.dumps(damaged))
+        with pytest.raises(UserError, match="delete it and repeat the table"):
+            call("--index", "--store", store)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import re
 import tomllib
 from html.parser import HTMLParser
@@ -250,6 +251,16 @@ def test_mistakes_are_refused_in_a_sentence(store: Path, tmp_path: Path) -> None
     assert "is not JSON" in refused("report", tmp_path / "odd.json", *given)
     (tmp_path / "odd.json").write_text('{"views": {"outsider": 3}, "findings": []}')
     assert "is not what `sordino audit --json` prints" in refused("report", tmp_path / "odd.json", *given)
+    (store / "audits").mkdir()
+    for odd, said in (("{", "is not JSON"), ({"views": {}}, "is not what `sordino audit --json` prints")):
+        document = (
+            odd if isinstance(odd, str) else json.dumps(odd | {"method": "local", "variant": "sound", "findings": 3})
+        )
+        (store / "audits" / "odd.json").write_text(document)
+        assert said in refused("report", "local-digits-1", *given)
+    (store / "audits" / "odd.json").write_text('{"method": [], "variant": {}}')
+    assert command("report", "local-digits-1", *given, "-o", tmp_path / "page.html").code == 0
+    shutil.rmtree(store / "audits")
     assert "it is a folder" in refused("report", "local-digits-1", *given, "-o", tmp_path)
     for name in ("north", "south"):
         np.savez(tmp_path / f"{name}.npz", x=np.eye(10, dtype=np.float32), y=np.arange(10) % 2)

@@ -22,15 +22,19 @@ def is_audit(document: Mapping[str, Any]) -> bool:
 
 def audit_page(document: Mapping[str, Any], path: Path) -> str:
     """One HTML file about an audit that was read from a file."""
-    try:
-        told = audit_context(document)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise UserError(f"{path} is not what `sordino audit --json` prints.") from error
+    told = audit_context(document, path)
     return rendered("audit.html", title=told["title"], audit=told)
 
 
-def audit_context(document: Mapping[str, Any]) -> dict[str, Any]:
-    """An audit as the template wants it."""
+def audit_context(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """An audit that was read from a file as the template wants it."""
+    try:
+        return _context(document)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise UserError(f"{path} is not what `sordino audit --json` prints.") from error
+
+
+def _context(document: Mapping[str, Any]) -> dict[str, Any]:
     variant = document.get("variant", "sound")
     return {
         "title": f"Audit of {document['method']}" + ("" if variant == "sound" else f" ({variant})"),

@@ -24,6 +24,7 @@ from sordino.experiment.trained import Description, load_models
 from sordino.learning.metrics import METRICS
 from sordino.parts.curves import Curve, curve_called
 from sordino.privacy.ledger import Row
+from sordino.report.page.audits import audit_context, is_audit
 
 ALONE = "local"
 """The method with which every client trains alone."""
@@ -246,7 +247,11 @@ def _alone(runs: Sequence[RunTold], store: Store) -> list[RunTold]:
 
 
 def _audits(folder: Path, groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """The audits of the store that attacked one of the methods in the same variant."""
-    attacked = {(run.row.method, run.summary["variant"]) for group in groups for run in group.runs}
-    found = [read_document(path) for path in sorted((folder / "audits").glob("*.json"))]
-    return [one for one in found if (one.get("method"), one.get("variant")) in attacked]
+    """The audits of the store that attacked one of the methods in the same variant, as a template wants them."""
+    attacked = [(run.row.method, run.summary["variant"]) for group in groups for run in group.runs]
+    found = {path: read_document(path) for path in sorted((folder / "audits").glob("*.json"))}
+    return [
+        audit_context(one, path)
+        for path, one in found.items()
+        if is_audit(one) and (one.get("method"), one.get("variant")) in attacked
+    ]

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from sordino.errors import UserError, writing
 from sordino.experiment.defaults import DEFAULT_STORE
+from sordino.files import write_whole
 from sordino.report.page.audits import audit_page, is_audit
 from sordino.report.page.gather import compared_runs, read_document
 from sordino.report.page.runs import runs_page
@@ -23,9 +23,7 @@ def make_report(*what: str | Path, output: str | Path = "report.html", store: st
             raise ValueError("it is a folder")
     text = _page([str(one) for one in what], Path(store))
     with writing(path):
-        unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-        unfinished.write_text(text, "utf-8")
-        unfinished.replace(path)
+        write_whole(path, text)
     return path
 
 

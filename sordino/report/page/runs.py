@@ -13,7 +13,6 @@ from sordino.privacy.ledger import Row, head_of
 from sordino.privacy.release import PROMISED
 from sordino.privacy.views import VIEWS
 from sordino.report.page import pictures, rendered, words
-from sordino.report.page.audits import audit_context
 from sordino.report.page.gather import Group, RunTold, Told, gather
 from sordino.report.wording import epsilon_words, method_name, percent
 from sordino.rounding import delta_text, none
@@ -55,7 +54,7 @@ def _context(told: Told) -> dict[str, Any]:
         "each": _each(told),
         "labels": pictures.labels(first),
         "groups": [_group(group) for group in told.groups],
-        "audits": [audit_context(document) for document in told.audits],
+        "audits": told.audits,
         "not_covered": _sentences(told, "not_covered"),
         "notes": _sentences(told, "notes"),
         "together": told.comparison.together("outsider") if len(told.groups) == 1 else [],
