@@ -52,8 +52,8 @@ def replace_file(temporary: Path, final: Path) -> KeptFile:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text so that whoever reads meanwhile, or after a crash, finds the old file or the new one. Where `path` is
-    a link it stays one; a pipe or a device is written to."""
+    """Write a text so that whoever reads meanwhile, or after a crash, finds the old file or the new one. A link stays a
+    link; a pipe or a device is written to."""
     final = path.resolve()
     if final.exists() and not final.is_file():
         final.write_text(text, "utf-8")

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from sordino import cli
-from sordino.flower import keys
+from sordino.deploy.journal import FILE as JOURNAL
+from sordino.deploy.journal import Journal
+from sordino.deploy.roster import Member, written_roster
+from sordino.errors import UserError
+from sordino.experiment.store import NewRun, Store
+from sordino.flower import keys, trial
 
 EXPERIMENT = 'method = "{method}"\ndata = "digits"\nmodel = "logistic"\nrounds = 2\nepsilon = 8\ndelta = 1e-5\n'
 DECLARED = 'clients = 3\nshape = [1, 8, 8]\nlabels = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"]\n'
@@ -187,3 +194,58 @@ def test_help_names_the_commands_of_a_group(sordino):
     for group, words in (("serve", ("init", "add", "roster", "EXPERIMENT")), ("site", ("init", "status"))):
         _, out, _ = sordino(group, "--help")
         assert all(word in out for word in words)
+
+
+@pytest.fixture
+def stopped(tmp_path, monkeypatch):
+    """A trial of two sites whose run was stopped after it began; the folders of sites that are started anew."""
+    store = Store(tmp_path)
+    name = store.create("dp-fedavg-deployed", NewRun("dp-fedavg", {}, "identity", "people", "client", 2))
+    where = tmp_path / trial.TRIALS / "1"
+    members = [Member(f"site-{number}", bytes([number] * 32)) for number in range(2)]
+    for member in members:
+        (where / member.name).mkdir(parents=True)
+        (where / member.name / "site.toml").touch()
+    (where / trial.ROSTER).write_text(written_roster(members))
+    with contextlib.closing(Journal(store.path(name))) as journal:
+        journal.decide("roster", [[one.name, one.identity.hex()] for one in members])
+        journal.decide("run", name)
+    monkeypatch.setattr(trial, "household", lambda _, folders: contextlib.nullcontext(folders))
+    return store, name, where
+
+
+def test_a_trial_is_taken_up_by_its_roster(stopped, tmp_path):
+    store, name, where = stopped
+    (where / "site-0-copy").mkdir()
+    (where / "site-0-copy" / "site.toml").touch()
+    other = tmp_path / trial.TRIALS / "0"
+    other.mkdir()
+    (other / trial.ROSTER).write_text("damaged")
+    with trial.taken_up(name, tmp_path) as found:
+        assert found.folders == [where / "site-0", where / "site-1"]
+    with store.lock(name), pytest.raises(UserError, match="already running"), trial.taken_up(name, tmp_path):
+        pass
+
+
+def test_a_trial_that_was_stopped_before_it_began_is_told(stopped, tmp_path):
+    store, name, _ = stopped
+    (store.path(name) / JOURNAL).unlink()
+    Journal(store.path(name)).close()
+    with pytest.raises(UserError, match="stopped before it began"), trial.taken_up(name, tmp_path):
+        pass
+
+
+def test_a_trial_that_never_began_leaves_no_copies_of_data(tmp_path, monkeypatch):
+    made = []
+
+    def lay_out(experiment, where, sites):
+        made.append(where)
+        (where / "data.npz").touch()
+        return SimpleNamespace(rounds=1), [], []
+
+    monkeypatch.setattr(trial, "lay_out", lay_out)
+    monkeypatch.setattr(trial.coordinator, "check_deployable", lambda _: None)
+    monkeypatch.setattr(trial, "household", lambda *_: contextlib.nullcontext())
+    with pytest.raises(KeyboardInterrupt), trial.new(None, 2, tmp_path):
+        raise KeyboardInterrupt
+    assert not made[0].exists()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
 import re
+import shutil
 import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
