@@ -199,7 +199,12 @@ def data_folder(data_dir: Path | None) -> Path:
     if data_dir is not None:
         return at_home(data_dir)
     named = os.environ.get("SORDINO_DATA")
-    return at_home(named) if named else Path.home() / ".cache" / "sordino"
+    if named:
+        return at_home(named)
+    try:
+        return Path.home() / ".cache" / "sordino"
+    except RuntimeError as error:
+        raise UserError("There is no home folder: name one for data sets with --data-dir or $SORDINO_DATA.") from error
 
 
 def source(name: str) -> Source:

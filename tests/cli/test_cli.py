@@ -277,6 +277,16 @@ def test_data_lists_what_is_known(tmp_path: Path) -> None:
     assert str(tmp_path) in shown.out.replace("\n", "")
 
 
+def test_data_without_a_home_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("SORDINO_DATA", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    assert "name one for data sets with --data-dir" in refused("data")
+    assert "name one for data sets with --data-dir" in refused("run", "--data=mnist")
+
+
 def test_data_show_summarises_a_partition(tmp_path: Path) -> None:
     """1797 digits over 9 clients: at least 199 each, a fifth of them (40) for testing."""
     picture = tmp_path / "labels.png"

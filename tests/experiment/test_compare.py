@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import io
 import statistics
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from helpers import QUICK, QUICK_KEYS, command
 
 from sordino.display import Silent
-from sordino.errors import UserError
+from sordino.errors import UserError, WorkerError
 from sordino.experiment.compare import compare
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
+from sordino.experiment.side_by_side import _hear
 from sordino.experiment.store import Store
 
 
@@ -190,6 +193,12 @@ def test_runs_side_by_side_give_the_same_numbers(tmp_path: Path) -> None:
         assert one["epsilon"] == other["epsilon"]
         figures = [[{**point, "run": "", "seconds": 0} for point in curve] for curve in one["curves"]]
         assert figures == [[{**point, "run": "", "seconds": 0} for point in curve] for curve in other["curves"]]
+
+
+def test_a_process_that_ends_within_a_line_is_told(tmp_path: Path) -> None:
+    job = SimpleNamespace(out=io.BytesIO(b'{"begun": "dp-fed'), cell=object(), telling=object())
+    with pytest.raises(WorkerError, match="The same command goes on"):
+        _hear(cast(Any, job), {}, Store(tmp_path))
 
 
 @pytest.mark.slow

@@ -81,6 +81,13 @@ def test_onnx_says_the_same(models: tuple[Path, Models], tmp_path: Path) -> None
     check_description(session.get_modelmeta().custom_metadata_map["sordino"])
 
 
+def test_a_link_to_a_model_stays_one(models: tuple[Path, Models], tmp_path: Path) -> None:
+    (tmp_path / "north").symlink_to(tmp_path / "kept")
+    assert export(models, "safetensors", tmp_path).is_symlink()
+    with safe_open(tmp_path / "kept", framework="pt") as found:
+        check_description(found.metadata()["sordino"])
+
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "onnx_predict.py"
 MIXED = """
 delimiter = ";"
