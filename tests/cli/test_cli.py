@@ -385,7 +385,8 @@ def test_output_without_space_is_told_in_a_sentence(streams: tuple[str, ...]) ->
     with open("/dev/full", "w") as full:
         ended = subprocess.run(
             [sys.executable, "-c", COMMAND, "explain", "epsilon"],
-            **({"stderr": subprocess.PIPE} | dict.fromkeys(streams, full)),
+            stdout=full,
+            stderr=full if "stderr" in streams else subprocess.PIPE,
             text=True,
             check=False,
         )
