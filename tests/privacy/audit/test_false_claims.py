@@ -216,8 +216,9 @@ def test_a_draw_whose_halves_are_one(patched: Any) -> None:
         return drawn
 
     patched(Seeded, "normals", halved)
-    (found,) = attacked(CLIENTS, tiers=(0,)).findings
-    assert (found.name, found.refuted) == ("reuse", True)
+    findings = attacked(CLIENTS, tiers=(0,)).findings  # half as many draws may be found in the variance as well
+    (found,) = [one for one in findings if one.name == "reuse"]
+    assert found.refuted
     assert "325 of 650 entries" in found.sentence
 
 
