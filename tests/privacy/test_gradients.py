@@ -104,8 +104,8 @@ def test_rates_are_rounded_up_where_sizes_are_many() -> None:
 
 @pytest.mark.slow
 def test_a_plan_meets_every_budget() -> None:
-    budgets = np.array([1.0, 4.0])
-    plan = plan_records([200, 200], budgets, 1e-5, batch=20, epochs=1, turns=5, needs=RecordNeeds(0.2, 2, 0.2))
+    budgets, needs = np.array([1.0, 4.0]), RecordNeeds(matrix_share=0.2, means=2, held_out=0.2)
+    plan = plan_records([200, 200], budgets, 1e-5, batch=20, epochs=1, turns=5, needs=needs)
     assert plan.validation.tolist() == [40, 40]
     assert plan.sampling.tolist() == [20 / 160, 20 / 160], "records that are set aside are not trained on"
     for client in range(2):
@@ -153,7 +153,7 @@ def test_a_rate_is_not_raised_beyond_the_natural_one_and_none_is_made_up() -> No
 @pytest.mark.slow
 def test_a_plan_by_sampling_rates_meets_every_budget() -> None:
     """Of clients of different sizes, 150 records in the mean, 30 of which are set aside: 15 of 120 is an eighth."""
-    budgets, needs = np.array([2.0, 4.0, 4.0]), RecordNeeds(0.2, 0, 0.2)
+    budgets, needs = np.array([2.0, 4.0, 4.0]), RecordNeeds(matrix_share=0.2, held_out=0.2)
     sizes = [100, 150, 200]
     plan = plan_records(sizes, budgets, 1e-5, batch=15, epochs=2, turns=3, needs=needs, varied="sampling")
     assert plan.steps.tolist() == [16, 16, 16]
