@@ -17,11 +17,29 @@ from sordino.data.dataset import Split
 from sordino.evaluation import evaluated
 from sordino.learning.metrics import METRICS, metrics_of
 from sordino.message import Message
-from sordino.parts.blending import FOLDS, LOCAL_PASSES, MEMBERS, folds, mixture, power, sharpened, weights
+from sordino.parts.blending import (
+    ADJUSTED,
+    FOLDS,
+    GLOBAL,
+    LOCAL,
+    LOCAL_PASSES,
+    MEMBERS,
+    OWN,
+    TUNED,
+    counts_without_each,
+    folds,
+    frequencies,
+    mixture,
+    offsets,
+    power,
+    sharpened,
+    weights,
+)
 
 FIGURES = ("local", *METRICS)
 """What is measured: the accuracy of the models that clients trained alone, and the metrics of the mixture."""
-LOCAL, TUNED, OWN, GLOBAL = range(len(MEMBERS))
+RULES = ("weights", "powers", "labels")
+"""What says how members are mixed."""
 TRAINED = 2
 """How many models a client trains for its mixture: a local one and a tuned one."""
 
@@ -36,9 +54,15 @@ class Mixtures:
     """(clients, members): those of the members, as in MEMBERS."""
     powers: Tensor
     """(clients, members): to which each member's probabilities are raised before they are mixed."""
+    labels: Tensor
+    """(clients, classes): how often a client has each label, smoothed and as logarithms."""
     accuracies: np.ndarray
     """(clients, figures and sums): as in FIGURES, `nan` for a client without test records; then the sums from which the
     mixture's metrics follow."""
+
+    def rules(self) -> dict[str, Tensor]:
+        """By name, how members are mixed."""
+        return {name: getattr(self, name) for name in RULES}
 
 
 class Blending:
@@ -73,8 +97,9 @@ class Blending:
                 self._judge(models, held_out, fold, [rows[member] for rows in said])
         local = self._trained(self._initial, self._records(FOLDS, inside=False), FOLDS, self._passes)
         models = torch.stack([local, tuned], dim=1)
-        found, powers = (torch.stack(rows) for rows in zip(*map(self._weighed, range(len(said)), said), strict=True))
-        return Mixtures(models.cpu(), found, powers, self._accuracies(models, found, powers))
+        rules = [self._rules(place, mine) for place, mine in enumerate(said)]
+        found, powers, labels = (torch.stack(rows) for rows in zip(*rules, strict=True))
+        return Mixtures(models.cpu(), found, powers, labels, self._accuracies(models, found, powers, labels))
 
     def _trained(self, models: Tensor, records: Split, fold: int, passes: int) -> Tensor:
         """Each client's row of `models` after so many passes over its `records`."""
@@ -91,20 +116,25 @@ class Blending:
         for rows, mine, more in zip(said, self._folds, found, strict=True):
             rows[mine == fold] = more
 
-    def _weighed(self, place: int, said: Tensor) -> tuple[Tensor, Tensor]:
-        """The weights and powers of one client's members, from what they `said` (members, records, classes)."""
+    def _rules(self, place: int, said: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """How one client's members are mixed, as in RULES, from what they `said` (members, records, classes)."""
+        said[ADJUSTED] = said[GLOBAL]
         labels = self._clients.data.train.part(self._who[place])[1]
-        judged = torch.tensor([True, self._global is not None, False, self._global is not None])
+        classes = said.shape[2]
+        without_each = offsets(frequencies(counts_without_each(labels, classes)))
+        judged = torch.full((len(MEMBERS),), self._global is not None)
+        judged[LOCAL], judged[OWN] = True, False
         powers = torch.ones(len(MEMBERS))
         for member in judged.nonzero().squeeze(1).tolist():
-            powers[member] = power(said[member], labels)
-        likelihoods = sharpened(said, powers.reshape(-1, 1, 1))[:, torch.arange(len(labels)), labels]
+            powers[member] = power(said[member], labels, without_each[member])
+        likelihoods = sharpened(said, powers.reshape(-1, 1, 1), without_each)[:, torch.arange(len(labels)), labels]
         found = weights(likelihoods.T, judged).float()
         if self._took_part[place] > 0:  # what was trained on all records shares the place of what stands for it
             twin = LOCAL if self._global is None else TUNED
-            found[[twin, OWN]] = found[twin] / 2
+            found[OWN] = found[twin] / (FOLDS + 1)
+            found[twin] -= found[OWN]
             powers[OWN] = powers[twin]
-        return found, powers
+        return found, powers, frequencies(torch.bincount(labels, minlength=classes))
 
     def _records(self, fold: int, inside: bool) -> Split:
         """Each client's training records in a fold, or in all others."""
@@ -115,15 +145,17 @@ class Blending:
             parts.append((x[chosen], y[chosen]))
         return Split.of(parts)
 
-    def _accuracies(self, models: Tensor, weights: Tensor, powers: Tensor) -> np.ndarray:
+    def _accuracies(self, models: Tensor, weights: Tensor, powers: Tensor, labels: Tensor) -> np.ndarray:
         """(clients, figures and sums), on the clients' test records."""
         test, positive = self._clients.data.test, self._clients.data.meaning.positive
         members = [*models.unbind(1), self._own, *([] if self._global is None else [self._global])]
         said = [self._log_probabilities(rows, test, self._who) for rows in members]
+        said += said[GLOBAL:]  # once more, to be adjusted
         mixed = []
-        for place in range(len(self._who)):
+        for place, mine in enumerate(labels):
             spoken = torch.stack([rows[place] for rows in said])
-            mixed.append(mixture(spoken, *(rows[place, : len(spoken)] for rows in (weights, powers))))
+            rules = (weights[place], powers[place], offsets(mine))
+            mixed.append(mixture(spoken, *(rule[: len(spoken)] for rule in rules)))
         alone = metrics_of(evaluated(self._clients.data, self._who, said[LOCAL]), positive)
         sums = evaluated(self._clients.data, self._who, mixed)
         return np.column_stack([alone[:, METRICS.index("accuracy")], metrics_of(sums, positive), sums])

@@ -15,7 +15,6 @@ from killing import die_at, killed, trace
 from safetensors.torch import load_file
 
 from sordino import api
-from sordino.blend import GLOBAL, LOCAL, OWN, TUNED
 from sordino.experiment import blends
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import GIVEN_AWAY, deal
@@ -23,7 +22,7 @@ from sordino.experiment.run import carry_on, register, resume
 from sordino.experiment.store import Store
 from sordino.message import Message
 from sordino.methods import find, names
-from sordino.parts.blending import MEMBERS
+from sordino.parts.blending import ADJUSTED, FOLDS, GLOBAL, LOCAL, MEMBERS, OWN, TUNED
 from sordino.simulator.workers import Workers
 from sordino.testing.case import CLIENTS, Case
 from sordino.transport import Answer
@@ -106,8 +105,8 @@ def test_clients_that_never_took_part_blend_what_they_have(tmp_path: Path) -> No
     took_part = set(tensors["clients"].tolist())
     assert len(took_part) == 4
     for client, weights in zip(tensors["blend_clients"].tolist(), tensors["weights"], strict=True):
-        assert (weights[OWN] > 0) == (client in took_part)
-        assert (weights[[LOCAL, TUNED, GLOBAL]] > 0).all()
+        assert float(weights[OWN] * FOLDS) == pytest.approx(float(weights[TUNED]) if client in took_part else 0)
+        assert (weights[[LOCAL, TUNED, GLOBAL, ADJUSTED]] > 0).all()
     found = api.load_models(summary["run"], tmp_path)
     assert {client: len(model.members) for client, model in found.personal.items()} == {
         f"client-{client}": 3 + (client in took_part) for client in range(8)

@@ -71,7 +71,7 @@ def _models(session: Session, state: dict[str, Tensor], model: Tensor | None) ->
     if model is not None:
         told |= {"global": model.reshape(1, -1), "clusters": torch.zeros(clients, dtype=torch.int64)}
     made = Blending(session.clients, [number], own, took_part, told).mixtures()
-    blend = {"blend": made.models.flatten(1), "weights": made.weights, "powers": made.powers}
+    blend = {"blend": made.models.flatten(1), **made.rules()}
     places = [FIGURES.index(name) for name in METRICS]
     return tensors | blend | {"blend_clients": torch.tensor([number])}, made.accuracies[0, places]
 

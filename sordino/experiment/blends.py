@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from sordino.blend import FIGURES
+from sordino.blend import FIGURES, RULES
 from sordino.errors import UserError
 from sordino.experiment.checkpoint import write_tensors
 from sordino.files import digest_of, replace_file
@@ -31,10 +31,8 @@ class Blends:
 
     clients: list[int]
     """In the order of all rows."""
-    weights: Tensor
-    """Of the members of each client's mixture."""
-    powers: Tensor
-    """To which the members' probabilities are raised."""
+    rules: dict[str, Tensor]
+    """How the members of each client's mixture are mixed: `sordino.blend.RULES`."""
     accuracies: np.ndarray
     """One row for each of them, with the columns `sordino.blend.FIGURES`."""
     sums: np.ndarray
@@ -78,11 +76,12 @@ def make(
             path = _written(answer.values | measured, folder, number)
         files.append(path)
         with safe_open(path, framework="pt") as piece:  # its models stay on the disk
-            found.append([piece.get_tensor(name) for name in ("weights", "powers", "accuracies", "sums")])
+            found.append([piece.get_tensor(name) for name in (*RULES, "accuracies", "sums")])
         order += clients
-    *rows, sums = zip(*found, strict=True)
-    weights, powers, accuracies = (torch.cat(parts) for parts in rows)
-    return Blends(order, weights, powers, accuracies.numpy(), torch.stack(sums).sum(dim=0).numpy(), files)
+    *columns, sums = zip(*found, strict=True)
+    *rules, accuracies = (torch.cat(parts) for parts in columns)
+    named = dict(zip(RULES, rules, strict=True))
+    return Blends(order, named, accuracies.numpy(), torch.stack(sums).sum(dim=0).numpy(), files)
 
 
 def _kept(folder: Path, number: int) -> Path | None:

@@ -222,7 +222,8 @@ def _save_models(
     """Write the trained models: `personal` with one row for each of `clients`, and the server's `global`.
 
     A server with several models has one row for each, and `clusters` says which is whose. Where clients blend models,
-    `blend` has for each of `blend_clients` one row with the models that it trained alone; so have `weights`, `powers`.
+    `blend` has for each of `blend_clients` one row with the models that it trained alone; so have `weights`,
+    `powers` and `labels`, which say how they are mixed.
     `metrics` has one row for each client of the run, and `metrics_known` says which of them there are. What all of it
     means stands in the file's metadata.
     """
@@ -235,8 +236,7 @@ def _save_models(
     width = prepared.learner.layout.size
     streams = {"personal": Stream(len(who), width, transport.personal_models(who))}
     if blended is not None:
-        tensors |= {"blend_clients": torch.tensor(blended.clients)}
-        tensors |= {"weights": blended.weights, "powers": blended.powers}
+        tensors |= {"blend_clients": torch.tensor(blended.clients), **blended.rules}
         streams["blend"] = Stream(len(blended.clients), TRAINED * width, blended.models())
     about = described(run, prepared)
     return checkpoints.write_models(tensors, streams, store.path(run) / checkpoints.MODELS, about.metadata())

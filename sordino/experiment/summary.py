@@ -225,7 +225,7 @@ def _blend_figures(blends: Blends, own: np.ndarray, shared: np.ndarray | None) -
     return {
         "accuracy": {name: none(mean(values)) for name, values in found.items()},
         "worst_tenth": {name: none(worst_tenth(values)) for name, values in found.items()},
-        "weights": dict(zip(MEMBERS, blends.weights.mean(dim=0).tolist(), strict=True)),
+        "weights": dict(zip(MEMBERS, blends.rules["weights"].mean(dim=0).tolist(), strict=True)),
     }
 
 

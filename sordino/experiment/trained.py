@@ -19,13 +19,14 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from sordino import models
+from sordino.blend import RULES
 from sordino.data.meaning import Meaning
 from sordino.errors import UserError, unknown
 from sordino.experiment.defaults import DEFAULT_STORE
 from sordino.experiment.prepare import Prepared
 from sordino.experiment.store import Store, unfinished
 from sordino.learning.records import Learner
-from sordino.parts.blending import Blended
+from sordino.parts.blending import Blended, offsets
 from sordino.version import VERSION
 
 ABOUT = "sordino"
@@ -191,7 +192,7 @@ class _File:
         self._file = safe_open(path, framework="pt")
         self._names = set(self._file.keys())
         text = (self._file.metadata() or {}).get(ABOUT)
-        if text is None:
+        if text is None or ("blend" in self._names and not self._names.issuperset(RULES)):
             raise UserError(f"The models in {path} were written by an earlier version of Sordino: run it anew.")
         self.about = Description.read(text, run)
         self._rows = {client: row for row, client in enumerate(self.tensor("clients").tolist())}
@@ -227,7 +228,7 @@ class _File:
         if "global" in self._names:
             server = self.about.build(self.tensor("global").reshape(-1, width)[self.cluster(client)])
         own = self._own(client) if client in self._rows else None
-        return mixed([*made, own, server], self.tensor("weights")[row], self.tensor("powers")[row])
+        return mixed([*made, own, server, server], *(self.tensor(name)[row] for name in RULES))
 
     def _own(self, client: int) -> nn.Module:
         """The model that the method left at a client."""
@@ -235,10 +236,11 @@ class _File:
         return self.about.build(self._file.get_slice("personal")[row : row + 1].reshape(-1))
 
 
-def mixed(networks: Sequence[nn.Module | None], weights: Tensor, powers: Tensor) -> nn.Module:
+def mixed(networks: Sequence[nn.Module | None], weights: Tensor, powers: Tensor, labels: Tensor) -> nn.Module:
     """The mixture of those networks that there are."""
     there = {place: one for place, one in enumerate(networks) if one is not None and weights[place] > 0}
-    return Blended(list(there.values()), weights[list(there)], powers[list(there)]).eval()
+    rules = (rule[list(there)] for rule in (weights, powers, offsets(labels)))
+    return Blended(list(there.values()), *rules).eval()
 
 
 def load_models(run: str, store: str | Path = DEFAULT_STORE) -> Models:

@@ -1,7 +1,8 @@
 """A mixture of models, weighed by how likely they find records on which they were not trained.
 
 A client's candidates are models that it trained alone, the server's model, that model tuned to the client's records,
-and the federated method's own personal model. Their class probabilities are mixed with weights w that maximise
+the server's model adjusted to the client's labels, and the federated method's own personal model. Their class
+probabilities are mixed with weights w that maximise
 
     sum over records i of log(sum over members m of w_m p_m(y_i | x_i))  +  PRIOR sum over members m of log(w_m)
 
@@ -13,14 +14,18 @@ No record is wasted: those of a client are dealt to FOLDS folds, and members are
 all folds but one, each on the one that it has not seen. Then the local model is trained anew on all records, and the
 tuned one is the mean of those tuned without each fold, which all started from the server's model. The server's model
 itself is judged on all records: under client-level privacy it has hardly seen any one client. The method's own personal
-model has been trained on all records, so that nothing at the client judges it fairly: it shares, half and half, the
-place of what stands for it, the server's model tuned to other folds.
+model has been trained on all records, so that nothing at the client judges it fairly: it shares the place of what
+stands for it, the server's model tuned to other folds, and counts there as much as each of the FOLDS that were tuned.
+
+Adjusted means that class probabilities are multiplied by how often the client has each label: Bayes' rule, where
+clients differ in their labels alone and the server's model has met all labels alike (Saerens, Latinne and Decaestecker
+2002). Each label is counted as SMOOTHING records more than there are; a record is judged by the counts of the others.
 
 A model that knows its few records by heart is too sure of the others. So each member's probabilities are first raised
 to a power b and scaled to sum to one again; b is found by the same held-out likelihoods, less CAUTION log(b)^2.
 
-FOLDS, PRIOR, CAUTION and what is mixed were chosen on a few runs; experiments/blend.toml says on which, what else was
-tried, and what came of it on runs that had no part in the choice.
+FOLDS, PRIOR, CAUTION, SMOOTHING and what is mixed were chosen on a few runs; experiments/blend.toml says on which, what
+else was tried, and what came of it on runs that had no part in the choice.
 """
 
 from __future__ import annotations
@@ -31,9 +36,12 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-MEMBERS = ("local", "tuned", "own", "global")
-"""What is mixed: models trained alone, the server's model tuned, the method's personal model, the server's model."""
+MEMBERS = ("local", "tuned", "own", "global", "adjusted")
+"""What is mixed: models trained alone, the server's model tuned, the method's personal model, the server's model as it
+is, and adjusted to the client's labels."""
+LOCAL, TUNED, OWN, GLOBAL, ADJUSTED = range(len(MEMBERS))
 FOLDS = 3
 """Into how many parts a client's records are dealt: training without each costs twice what training on all does."""
 PRIOR = 1.0
@@ -42,6 +50,8 @@ CAUTION = 4.0
 """How strongly a member's probabilities are kept as they are."""
 POWERS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
 """To which probabilities may be raised."""
+SMOOTHING = 3.0
+"""As how many records more than there are each label is counted: few records do not rule a label out."""
 STEPS = 200
 """Of expectation and maximisation: far more than the weights need."""
 LOCAL_PASSES = 60
@@ -73,36 +83,60 @@ def weights(likelihoods: Tensor, present: Tensor) -> Tensor:
     return found
 
 
-def power(log_probabilities: Tensor, labels: Tensor) -> float:
+def counts_without_each(labels: Tensor, classes: int) -> Tensor:
+    """How often each label is there among a client's other records: (records, classes)."""
+    return torch.bincount(labels, minlength=classes) - functional.one_hot(labels, classes)
+
+
+def frequencies(counts: Tensor) -> Tensor:
+    """How often a client has each label, smoothed and as logarithms, from how often it is there (..., classes)."""
+    return torch.log_softmax((counts + SMOOTHING).log(), dim=-1)
+
+
+def offsets(frequencies: Tensor) -> Tensor:
+    """What is added to the logarithms of each member's probabilities, (members, ..., classes): to those that are
+    adjusted the labels' `frequencies` (..., classes), to the others nothing."""
+    found = torch.zeros(len(MEMBERS), *frequencies.shape)
+    found[ADJUSTED] = frequencies
+    return found
+
+
+def power(log_probabilities: Tensor, labels: Tensor, offsets: Tensor) -> float:
     """To which power a member's probabilities (records, classes) of held-out records are best raised."""
 
     def worth(power: float) -> float:
-        found = sharpened(log_probabilities.double(), power).gather(1, labels.unsqueeze(1))
+        found = sharpened(log_probabilities.double(), power, offsets).gather(1, labels.unsqueeze(1))
         return float(found.sum()) - CAUTION * math.log(power) ** 2
 
     return max(POWERS, key=worth)
 
 
-def sharpened(log_probabilities: Tensor, powers: float | Tensor) -> Tensor:
-    """Class probabilities raised to powers and scaled to sum to one, as logarithms."""
-    return torch.log_softmax(powers * log_probabilities, dim=-1)
+def sharpened(log_probabilities: Tensor, powers: float | Tensor, offsets: Tensor) -> Tensor:
+    """Class probabilities raised to powers, multiplied by exp(offsets) and scaled to sum to one, as logarithms."""
+    return torch.log_softmax(powers * log_probabilities + offsets, dim=-1)
 
 
-def mixture(log_probabilities: Tensor, weights: Tensor, powers: Tensor) -> Tensor:
-    """The logarithm of the mixed class probabilities: `log_probabilities` is (members, records, classes)."""
+def mixture(log_probabilities: Tensor, weights: Tensor, powers: Tensor, offsets: Tensor) -> Tensor:
+    """The logarithm of the mixed class probabilities: `log_probabilities` is (members, records, classes), `offsets` has
+    one row for each member and class."""
     log_weights = weights.to(log_probabilities).log().reshape(-1, 1, 1)
-    return torch.logsumexp(sharpened(log_probabilities, powers.reshape(-1, 1, 1)) + log_weights, dim=0)
+    said = sharpened(log_probabilities, powers.reshape(-1, 1, 1), offsets.unsqueeze(1))
+    return torch.logsumexp(said + log_weights, dim=0)
 
 
 class Blended(nn.Module):
     """A mixture of networks as one network, whose output is the logarithm of the mixed class probabilities."""
 
-    def __init__(self, members: Sequence[nn.Module], weights: Tensor, powers: Tensor) -> None:
+    def __init__(self, members: Sequence[nn.Module], weights: Tensor, powers: Tensor, offsets: Tensor) -> None:
+        """A network that is given several times is kept, and asked, once."""
         super().__init__()
-        self.members = nn.ModuleList(members)
+        self.members = nn.ModuleList(dict.fromkeys(members))
+        self._places = [list(self.members).index(member) for member in members]
         self.register_buffer("weights", weights)
         self.register_buffer("powers", powers)
+        self.register_buffer("offsets", offsets)
 
     def forward(self, x: Tensor) -> Tensor:
-        found = torch.stack([torch.log_softmax(member(x), dim=1) for member in self.members])
-        return mixture(found, self.get_buffer("weights"), self.get_buffer("powers"))
+        said = [torch.log_softmax(network(x), dim=1) for network in self.members]
+        found = torch.stack([said[place] for place in self._places])
+        return mixture(found, *(self.get_buffer(name) for name in ("weights", "powers", "offsets")))

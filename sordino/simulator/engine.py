@@ -70,12 +70,11 @@ class Engine:
         return Answer(values, accuracies, passed.rejected, passed.bytes, bool(outcome.kept))
 
     def blend(self, clients: Sequence[int], message: Message) -> Answer:
-        """What clients predict with in the end: models that they trained for it, the members' weights and powers."""
+        """What clients predict with in the end: models that they trained for it, and how members are mixed."""
         states = self.memory.states(clients)
         took_part = states["participations"]
         made = Blending(self.clients, clients, states["model"], took_part, message).mixtures()
-        values = {"models": made.models.flatten(1), "weights": made.weights, "powers": made.powers}
-        return Answer(values, made.accuracies, rejected=0, bytes=0)
+        return Answer({"models": made.models.flatten(1), **made.rules()}, made.accuracies, rejected=0, bytes=0)
 
     def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
         """Each client's test accuracy with `model`, or with its own model when that is None.

@@ -39,7 +39,7 @@ def test_models_equal_those_of_a_simulation(method: str, tmp_path: Path) -> None
     ours, theirs = (load_file(made.store.path(one["run"]) / "models.safetensors") for one in (summary, expected))
     assert torch.equal(ours["global"], theirs["global"])
     kept = [load_file(folder / status(folder)["runs"][0]["model"]) for folder in made.folders]
-    for name in {"personal", "blend", "weights", "powers"} & set(theirs):
+    for name in {"personal", "blend", "weights", "powers", "labels"} & set(theirs):
         order = theirs["clients" if name == "personal" else "blend_clients"].tolist()
         assert torch.equal(torch.cat([kept[client][name] for client in order]), theirs[name])
     assert with_accuracies(summary, made.folders)["accuracy"] == pytest.approx(expected["accuracy"])

@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 import torch
 from helpers import QUICK_KEYS, command, refused
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 import sordino
 from sordino.data.schema import Format, Schema
 from sordino.errors import UserError
 from sordino.experiment.predict import read_records
-from sordino.experiment.trained import Models, load_models
+from sordino.experiment.trained import Models, load_models, models_in
 from sordino.learning.metrics import METRICS
 
 SCHEMA = """
@@ -87,6 +89,21 @@ def test_clients_are_found_by_name_and_the_data_are_not_needed(trained: tuple[st
         models.personal["nort"]
     with pytest.raises(UserError, match=r"no client 7 in .*: they are 0 to 2"):
         models.predictor(7)
+
+
+def test_models_of_an_earlier_version_are_refused(trained: tuple[str, Path], tmp_path: Path) -> None:
+    """Without a description, or blended by rules that did not know of labels yet."""
+    run, store = trained
+    path = store / "runs" / run / "models.safetensors"
+    with safe_open(path, framework="pt") as file:
+        tensors, about = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+    older = [(tensors, None)]
+    if "labels" in tensors:
+        older.append(({name: rows for name, rows in tensors.items() if name != "labels"}, about))
+    for content, described in older:
+        save_file(content, tmp_path / "models", described)
+        with pytest.raises(UserError, match="earlier version"):
+            models_in(tmp_path / "models", run)
 
 
 def test_predictions_are_the_models(trained: tuple[str, Path], tmp_path: Path) -> None:
