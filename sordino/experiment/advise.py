@@ -233,8 +233,8 @@ def _method_reasons(situation: Situation, level: Level) -> list[str]:
         return ["local training costs no privacy at all. Where more clients join, ask again."]
     blend = (
         "personal=blend lets every client mix the federated models with its own, weighed at the client by its own "
-        "records: it costs no privacy, and in our comparisons clients lost by taking part in the mean nowhere by more "
-        "than a point; a single one may."
+        "records: it costs no privacy, and where it was advised in our comparisons, clients lost by taking part in the "
+        "mean nowhere by more than half a point; a single one may."
     )
     if level == "client":
         return [
