@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.errors import UserError, writing
+from sordino.experiment.sweep import contender
 from sordino.files import write_whole
 from sordino.papers.description import SCALES, Paper
 from sordino.report.wording import epsilon_words, latex_text, markdown_table
@@ -276,11 +277,16 @@ def _headline(document: Document) -> list[str]:
     told = []
     lower = ours["measure"] in ("loss", "rounds", "seconds")
     for key in ("published", "paper", "sound"):
-        rivals = [row for row in rows if not row["ours"] and row[key] is not None and row["method"] != "local"]
+        rivals = [row for row in rows if not row["ours"] and row[key] is not None and not _alone(row)]
         best = sorted(rivals, key=lambda row: row[key] if lower else -row[key])[:1]
         shown = [_told(row, key) for row in (ours, *best)]
         told.append(f"{document['headline']}: {'; '.join(shown)}" if ours[key] is not None else "-")
     return told
+
+
+def _alone(row: Document) -> bool:
+    """Whether a row is training alone, which is no rival, tuned or not."""
+    return contender(row["method"])[0] == "local"
 
 
 def _told(row: Document, key: str) -> str:

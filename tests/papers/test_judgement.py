@@ -126,3 +126,26 @@ def test_the_index_takes_the_largest_scale_and_its_place_in_a_page(tmp_path):
     assert kept.endswith("after\n")
     assert "old" not in kept
     assert placed("new", "no marks") == "new"
+
+
+def test_training_alone_is_no_rival_in_the_index_tuned_or_not() -> None:
+    from sordino.report.paper_pages import _headline
+
+    found = dict.fromkeys(("published", "paper", "paper_epsilon", "sound_interval", "epsilon"))
+    rows = [
+        {
+            "row": name,
+            "method": method,
+            "ours": name == "ours",
+            "sound": sound,
+            "measure": "personal",
+            "column": "one",
+            **found,
+        }
+        for name, method, sound in (
+            ("ours", "feddpa", 80.0),
+            ("alone", "local[rate=0.1]", 90.0),
+            ("DP", "dp-fedavg", 70.0),
+        )
+    ]
+    assert _headline({"headline": "one", "rows": rows})[2] == "one: ours 80.0; DP 70.0"
