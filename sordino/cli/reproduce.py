@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from sordino.cli.options import DataDir, Json, StoreFolder
+from sordino.cli.options import STORE, DataDir, Json
 from sordino.cli.run import watched
 from sordino.errors import UserError, writing
 from sordino.experiment.defaults import DEFAULT_STORE
@@ -38,7 +38,12 @@ def reproduce(
     ] = None,
     jobs: Annotated[int | None, typer.Option(help="Runs at once. [default: as sizes and cores suggest]")] = None,
     data_dir: DataDir = None,
-    store: StoreFolder = DEFAULT_STORE,
+    store: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--store", help=f"{STORE} With --index it may be given again: of equal scales the last one counts."
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -47,31 +52,41 @@ def reproduce(
             help="With --index: the file for the page; of one that has marks for it, that part. [default: the screen]",
         ),
     ] = None,
+    keep: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="With --index: keep there what the page is made of, which --store FOLDER takes without the runs.",
+        ),
+    ] = None,
     show_list: Annotated[
-        bool, typer.Option("--list", help="List papers, tables and figures, and run nothing.")
+        bool, typer.Option("--list", help="List tables and figures, of all papers or of one, and run nothing.")
     ] = False,
-    index: Annotated[
-        bool, typer.Option("--index", help="The page of all that the store has, and run nothing.")
-    ] = False,
+    index: Annotated[bool, typer.Option("--index", help="The page of all that stores have, and run nothing.")] = False,
     as_json: Json = False,
 ) -> None:
     """Repeat a paper's tables and figures: as printed, as published with the true epsilon, and at equal true epsilon.
 
     What the store has is taken from there; stopped runs are resumed. Pages go to STORE/papers.
     """
+    stores = store or [DEFAULT_STORE]
     if show_list:
-        _list(as_json)
+        _list(paper, as_json)
         return
     if index:
-        _index(store, output, as_json)
+        if paper is not None:
+            raise UserError("--index takes no paper: it is the page of all of them.")
+        _index(stores, output, keep, as_json)
         return
-    if output is not None:
-        raise UserError("--output is for --index: the pages of tables go to STORE/papers.")
+    if output is not None or keep is not None:
+        raise UserError("--output and --keep are for --index: the pages of tables go to STORE/papers.")
+    if len(stores) > 1:
+        raise UserError("Several stores are for --index: name the one where runs go.")
     if paper is None:
         raise UserError(
             "Name a paper, as in `sordino reproduce feddpa table-3`; `sordino reproduce --list` shows them."
         )
-    _make(paper, table, _options(scale, seeds, tune, jobs, data_dir, store), as_json)
+    _make(paper, table, _options(scale, seeds, tune, jobs, data_dir, stores[0]), as_json)
 
 
 def _options(
@@ -83,6 +98,10 @@ def _options(
 
     if seeds is not None:
         check_seeds(seeds)
+    if tune is not None and not tune.strip():
+        raise UserError(
+            "--tune is empty: write a grid, as in 'rate=0.01,0.1;clip=0.3,1', or `paper` for the paper's own."
+        )
     return Options(scale_of(scale), seeds, store, data_dir, jobs, tune or "")
 
 
@@ -133,7 +152,7 @@ def _show(document: dict[str, Any], page: Path, drawn: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from sordino.report.paper_pages import epsilon_text, figure, interval
+    from sordino.report.paper_pages import epsilon_text, interval, measured, printed
 
     console = Console(markup=False)
     for column in dict.fromkeys(row["column"] for row in document["rows"]):
@@ -143,10 +162,10 @@ def _show(document: dict[str, Any], page: Path, drawn: bool) -> None:
                 left_out = bool(row["not_as_published"])
                 table.add_row(
                     f"{row['row']} *" if row["ours"] else row["row"],
-                    figure(row["published"], row["measure"]),
-                    "-" if left_out else figure(row["paper"], row["measure"]),
+                    printed(row),
+                    "-" if left_out else measured(row, "paper"),
                     "-" if left_out else epsilon_text(row["paper_epsilon"]),
-                    figure(row["sound"], row["measure"]),
+                    measured(row, "sound"),
                     interval(row["sound_interval"], row["measure"]),
                     epsilon_text(row["epsilon"]),
                 )
@@ -157,10 +176,10 @@ def _show(document: dict[str, Any], page: Path, drawn: bool) -> None:
     console.print(f"Page: {page}{' (and .png, .csv, .tex, .json)' if drawn else ''}", style="dim", highlight=False)
 
 
-def _list(as_json: bool) -> None:
-    from sordino.papers.description import papers
+def _list(only: str | None, as_json: bool) -> None:
+    from sordino.papers.description import find, papers
 
-    known = papers()
+    known = papers() if only is None else {only: find(only)[0]}
     if as_json:
         listed = [
             {
@@ -193,22 +212,25 @@ def _list(as_json: bool) -> None:
     Console(markup=False).print(table)
 
 
-def _index(store: Path, output: Path | None, as_json: bool) -> None:
+def _index(stores: list[Path], output: Path | None, keep: Path | None, as_json: bool) -> None:
     from sordino.files import write_whole
     from sordino.papers.description import papers
-    from sordino.report.paper_pages import documents, index, placed
+    from sordino.report import paper_index
 
-    found = documents(store)
+    found = paper_index.documents(stores)
     if not found:
-        raise UserError(f"The store {store} has no repeated table yet: `sordino reproduce feddpa table-3` makes one.")
+        named = ", ".join(map(str, stores))
+        raise UserError(f"The store {named} has no repeated table yet: `sordino reproduce feddpa table-3` makes one.")
+    if keep is not None:
+        paper_index.keep(found, keep)
     if as_json:
         typer.echo(json.dumps(list(found.values())))
         return
-    text = index(papers(), store)
+    text = paper_index.index(papers(), found)
     if output is None:
         typer.echo(text)
         return
     with writing(output):
         written = output.read_text(encoding="utf-8") if output.exists() else ""
-        write_whole(output, placed(text, written))
+        write_whole(output, paper_index.placed(text, written))
     typer.echo(f"Index: {output}")

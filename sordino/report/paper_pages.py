@@ -1,4 +1,4 @@
-"""A repeated table for people: Markdown, CSV, LaTeX, and the index of all that a store has."""
+"""A repeated table for people: Markdown, CSV and LaTeX."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sordino.errors import UserError, writing
-from sordino.experiment.sweep import contender
+from sordino.errors import writing
 from sordino.files import write_whole
-from sordino.papers.description import SCALES, Paper
 from sordino.report.wording import epsilon_words, latex_text, markdown_table
 
 Document = dict[str, Any]
@@ -29,8 +27,6 @@ FIELDS = (
     *("paper_epsilon", "sound", "sound_low", "sound_high", "epsilon", "delta", "unit", "seeds", "runs"),
 )
 NEVER = "not reached"
-BEGIN, END = "<!-- index -->", "<!-- end of index -->"
-"""The marks of a page between which the index stands."""
 
 
 def folder_of(store: Path, paper: str) -> Path:
@@ -80,8 +76,6 @@ def markdown(document: Document) -> str:
 
 
 def _scale(document: Document) -> str:
-    if document["scale"] == "paper":
-        return "the published setting."
     departs = [one["departs"] for one in document["settings"].values() if one["departs"]]
     return " ".join(dict.fromkeys(departs)) or "the published setting."
 
@@ -96,10 +90,10 @@ def _table(document: Document, column: str) -> str:
     body = [
         [
             f"**{row['row']}**" if row["ours"] else row["row"],
-            figure(row["published"], row["measure"]),
-            "-" if row["not_as_published"] else _figure_or_never(row, "paper"),
+            printed(row),
+            "-" if row["not_as_published"] else measured(row, "paper"),
             "-" if row["not_as_published"] else epsilon_text(row["paper_epsilon"]),
-            _figure_or_never(row, "sound"),
+            measured(row, "sound"),
             interval(row["sound_interval"], row["measure"]),
             epsilon_text(row["epsilon"]),
         ]
@@ -117,8 +111,7 @@ def _table(document: Document, column: str) -> str:
 
 
 def _differences(document: Document) -> str:
-    lower = document["measure"] in ("loss", "rounds")
-    head = ["column", "method", "against", "better by" if lower else "above by", "95 % interval", "verdict"]
+    head = ["column", "method", "against", "better by", "95 % interval", "verdict"]
     body = [
         [
             found["at"]["column"],
@@ -158,6 +151,13 @@ def figure(value: float | None, measure: str) -> str:
     return f"{value:.1f}"
 
 
+def printed(row: Document) -> str:
+    """What the paper prints, with its own digits."""
+    if row["published"] is None:
+        return "-"
+    return f"{row['published']:g}{'x' if row['measure'] == 'seconds' else ''}"
+
+
 def interval(found: Sequence[float] | None, measure: str) -> str:
     """An interval as a table prints it."""
     return "-" if found is None else f"{figure(found[0], measure)} to {figure(found[1], measure)}"
@@ -168,7 +168,8 @@ def epsilon_text(epsilon: float | None) -> str:
     return epsilon_words(epsilon, "infinite")
 
 
-def _figure_or_never(row: Document, variant: str) -> str:
+def measured(row: Document, variant: str) -> str:
+    """What came of a row in a variant; a target may not have been reached with every seed."""
     if row["measure"] == "rounds" and row[variant] is None and row[f"{variant}_by_seed"]:
         return NEVER
     return figure(row[variant], row["measure"])
@@ -219,80 +220,4 @@ def _tex_cell(row: Document) -> str:
     if row["sound_interval"] is not None:
         low, high = row["sound_interval"]
         sound += rf" $\pm$ {figure((high - low) / 2, measure)}"
-    return f"{figure(row['published'], measure)} / {paper} / {sound}"
-
-
-def documents(store: Path) -> dict[tuple[str, str], Document]:
-    """What a store has of each paper's table: of the largest scale that was run."""
-    found: dict[tuple[str, str], Document] = {}
-    for scale in SCALES:  # larger ones win
-        for path in sorted((store / "papers").glob(f"*/*-{scale}.json")):
-            try:
-                document = json.loads(path.read_text(encoding="utf-8"))
-                _line(document)  # what the index will tell of it
-                found[document["paper"], document["table"]] = document
-            except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
-                raise UserError(f"{path} cannot be read: delete it and repeat the table.") from error
-    return found
-
-
-def index(papers: dict[str, Paper], store: Path) -> str:
-    """The page of all papers: claim, published, ours as published, ours at equal true epsilon, verdict, command."""
-    found = documents(store)
-    parts = []
-    for name, paper in papers.items():
-        mine = [(table, found.get((name, table))) for table in paper.tables]
-        head = ["", "claim", "published", "as published (true epsilon)", "sound, at equal true epsilon", "verdict"]
-        body = [_line(document) for _, document in mine if document is not None]
-        lacking = [table for table, document in mine if document is None]
-        parts.append(f"### {paper.title}\n\n{paper.citation}")
-        if body:
-            parts.append(markdown_table(head, body))
-            main = found.get((name, paper.main))
-            if main is not None:
-                parts.append(f"    {main['command']}")
-        if lacking:
-            parts.append(f"Not run in this store: {', '.join(lacking)}.")
-    return "\n\n".join(parts) + "\n"
-
-
-def _line(document: Document) -> list[str]:
-    """A repeated table in one line of the index."""
-    name = f"{document['table']} (`{document['scale']}`)"
-    cells = [name, document["claim"], *_headline(document), document["verdict"]]
-    return [cell.replace("|", r"\|") for cell in cells]
-
-
-def placed(text: str, written: str) -> str:
-    """A page with the index in the place that it marks; a page without marks is the index alone."""
-    before, begin, rest = written.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    return f"{before}{begin}\n\n{text}\n{end}{after}" if begin and end else text
-
-
-def _headline(document: Document) -> list[str]:
-    """The column by which a table is told in one line: the proposed method and the best of its rivals, three times."""
-    rows = [row for row in document["rows"] if row["column"] == document["headline"]]
-    ours = next((row for row in rows if row["ours"]), rows[0])
-    told = []
-    lower = ours["measure"] in ("loss", "rounds", "seconds")
-    for key in ("published", "paper", "sound"):
-        rivals = [row for row in rows if not row["ours"] and row[key] is not None and not _alone(row)]
-        best = sorted(rivals, key=lambda row: row[key] if lower else -row[key])[:1]
-        shown = [_told(row, key) for row in (ours, *best)]
-        told.append(f"{document['headline']}: {'; '.join(shown)}" if ours[key] is not None else "-")
-    return told
-
-
-def _alone(row: Document) -> bool:
-    """Whether a row is training alone, which is no rival, tuned or not."""
-    return contender(row["method"])[0] == "local"
-
-
-def _told(row: Document, key: str) -> str:
-    text = f"{row['row']} {figure(row[key], row['measure'])}"
-    if key == "paper":
-        return f"{text} ({epsilon_text(row['paper_epsilon'])})"
-    if key == "sound" and row["sound_interval"] is not None:
-        return f"{text} [{interval(row['sound_interval'], row['measure'])}], epsilon {epsilon_text(row['epsilon'])}"
-    return text
+    return f"{printed(row)} / {paper} / {sound}"

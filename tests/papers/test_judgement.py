@@ -8,12 +8,12 @@ import pytest
 from sordino.papers.description import find
 from sordino.papers.judgement import Judgement
 from sordino.papers.study import Done, Options, Outcome
-from sordino.report.paper_pages import BEGIN, END, index, markdown, placed, write
+from sordino.report.paper_pages import markdown, write
 
 
-def outcome(values, epsilon=4.0, unit="client"):
+def outcome(values, epsilon=4.0, unit="client", method="feddpa"):
     curve = [{"round": 0, "personal": 0.5, "global": 0.4, "start": 0.3, "seconds": 1.0}]
-    return Outcome(list(values), epsilon, 1e-5, unit, ["run-1"], "feddpa", [], [curve] * len(values))
+    return Outcome(list(values), epsilon, 1e-5, unit, ["run-1"], method, [], [curve] * len(values))
 
 
 def done(sound, table="table-3", columns=("FEMNIST, epsilon 4", "FEMNIST, epsilon 8"), **more):
@@ -21,8 +21,9 @@ def done(sound, table="table-3", columns=("FEMNIST, epsilon 4", "FEMNIST, epsilo
     outcomes = {}
     for row, by_column in sound.items():
         for column, values in zip(columns, by_column, strict=True):
-            epsilon = 0.0 if row == "training alone" else 4.0
-            outcomes[row, column, "sound"] = outcome(values, epsilon)
+            alone = row == "training alone"
+            about = {"epsilon": 0.0, "method": "local"} if alone else {"epsilon": 4.0}
+            outcomes[row, column, "sound"] = outcome(values, **about)
             outcomes[row, column, "paper"] = outcome([value - 1 for value in values], 34.82)
     return Done(paper, found, Options("quick", 3), outcomes | more, [])
 
@@ -92,14 +93,14 @@ def test_pages_show_the_same_figures(tmp_path):
     document = Judgement(done(CLEAR)).document()
     page = write(document, tmp_path)
     text = page.read_text()
-    assert f"| **{OURS}** | 77.3 | 70.0 | 34.82 | 71.0 |" in text
+    assert f"| **{OURS}** | 77.27 | 70.0 | 34.82 | 71.0 |" in text
     assert "Claim at equal true epsilon: holds." in text
     with page.with_suffix(".csv").open() as file:
         rows = list(csv.DictReader(file))
     assert len(rows) == 8
     assert {row["row"]: row["sound"] for row in rows if row["column"].endswith("4")}[OURS] == "71.0"
     tex = page.with_suffix(".tex").read_text()
-    assert r"77.3 / 70.0 (34.82) / 71.0 $\pm$ 2.5" in tex
+    assert r"77.27 / 70.0 (34.82) / 71.0 $\pm$ 2.5" in tex
     assert tex.count(r"\\") == 5
 
 
@@ -107,45 +108,5 @@ def test_infinite_epsilons_are_told(tmp_path):
     mixed = done(CLEAR)
     mixed.outcomes[OURS, "FEMNIST, epsilon 4", "paper"] = outcome([70.0] * 3, None)
     document = Judgement(mixed).document()
-    assert "| 77.3 | 70.0 | infinite | 71.0 |" in markdown(document)
+    assert "| 77.27 | 70.0 | infinite | 71.0 |" in markdown(document)
     assert "inf" in write(document, tmp_path).with_suffix(".csv").read_text()
-
-
-def test_the_index_takes_the_largest_scale_and_its_place_in_a_page(tmp_path):
-    small = Judgement(dataclasses.replace(done(CLEAR), options=Options("quick", 3))).document()
-    write(small, tmp_path)
-    write({**small, "scale": "small", "verdict": "Of the small scale."}, tmp_path)
-    paper, _ = find("feddpa")
-    text = index({"feddpa": paper}, tmp_path)
-    assert "Of the small scale." in text
-    assert "table-3 (`small`)" in text
-    assert "Not run in this store: table-1" in text
-    assert f"FEMNIST, epsilon 8: {OURS} 77.4; {PART} 74.4" in text
-    kept = placed(text, f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    assert kept.startswith("before")
-    assert kept.endswith("after\n")
-    assert "old" not in kept
-    assert placed("new", "no marks") == "new"
-
-
-def test_training_alone_is_no_rival_in_the_index_tuned_or_not() -> None:
-    from sordino.report.paper_pages import _headline
-
-    found = dict.fromkeys(("published", "paper", "paper_epsilon", "sound_interval", "epsilon"))
-    rows = [
-        {
-            "row": name,
-            "method": method,
-            "ours": name == "ours",
-            "sound": sound,
-            "measure": "personal",
-            "column": "one",
-            **found,
-        }
-        for name, method, sound in (
-            ("ours", "feddpa", 80.0),
-            ("alone", "local[rate=0.1]", 90.0),
-            ("DP", "dp-fedavg", 70.0),
-        )
-    ]
-    assert _headline({"headline": "one", "rows": rows})[2] == "one: ours 80.0; DP 70.0"

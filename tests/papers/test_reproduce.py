@@ -110,9 +110,14 @@ def test_a_table_is_made_once_and_told_to_scripts(tiny):
     page = tiny / "index.md"
     call("--index", "--store", store, "-o", page)
     assert "Somebody, 2023." in page.read_text()
-    assert told["verdict"] in page.read_text()
+    assert "`table-3 --scale quick --seeds 2`, 2 seeds" in page.read_text()
     kept = store / "papers" / "feddpa" / "table-3-quick.json"
-    for damaged in ({**told, "rows": []}, {**told, "verdict": None}, {"paper": "feddpa", "table": "table-3"}):
+    for damaged in (
+        {**told, "rows": []},
+        {**told, "claim": None},
+        {**told, "headline": "gone"},
+        {"paper": "feddpa", "table": "table-3"},
+    ):
         kept.write_text(json.dumps(damaged))
         with pytest.raises(UserError, match="delete it and repeat the table"):
             call("--index", "--store", store)
@@ -146,7 +151,12 @@ def test_what_is_missing_is_told_before_work(tiny):
         (("feddpa", "table-9"), "did you mean 'table-3'"),
         (("feddpa", "--scale", "huge"), "quick, small and paper"),
         (("all", "table-3"), "takes no table"),
-        (("feddpa", "-o", "page.md"), "--output is for --index"),
+        (("feddpa", "-o", "page.md"), "--output and --keep are for --index"),
+        (("feddpa", "--keep", "kept"), "--output and --keep are for --index"),
+        (("feddpa", "--store", "one", "--store", "two"), "Several stores are for --index"),
+        (("feddpa", "--index"), "--index takes no paper"),
+        (("nobody", "--list"), "There is no paper 'nobody'"),
+        (("feddpa", "--tune", " "), "--tune is empty"),
         (("--index", "--store", "nowhere"), "has no repeated table yet"),
         (("feddpa", "--tune", "rate"), "is not understood"),
         (("feddpa", "table-3", "--seeds", "1", "--tune", "tua=1,2"), "tua"),
@@ -162,6 +172,7 @@ def test_the_list_says_what_there_is():
     listed = json.loads(call("--list", "--json").stdout)
     assert {one["paper"] for one in listed} == {"acdp-pfsd", "adadp-cfl", "feddpa", "fedglp-adp", "pac-dp"}
     assert "table-1" in call("--list").stdout
+    assert [one["paper"] for one in json.loads(call("pac-dp", "--list", "--json").stdout)] == ["pac-dp"]
 
 
 def test_installed_files_are_those_of_the_folder():

@@ -1,0 +1,122 @@
+"""A claim in one column of a repeated table, tested.
+
+Methods with equal seeds meet equal records, so they are compared seed by seed. A claim says "above every rival": it
+holds in a column where each single interval lies above zero, for which no correction is needed, because all of them
+must; where a paper proposes several rows, any of which may do, they share the error. It is refuted where an interval
+lies below zero that holds together with those of all other rivals (Bonferroni).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from sordino.experiment.sweep import contender
+from sordino.experiment.verdict import Difference, difference
+
+Figures = dict[str, Any]
+"""A row of a table in one column, as its document has it."""
+ALONE = "local"
+LOWER = ("loss", "rounds", "seconds")
+"""Measures of which less is better."""
+UNTESTED = ("seconds",)
+"""Measures that depend on the machine."""
+Answer = Literal["holds", "refuted", "not shown", "not tested"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Judged:
+    """A claim in one column."""
+
+    column: str
+    measure: str
+    answer: Answer
+    differences: list[Difference]
+    """The proposed rows against each rival, with the intervals that the answer rests on: where it holds, each by
+    itself; elsewhere, all of them together."""
+    alone: list[Difference]
+    """The proposed rows against training alone."""
+
+    def nearest(self) -> Difference:
+        """The proposed row that fares best, against its strongest rival."""
+        against: dict[str, Difference] = {}
+        for found in sorted(self.differences, key=lambda one: one["mean"]):
+            against.setdefault(found["method"], found)
+        return max(against.values(), key=lambda one: one["mean"])
+
+
+def alone(row: Figures) -> bool:
+    """Whether a row is training alone, which is no rival, tuned or not."""
+    return contender(row["method"])[0] == ALONE
+
+
+def rivals(rows: Sequence[Figures], ours: Figures) -> list[Figures]:
+    """The rows of a column that a proposed one can be compared with on equal terms: they protect the same unit, and
+    what spends an infinite epsilon is no rival of what spends a finite one."""
+    return [row for row in rows if not row["ours"] and not alone(row) and _on_equal_terms(ours, row)]
+
+
+def judged(column: str, rows: Sequence[Figures]) -> Judged:
+    """The claim in a column of these rows."""
+    measure = rows[0]["measure"]
+    if measure in UNTESTED:
+        return Judged(column, measure, "not tested", [], [])
+    ours = [row for row in rows if row["ours"] and _complete(row)]
+    pairs = [(one, rival) for one in ours for rival in rivals(rows, one) if _complete(rival)]
+    single = [_difference(one, rival, column, len(ours)) for one, rival in pairs]
+    together = [_difference(one, rival, column, len(pairs)) for one, rival in pairs]
+    others = [row for row in rows if alone(row) and _complete(row)]
+    against_alone = [_difference(one, other, column, 1) for one in ours for other in others]
+    answer = _answer(single, together)
+    return Judged(column, measure, answer, single if answer == "holds" else together, against_alone)
+
+
+def _on_equal_terms(ours: Figures, row: Figures) -> bool:
+    protected = {one["unit"] for one in (ours, row) if one["epsilon"] != 0}
+    return len(protected) < 2 and (row["epsilon"] is not None or ours["epsilon"] is None)
+
+
+def _complete(row: Figures) -> bool:
+    """Whether a row has a figure for each seed: a target may not have been reached."""
+    return bool(row["sound_by_seed"]) and None not in row["sound_by_seed"]
+
+
+def _difference(row: Figures, other: Figures, column: str, comparisons: int) -> Difference:
+    """How far a row is above another, in shares of one, seed by seed."""
+    sign = -1 if row["measure"] in LOWER else 1
+    one, two = (
+        side(found["row"], column, [sign * value / 100 for value in found["sound_by_seed"]]) for found in (row, other)
+    )
+    return difference(one, two, comparisons)
+
+
+def side(name: str, column: str, values: Sequence[float]) -> dict[str, Any]:
+    """One side of a comparison, as the test takes it: a figure for each seed."""
+    by_seed = [{"seed": seed, "personal": value} for seed, value in enumerate(values)]
+    return {"method": name, "at": {"column": column}, "by_seed": by_seed}
+
+
+def in_words(found: Difference, measure: str) -> str:
+    """How far a row is above another, in what is measured, with its interval; where less is better that is said."""
+    lower = measure in LOWER
+    unit = {"loss": " of loss", "rounds": " rounds"}.get(measure, " points")
+    unit += ", where less is better," if lower else ""
+    sign = -100 if lower else 100
+    text = f"{sign * found['mean']:+.1f}{unit} against {found['against']}"
+    if found["low"] is None or found["high"] is None:
+        return f"{text}, from one seed, so chance is not ruled out"
+    low, high = sorted((sign * found["low"], sign * found["high"]))
+    return f"{text}, interval {low:+.1f} to {high:+.1f}"
+
+
+def _answer(single: Sequence[Difference], together: Sequence[Difference]) -> Answer:
+    """Whether one of the proposed rows is above all its rivals; whether each of them is below a rival."""
+    if not single or any(one["low"] is None for one in single):
+        return "not tested"
+    names = dict.fromkeys(one["method"] for one in single)
+    if any(all(one["verdict"] == "better" for one in single if one["method"] == name) for name in names):
+        return "holds"
+    if all(any(one["verdict"] == "worse" for one in together if one["method"] == name) for name in names):
+        return "refuted"
+    return "not shown"

@@ -1,0 +1,78 @@
+"""Whether a claim holds in a column, on figures made by hand."""
+
+import pytest
+
+from sordino.papers.claims import in_words, judged, rivals
+
+
+def row(name, values, ours=False, **more):
+    about = {"row": name, "method": name, "ours": ours, "measure": "personal", "epsilon": 8.0, "unit": "client"}
+    return {**about, "sound_by_seed": values, **more}
+
+
+OURS = row("ours", [70.0, 71.0, 72.0], ours=True)
+# A rival 5 points above, with a deviation of 1: the interval by itself reaches 4.3027 / sqrt(3) = 2.48 to each side.
+ABOVE = row("above", [76.0, 76.0, 76.0])
+
+
+def test_an_answer_rests_on_the_intervals_that_are_told():
+    alone = judged("here", [OURS, ABOVE])
+    assert alone.answer == "refuted"
+    assert alone.differences[0]["low"] == pytest.approx(-0.05 - 0.0248, abs=1e-4)
+    # With seven more rivals all intervals hold together: Student's t of 1 - 0.05/16 with 2 degrees is 12.59.
+    crowd = judged("here", [OURS, ABOVE, *(row(f"rival {n}", [60.0, 61.0, 62.1]) for n in range(7))])
+    assert crowd.answer == "not shown"
+    assert crowd.nearest()["verdict"] == "no difference shown"
+    assert crowd.nearest()["against"] == "above"
+    assert crowd.nearest()["high"] == pytest.approx(-0.05 + 0.01 * 12.59 / 3**0.5, abs=1e-3)
+
+
+def test_where_a_claim_holds_single_intervals_decide():
+    below = [row(f"rival {n}", [67.0, 68.0, 69.5]) for n in range(8)]
+    found = judged("here", [OURS, *below])
+    assert found.answer == "holds"
+    assert {one["verdict"] for one in found.differences} == {"better"}
+
+
+def test_of_several_proposed_rows_one_must_be_above_all_rivals_and_they_share_the_error():
+    rival = row("rival", [60.0, 60.0, 60.0])
+    proposed = [row("good", [63.0, 64.0, 65.0], ours=True), row("bad", [50.0, 51.0, 52.5], ours=True)]
+    # 4 points above with a deviation of 1: t of 97.5 % gives 2.48, t of 98.75 % (6.2053) gives 3.58, both below 4.
+    found = judged("here", [rival, *proposed])
+    assert found.answer == "holds"
+    assert found.nearest()["method"] == "good"
+    assert found.nearest()["low"] == pytest.approx(0.04 - 0.01 * 6.2053 / 3**0.5, abs=1e-5)
+    third = row("worse", [50.0, 51.0, 52.0], ours=True)
+    assert judged("here", [rival, *proposed, third]).answer == "not shown"  # t of 1 - 0.025/3 is 7.6488: 4.42
+    assert judged("here", [rival, proposed[1], third]).answer == "refuted"
+
+
+def test_who_is_no_rival():
+    others = [
+        row("alone", [90.0] * 3, method="local[rate=0.1]", epsilon=0),
+        row("records", [90.0] * 3, unit="record"),
+        row("no privacy", [90.0] * 3, epsilon=None),
+    ]
+    assert rivals([OURS, ABOVE, *others], OURS) == [ABOVE]
+    found = judged("here", [OURS, *others])
+    assert found.answer == "not tested"
+    assert [one["against"] for one in found.alone] == ["alone"]
+    free = {**OURS, "epsilon": None}
+    assert [one["row"] for one in rivals([free, *others], free)] == ["no privacy"]
+
+
+def test_a_row_that_missed_its_target_once_is_not_compared():
+    found = judged("here", [{**OURS, "measure": "rounds"}, row("never", [3.0, None, 4.0], measure="rounds")])
+    assert (found.answer, found.differences) == ("not tested", [])
+
+
+def test_rounds_and_losses_are_told_in_their_own_direction():
+    ours = row("ours", [4.0, 5.0, 6.0], ours=True, measure="rounds")
+    found = judged("here", [ours, row("slow", [10.0, 11.0, 12.5], measure="rounds")])
+    assert found.answer == "holds"
+    assert in_words(found.nearest(), "rounds").startswith(
+        "-6.2 rounds, where less is better, against slow, interval -6.9"
+    )
+    assert in_words(judged("here", [OURS, ABOVE]).nearest(), "personal") == (
+        "-5.0 points against above, interval -7.5 to -2.5"
+    )
