@@ -42,6 +42,29 @@ def test_printed_numbers_are_the_papers(known):
     assert printed("fedglp-adp", "figure-3", "FedADDP", "CIFAR-10, alpha 1") == 34.94
 
 
+def test_settings_are_those_that_the_papers_name(known):
+    rounds = known["pac-dp"].tables["figure-13"]
+    named = [column for column in rounds.columns if any(column.name in row.published for row in rounds.rows)]
+    assert {(one.at["epsilon"], one.at["partition"]) for one in named} == {(0.1, "iid")}
+    methods = {row.name: row.method for row in known["acdp-pfsd"].tables["figure-4"].rows}
+    assert methods["FedPer"] == "fedper[privacy=none,personal_layers=2]"
+    assert methods["pFedSD"] == "pfedsd[privacy=none,temperature=3]"
+
+
+@pytest.mark.parametrize(
+    ("paper", "table", "rivals"),
+    [
+        ("adadp-cfl", "table-3", ["FedAvg", "Scaffold", "IFCA", "CFL", "No-Prox"]),
+        ("adadp-cfl", "table-4", ["FedAvg", "Scaffold", "IFCA", "CFL", "No-Prox"]),
+        ("adadp-cfl", "figure-4", ["No-Prox"]),
+        ("fedglp-adp", "table-4", ["gamma 0"]),
+    ],
+)
+def test_values_among_which_a_paper_chooses_are_no_rivals_of_each_other(known, paper, table, rivals):
+    found = [row.name for row in known[paper].tables[table].rows if not row.ours and row.method != "local"]
+    assert found == rivals
+
+
 def test_every_scale_has_rows_columns_and_settings(known):
     for paper in known.values():
         for table in paper.tables.values():
