@@ -37,6 +37,8 @@ class Judged:
     itself; elsewhere, all of them together."""
     alone: list[Difference]
     """The proposed rows against training alone."""
+    added: list[Difference] = dataclasses.field(default_factory=list)
+    """The proposed rows against rows that the paper's table does not have, each interval by itself."""
 
     def nearest(self) -> Difference:
         """The proposed row that fares best, against its strongest rival."""
@@ -52,8 +54,13 @@ def alone(row: Figures) -> bool:
 
 
 def rivals(rows: Sequence[Figures], ours: Figures) -> list[Figures]:
+    """The rows of a paper's column that a proposed one is claimed to be above."""
+    return [row for row in comparable(rows, ours) if not row.get("added")]
+
+
+def comparable(rows: Sequence[Figures], ours: Figures) -> list[Figures]:
     """The rows of a column that a proposed one can be compared with on equal terms: they protect the same unit, and
-    what spends an infinite epsilon is no rival of what spends a finite one."""
+    what spends an infinite epsilon is no match for what spends a finite one."""
     return [row for row in rows if not row["ours"] and not alone(row) and _on_equal_terms(ours, row)]
 
 
@@ -67,9 +74,11 @@ def judged(column: str, rows: Sequence[Figures]) -> Judged:
     single = [_difference(one, rival, column, len(ours)) for one, rival in pairs]
     together = [_difference(one, rival, column, len(pairs)) for one, rival in pairs]
     others = [row for row in rows if alone(row) and _complete(row)]
+    more = [(one, row) for one in ours for row in comparable(rows, one) if row.get("added") and _complete(row)]
+    added = [_difference(one, row, column, 1) for one, row in more]
     against_alone = [_difference(one, other, column, 1) for one in ours for other in others]
     answer = _answer(single, together)
-    return Judged(column, measure, answer, single if answer == "holds" else together, against_alone)
+    return Judged(column, measure, answer, single if answer == "holds" else together, against_alone, added)
 
 
 def _on_equal_terms(ours: Figures, row: Figures) -> bool:

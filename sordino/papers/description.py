@@ -143,6 +143,8 @@ class Row(_Part):
     """Why it cannot be run as published, if it cannot."""
     ours: bool = False
     """Whether the paper proposes it."""
+    added: bool = False
+    """Whether it is not in the paper's table: then no claim is made against it."""
 
 
 class Figure(_Part):

@@ -54,7 +54,7 @@ class Judgement:
             },
             "published_note": table.published_note,
             "rows": [row for rows in self._figures for row in rows],
-            "differences": [found for one in self.by_column for found in (*one.differences, *one.alone)],
+            "differences": [found for one in self.by_column for found in (*one.differences, *one.added, *one.alone)],
             "answers": {one.column: one.answer for one in self.by_column},
             "figures": [repeated(figure) for figure in table.figures],
             "tuned": done.tuned,
@@ -65,7 +65,7 @@ class Judgement:
 
     def verdict(self) -> str:
         """The judgement in sentences."""
-        told = [*self._claim(), *self._alone(), *self._repeated()]
+        told = [*self._claim(), *self._added(), *self._alone(), *self._repeated()]
         return " ".join(told) if told else "Nothing is claimed here that a test could show."
 
     def _row(self, row: Row, column: Column) -> dict[str, Any]:
@@ -76,6 +76,7 @@ class Judgement:
             "column": column.name,
             "method": sound.method if sound else row.method,
             "ours": self._table.proposes(row, column),
+            "added": row.added,
             "measure": self._table.measured(column),
             "published": self._table.printed(row, column),
             "nominal": column.nominal,
@@ -132,6 +133,13 @@ class Judgement:
         tested = f": {found['verdict']}" if found["low"] is not None else ""
         told.append(f"{head.column}: {found['method']} {in_words(found, head.measure)}{tested}.")
         return told
+
+    def _added(self) -> list[str]:
+        head = next(one for one in self.by_column if one.column == self._headline().name)
+        return [
+            f"{head.column}: {found['method']} {in_words(found, head.measure)}, which is not in the paper's table."
+            for found in head.added
+        ]
 
     def _terms(self) -> str:
         """On which terms methods meet."""

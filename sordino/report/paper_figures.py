@@ -26,7 +26,8 @@ def draw(done: Done, path: Path) -> None:
     figure = _curves(drawing, done, judgement) if done.table.curves else _bars(drawing, judgement.document())
     title = f"{done.paper.title}, {done.table.name}: {done.table.title} (scale {done.options.scale})"
     title += ". Solid: at equal true epsilon; dotted: as published" if done.table.curves else ""
-    figure.suptitle("\n".join(textwrap.wrap(title, 110)), fontsize=11)
+    fitting = int(8.5 * figure.get_figwidth())  # letters of this size in a line
+    figure.suptitle("\n".join(textwrap.wrap(title, fitting)), fontsize=11)
     with writing(path):
         figure.savefig(path, dpi=110)
     drawing.close(figure)

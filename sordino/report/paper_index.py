@@ -33,7 +33,7 @@ def documents(stores: Sequence[Path]) -> Documents:
             try:
                 document = json.loads(path.read_text(encoding="utf-8"))
                 _table(
-                    [], [[*_line(document), _verdict(document), _named_and_true(document)]]
+                    [], [[*_line(document, ""), _verdict(document), _named_and_true(document)]]
                 )  # what will be told of it
                 found[document["paper"], document["table"]] = document
             except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
@@ -75,26 +75,26 @@ def _summary(papers: Mapping[str, Paper], found: Documents) -> str:
     head = ["paper", "its claim", "verdict at equal true epsilon", "epsilon as published", "`sordino reproduce`"]
     body = []
     for name, paper in papers.items():
-        document = found.get((name, paper.main))
+        document, claim = found.get((name, paper.main)), paper.tables[paper.main].claim
         if document is None:
-            body.append([paper.title, paper.tables[paper.main].claim, "Not run yet.", "-", f"`{name} {paper.main}`"])
+            body.append([paper.title, claim, "Not run yet.", "-", f"`{name} {paper.main}`"])
         else:
             told = _verdict(document) if _judges(document) else f"Not judged: `{TOO_SMALL}` is too small for that."
-            body.append([paper.title, document["claim"], told, _named_and_true(document), _command(document)])
+            body.append([paper.title, claim, told, _named_and_true(document), _command(document)])
     return _table(head, body)
 
 
 def _paper(paper: Paper, tables: Sequence[Document | None]) -> list[str]:
     """A paper's tables: those that judge its claims, then those that show no more than that they can be repeated."""
-    there = [document for document in tables if document is not None]
-    large = [document for document in there if _judges(document)]
-    small = [document for document in there if not _judges(document)]
+    there = [(document, _line(document, paper.tables[document["table"]].claim)) for document in tables if document]
+    large = [[*line, _verdict(document)] for document, line in there if _judges(document)]
+    small = [[*line, _difference(_headline(document))] for document, line in there if not _judges(document)]
     head = [f"`{PREFIX}{paper.name}`", "claim", "published", "as published (true epsilon)", "at equal true epsilon"]
     parts = []
     if large:
-        parts.append(_table([*head, "verdict"], [[*_line(one), _verdict(one)] for one in large]))
+        parts.append(_table([*head, "verdict"], large))
     if small:
-        lines = _table([*head, "difference"], [[*_line(one), _difference(_headline(one))] for one in small])
+        lines = _table([*head, "difference"], small)
         summary = f"{len(small)} of its tables and figures at <code>{TOO_SMALL}</code>, too small to judge by"
         parts.append(f"<details>\n<summary>{summary}</summary>\n\n{lines}\n\n</details>")
     return parts
@@ -131,10 +131,10 @@ def _seeds(document: Document) -> str:
     return f"{document['seeds']} seed{'s' if document['seeds'] != 1 else ''}"
 
 
-def _line(document: Document) -> list[str]:
+def _line(document: Document, claim: str) -> list[str]:
     """A repeated table in one line: how it is run, its claim, and the figures of one column."""
     run = _command(document).replace(f"`{document['paper']} ", "`", 1)
-    return [run, document["claim"], *(_told(document, key) for key in ("published", "paper", "sound"))]
+    return [run, claim, *(_told(document, key) for key in ("published", "paper", "sound"))]
 
 
 def _rows(document: Document, column: str) -> list[Document]:
@@ -211,16 +211,19 @@ def _counted(columns: Sequence[Judged]) -> str:
     (first, many), *others = [(one, counts[one]) for one in ("holds", "refuted", "not shown") if counts[one]]  # type: ignore[index]
     lead = f"**{first.capitalize()}**"
     if not others:
-        return f"{lead}." if len(tested) == 1 else f"{lead} in all {len(tested)} columns."
+        every = "any of" if first == "not shown" else "all"
+        return f"{lead}." if len(tested) == 1 else f"{lead} in {every} {len(tested)} columns."
     rest = ", ".join(f"{name} in {count}" for name, count in others)
     return f"{lead} in {many} of {len(tested)} columns, {rest}."
 
 
 def _difference(head: Judged) -> str:
-    """The proposed method against its strongest rival, with the interval that the answer rests on."""
-    if not head.differences:
-        return ""
-    return f"{head.column}: {in_words(head.nearest(), head.measure)}."
+    """The proposed method against its strongest rival, with the interval that the answer rests on, and against what the
+    paper does not have."""
+    found = [head.nearest()] if head.differences else []
+    told = [in_words(one, head.measure) for one in found]
+    told += [f"{in_words(one, head.measure)}, which is not in the paper's table" for one in head.added]
+    return f"{head.column}: {'; '.join(told)}." if told else ""
 
 
 def _against_alone(columns: Sequence[Judged]) -> str:

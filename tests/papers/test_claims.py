@@ -61,6 +61,14 @@ def test_who_is_no_rival():
     assert [one["row"] for one in rivals([free, *others], free)] == ["no privacy"]
 
 
+def test_what_the_paper_does_not_have_is_told_and_is_no_rival():
+    rival = row("rival", [60.0, 61.0, 62.1])
+    found = judged("here", [OURS, {**ABOVE, "added": True}, rival])
+    assert found.answer == "holds"
+    assert [one["against"] for one in found.differences] == ["rival"]
+    assert [(one["against"], one["verdict"]) for one in found.added] == [("above", "worse")]
+
+
 def test_a_row_that_missed_its_target_once_is_not_compared():
     found = judged("here", [{**OURS, "measure": "rounds"}, row("never", [3.0, None, 4.0], measure="rounds")])
     assert (found.answer, found.differences) == ("not tested", [])

@@ -114,7 +114,7 @@ def test_a_table_is_made_once_and_told_to_scripts(tiny):
     kept = store / "papers" / "feddpa" / "table-3-quick.json"
     for damaged in (
         {**told, "rows": []},
-        {**told, "claim": None},
+        {**told, "command": None},
         {**told, "headline": "gone"},
         {"paper": "feddpa", "table": "table-3"},
     ):

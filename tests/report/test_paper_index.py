@@ -64,7 +64,7 @@ def test_a_main_table_is_told_in_one_line(feddpa):
     # Two rivals: Student's t of 1 - 0.05/4 with 2 degrees of freedom is 6.2053, and the deviation sqrt(1/300) points.
     said = "**Refuted**. FEMNIST, epsilon 8: -10.0 points against PPSGD, interval -10.2 to -9.8."
     assert cells[1:] == [
-        r"FedDPA \| leads.",
+        "FedDPA is above all rivals at every budget, by 1.3 to 6.8 points.",
         f"{said} Against training alone: better in 0 of 1, worse in 1.",
         "8 named, 43.68 true",
         "`feddpa table-1 --scale small --tune paper`, 3 seeds",
@@ -76,12 +76,20 @@ def test_a_paper_shows_its_method_and_the_best_rival_on_equal_terms(feddpa):
     (line,) = [line for line in text.splitlines() if line.startswith("| `table-1")]
     assert line.strip("| ").split(" | ")[:5] == [
         "`table-1 --scale small --tune paper`, 3 seeds",
-        r"FedDPA \| leads.",
+        "FedDPA is above all rivals at every budget, by 1.3 to 6.8 points.",
         "FedDPA 77.42; BLUR+LUS 74.58",
         "FedDPA 61.0 (43.68); PPSGD 73.9 (43.68)",
         "FedDPA 71.0 (70.0 to 72.0); PPSGD 81.0 (80.0 to 82.1); epsilon 8.00",
     ]
     assert "Not run yet: table-2, table-3" in text
+
+
+def test_rows_that_a_paper_does_not_have_are_told_apart(feddpa):
+    found = document()
+    found["rows"][1]["added"] = True
+    text = index(feddpa, {("feddpa", "table-1"): found})
+    assert "**Holds**. FEMNIST, epsilon 8: +10.0 points against BLUR+LUS" in text
+    assert "; -10.0 points against PPSGD, interval -10.2 to -9.9, which is not in the paper's table." in text
 
 
 def test_the_quick_scale_is_shown_but_judges_nothing(feddpa):
@@ -99,11 +107,11 @@ def test_numbers_from_formulas_stand_at_the_end(feddpa):
 
 def test_larger_scales_win_and_then_later_stores(tmp_path):
     old, new = tmp_path / "old", tmp_path / "new"
-    written(old, document("small", claim="old"), document("quick", table="table-2", claim="old"))
-    written(new, document("quick", claim="new"), document("quick", table="table-2", claim="new"))
+    written(old, document("small", version="old"), document("quick", table="table-2", version="old"))
+    written(new, document("quick", version="new"), document("quick", table="table-2", version="new"))
     found = documents([old, new])
-    assert {table: one["claim"] for (_, table), one in found.items()} == {"table-1": "old", "table-2": "new"}
-    assert documents([new, old])["feddpa", "table-2"]["claim"] == "old"
+    assert {table: one["version"] for (_, table), one in found.items()} == {"table-1": "old", "table-2": "new"}
+    assert documents([new, old])["feddpa", "table-2"]["version"] == "old"
 
 
 def test_what_was_kept_makes_the_same_page_without_the_store(tmp_path):
