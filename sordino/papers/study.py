@@ -212,7 +212,7 @@ class Study:
         name, settings = contender(best)
         grid = self._own_grids.get(name)
         if grid is None:
-            tries = max(math.prod(len(values) for values in own.values()) for own in self._own_grids.values())
+            tries = min(math.prod(len(values) for values in own.values()) for own in self._own_grids.values())
             rate = settings.get("rate")
             grid = {} if rate is None else {"rate": [_near(rate, step - tries // 2) for step in range(tries)]}
         pairs = ",".join(f"{key}={value}" for key, value in settings.items() if key not in grid)

@@ -137,6 +137,29 @@ def test_tuning_takes_seeds_that_are_not_reported_and_tells_its_cost(tiny):
     assert told["command"] == "sordino reproduce feddpa table-3 --scale quick --seeds 1 --tune rate=0.01,0.3"
 
 
+@pytest.mark.parametrize("paper", ["acdp-pfsd", "adadp-cfl", "feddpa", "fedglp-adp", "pac-dp"])
+def test_every_rival_gets_as_many_tries(paper):
+    """Of those whose threshold is free: what is fixed in its name cannot be tuned."""
+    from types import SimpleNamespace
+
+    from sordino.experiment.tuning import Ground, tune
+    from sordino.papers.study import Options, Study
+
+    def results(wanted):
+        nothing = {"mu": [0.0], "recipes": []}
+        accuracy = dict.fromkeys(("personal", "start", "global"), 0.5)
+        about = {"accuracy": accuracy, "spent": nothing, "unit": "client", "delta": 1e-5}
+        return {cell.key: {"run": cell.key, **about} for cell in wanted}
+
+    found = description.papers()[paper]
+    study = Study(found, found.tables[found.main], Options("small", tune="paper"))
+    ground = Ground(lambda texts: [SimpleNamespace(key=text, method=text) for text in texts], results)
+    methods = [row.method for row in study.rows if row.method != "local" and "clip=" not in row.method]
+    tried = {one["method"]: one["tries"] for one in tune(ground, methods, study._grid, study._own)}
+    # One of three rates around the best one is the best one, which was tried before.
+    assert max(tried.values()) - min(tried.values()) <= 1, tried
+
+
 def test_what_is_missing_is_told_before_work(tiny):
     with pytest.raises(UserError, match=r"needs svhn, which is not here: `sordino data get svhn`"):
         call("feddpa", "table-3", "--scale", "small", "--data-dir", tiny, "--store", tiny / "store")
