@@ -137,6 +137,8 @@ class Row(_Part):
     name: str
     method: str
     """As `compare` takes it: a name, or `name[key=value,...]`."""
+    times_epochs: int = Field(default=1, ge=1)
+    """How many times the setting's epochs it takes: a fair rival passes over the records as often as what it meets."""
     published: dict[str, float] = {}
     """What the paper prints, by column."""
     unpublished: str = ""

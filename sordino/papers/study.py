@@ -22,7 +22,7 @@ from sordino.experiment.store import Store
 from sordino.experiment.summary import Summary
 from sordino.experiment.sweep import Cell, Sweep, cells, contender, grid_of
 from sordino.experiment.tuning import Accuracy, Ground, Tuned, tune
-from sordino.papers.description import Column, Keys, Measure, Paper, Scale, Table, Variant
+from sordino.papers.description import Column, Keys, Measure, Paper, Row, Scale, Table, Variant
 
 SEEDS: dict[Scale, int] = {"quick": 3, "small": 3, "paper": 3}
 VARIANTS: tuple[Variant, ...] = ("sound", "paper")
@@ -101,7 +101,8 @@ class Study:
     def count(self) -> int:
         """How many runs it takes, tuning aside."""
         seeds = range(self.options.seed_count)
-        return len({cell.key for cell in self._wanted({row.name: row.method for row in self.rows}, seeds).values()})
+        wanted = [self._wanted(self._methods(column), seeds, [column]) for column in self.columns]
+        return len({cell.key for cells in wanted for cell in cells.values()})
 
     def base(self, column: Column, variant: Variant, at: Keys | None = None) -> Experiment:
         """The setting that a column starts from, or the one `at` a place in it."""
@@ -130,7 +131,7 @@ class Study:
         methods: dict[tuple[str, str], str] = {}
         for column in self.columns:
             chosen = {one["method"]: one["chosen"] for one in tuned.get(self.table.setting_of(column), [])}
-            named = {row.name: chosen.get(row.method, row.method) for row in self.rows}
+            named = {name: chosen.get(method, method) for name, method in self._methods(column).items()}
             methods |= {(name, column.name): method for name, method in named.items()}
             wanted |= self._wanted(named, seeds, [column])
         different = {cell.key: cell for cell in wanted.values()}
@@ -151,12 +152,24 @@ class Study:
         made = results_of(different, display, self.options.jobs, different[0].experiment)
         return {cell.key: summary for cell, summary in zip(different, made, strict=True)}
 
+    def _methods(self, column: Column) -> dict[str, str]:
+        """Each row's method in a column, as `compare` takes it."""
+        return {row.name: self._method(row, column) for row in self.rows}
+
+    def _method(self, row: Row, column: Column) -> str:
+        if row.times_epochs == 1:
+            return row.method
+        (cell,) = cells(self.base(column, "sound"), [row.method], {}, [0])
+        name, settings = contender(row.method)
+        settings["epochs"] = row.times_epochs * cell.experiment.build_method().epochs
+        return f"{name}[{','.join(f'{key}={value}' for key, value in settings.items())}]"
+
     def _wanted(
-        self, methods: Mapping[str, str], seeds: Sequence[int], columns: Sequence[Column] | None = None
+        self, methods: Mapping[str, str], seeds: Sequence[int], columns: Sequence[Column]
     ) -> dict[tuple[str, str, Variant, int], Cell]:
         """The runs by row, column, variant and seed."""
         wanted: dict[tuple[str, str, Variant, int], Cell] = {}
-        for column in self.columns if columns is None else columns:
+        for column in columns:
             for variant in VARIANTS:
                 rows = [row for row in self.rows if variant == "sound" or not (row.unpublished or column.unpublished)]
                 keys = column.keys(variant)
@@ -190,12 +203,12 @@ class Study:
         """What is best for each method in each setting: chosen in the middle one of its columns, on a seed that is not
         reported, and taken to all others."""
         chosen: dict[str, list[Tuned]] = {}
-        methods = list(dict.fromkeys(row.method for row in self.rows))
         seed = self.options.seed_count
         for name in dict.fromkeys(self.table.setting_of(column) for column in self.columns):
             mine = [column for column in self.columns if self.table.setting_of(column) == name]
             column = mine[len(mine) // 2]
             ground = self._ground(column, seed, display)
+            methods = list(dict.fromkeys(self._methods(column).values()))
             chosen[name] = tune(ground, methods, self._grid, self._own if self._own_grids else None)
         return chosen
 

@@ -160,6 +160,20 @@ def test_every_rival_gets_as_many_tries(paper):
     assert max(tried.values()) - min(tried.values()) <= 1, tried
 
 
+@pytest.mark.parametrize(("scale", "epochs"), [("quick", 4), ("paper", 6)])
+def test_the_fair_rival_of_feddpa_passes_over_the_records_as_often(scale, epochs):
+    from sordino.papers.study import Options, Study
+
+    found = description.papers()["feddpa"]
+    study = Study(found, found.tables["table-1"], Options(scale))
+    assert study._methods(study.columns[0])["DP-FedAvg, as many passes"] == f"dp-fedavg[epochs={epochs}]"
+    cells = study._wanted(study._methods(study.columns[0]), [0], study.columns[:1])
+    of = {
+        row: cell.experiment.build_method().epochs for (row, _, variant, _), cell in cells.items() if variant == "sound"
+    }
+    assert 2 * of["FedDPA"] == of["DP-FedAvg, as many passes"] == 2 * of["DP-FedAvg"]
+
+
 def test_what_is_missing_is_told_before_work(tiny):
     with pytest.raises(UserError, match=r"needs svhn, which is not here: `sordino data get svhn`"):
         call("feddpa", "table-3", "--scale", "small", "--data-dir", tiny, "--store", tiny / "store")
