@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import gzip
+import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -190,8 +192,19 @@ def read_digits() -> Dataset:
 
 @functools.cache
 def _digits() -> Part:
-    """Images and labels as scikit-learn has them: text, which is read once in a process."""
-    from sklearn.datasets import load_digits
+    """Images and labels as scikit-learn has them: text, which is read once in a process.
 
-    bunch = load_digits()
-    return bunch.images, bunch.target
+    The file is read where it lies, because importing scikit-learn takes longer than all else that a small run loads.
+    """
+    package = importlib.util.find_spec("sklearn")
+    assert package is not None
+    assert package.origin is not None
+    path = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    if not path.exists():  # another version may keep it elsewhere
+        from sklearn.datasets import load_digits
+
+        bunch = load_digits()
+        return bunch.images, bunch.target
+    with gzip.open(path, "rt") as file:
+        rows = np.array([line.split(",") for line in file], dtype=np.float64)
+    return rows[:, :-1].reshape(-1, 8, 8), rows[:, -1].astype(np.int64)

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import gzip
+import importlib.machinery
 import io
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from data_makers import cifar_batch, idx_bytes, write_idx
 from scipy.io import savemat
 
 from sordino.data import load
+from sordino.data.images import _digits
 from sordino.errors import UserError
 
 
@@ -109,6 +113,25 @@ def test_digits_are_built_in(tmp_path: Path) -> None:
     assert data.owner is None
     assert abs(data.x.mean().item()) < 0.001
     assert data.x.std().item() == pytest.approx(1, abs=0.001)
+
+
+def test_digits_are_those_of_scikit_learn_and_are_read_without_importing_it() -> None:
+    code = (
+        "import sys; from sordino.data.images import _digits; images, labels = _digits(); "
+        "assert 'sklearn' not in sys.modules; from sklearn.datasets import load_digits; known = load_digits(); "
+        "assert (images == known.images).all() and (labels == known.target).all(); print('the same')"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "the same\n"
+
+
+def test_digits_that_lie_elsewhere_are_asked_of_scikit_learn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    here = _digits()
+    moved = importlib.machinery.ModuleSpec("sklearn", None, origin=str(tmp_path / "__init__.py"))
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: moved)
+    images, labels = _digits.__wrapped__()
+    assert (images == here[0]).all()
+    assert (labels == here[1]).all()
 
 
 GOOD = idx_bytes(np.zeros((6, 28, 28)))
