@@ -8,9 +8,9 @@ import sys
 
 MMAP_THRESHOLD, TRIM_THRESHOLD = -3, -1
 """Numbers by which the C library knows these settings (M_MMAP_THRESHOLD and M_TRIM_THRESHOLD)."""
-WHOLE = 2**23
+WHOLE = 2**25
 """Bytes from which on a tensor has pages of its own, which are given back when it is freed."""
-KEPT = 2**24
+KEPT = 2**26
 """Bytes of freed memory that are kept at the most."""
 
 
