@@ -144,15 +144,19 @@ def _record_level(method: Method) -> RecordLevel:
     return method
 
 
+def unusual_budget(epsilon: float) -> list[str]:
+    """What a budget means that is allowed, but hardly meant."""
+    if LEAST_USUAL <= epsilon <= MOST_USUAL:
+        return []
+    means = "noise that leaves nothing to learn from" if epsilon < 1 else "hardly any protection"
+    return [f"epsilon = {epsilon:g} means {means}: budgets lie between {LEAST_USUAL:g} and {MOST_USUAL:g}."]
+
+
 def unusual(experiment: Experiment, method: Method, schedule: Schedule) -> list[str]:
     """What is allowed, but hardly meant."""
     if not method.is_private():
         return []
-    notes = []
-    epsilon = experiment.epsilon
-    if epsilon is not None and not LEAST_USUAL <= epsilon <= MOST_USUAL:
-        means = "noise that leaves nothing to learn from" if epsilon < 1 else "hardly any protection"
-        notes.append(f"epsilon = {epsilon:g} means {means}: budgets lie between {LEAST_USUAL:g} and {MOST_USUAL:g}.")
+    notes = [] if experiment.epsilon is None else unusual_budget(experiment.epsilon)
     if method.unit == "client" and schedule.clients == 1:
         notes.append(
             "There is one client, and this method protects clients as wholes: nobody's noise adds to its own. Protect "

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from helpers import command, refused
 
-from sordino.experiment.advise import CHOICES, HELPS, Situation, advise
+from sordino.experiment.advise import CHOICES, HELPS, Situation, advise, stand_in
+from sordino.experiment.config import Experiment
 
 # Personal accuracy in %, mean over three seeds where not said otherwise, of what the advice can be at each level: the
 # federated method blended, or training alone. Where no file is named: experiments/demo.toml and experiments/blend.toml.
@@ -76,6 +79,42 @@ def test_few_records_are_not_taken_for_an_institutions() -> None:
     assert "may be a person" in few.advice[0]
 
 
+@pytest.mark.parametrize(
+    "where",
+    [
+        Situation(20, 60, 8.0, protect_from="server"),
+        Situation(5, 20, 1.0),
+        Situation(9, 99, 1000.0),
+        Situation(50, 50, 0.5, 1_000_000),
+        Situation(10, 10, 1e-3),
+    ],
+)
+def test_so_many_clients_as_are_told_are_just_enough(where: Situation) -> None:
+    told = advise(where)
+    assert told.level == "none"
+    (enough,) = re.findall(r"About ([\d,]+) clients would", " ".join(told.advice))
+    enough = int(enough.replace(",", ""))
+    assert enough > where.clients
+    assert advise(replace(where, clients=enough)).level == "client"
+    assert advise(replace(where, clients=enough - 1)).level == "none"
+
+
+def test_what_no_number_of_clients_makes_worth_trying_is_not_promised() -> None:
+    assert not any("clients would" in sentence for sentence in advise(Situation(1_000_000, 1, 1e-6)).advice)
+
+
+def test_one_is_not_many() -> None:
+    said = " ".join(advise(Situation(3, 1, 1e9)).advice + advise(Situation(5, 20, 1.0)).advice)
+    assert "with 1 record a client" in said
+    assert "about 1 shared parameter can" in said
+
+
+@pytest.mark.parametrize(("epsilon", "means"), [(1e6, "hardly any protection"), (1e-4, "nothing to learn from")])
+def test_budgets_that_are_hardly_meant_are_told(epsilon: float, means: str) -> None:
+    assert means in advise(Situation(300, 60, epsilon)).advice[-1]
+    assert not any("budgets lie between" in sentence for sentence in advise(Situation(300, 60, 8.0)).advice)
+
+
 def test_the_command_for_machines() -> None:
     found = command("advise", "--clients", "300", "--records", "60", "--epsilon", "8", "--json").document
     assert {"level", "method", "advice"} <= set(found)
@@ -90,6 +129,20 @@ def test_data_are_counted() -> None:
 
 def test_without_data_records_must_be_told() -> None:
     assert "--records" in refused("advise", "--clients", "10", "--epsilon", "1")
+
+
+@pytest.mark.parametrize("other", ["noise_multiplier = 1.0", '[set.method]\nbudgets = "0.05:0.6,1:0.4"'])
+def test_other_budgets_are_not_taken_for_the_default(other: str, tmp_path: Path) -> None:
+    """A file whose clients have budgets of 0.05 to 1 must not be advised on as if they had 8."""
+    (tmp_path / "own.toml").write_text(f'data = "digits"\nclients = 10\n{other}\n')
+    assert "name one with --epsilon" in refused("advise", tmp_path / "own.toml")
+    assert command("advise", tmp_path / "own.toml", "--epsilon", "1", "--json").document["level"]
+
+
+@pytest.mark.parametrize(("clients", "records", "dealt"), [(1, 1, (1, 2)), (2, 1, (1, 2)), (12, 10, (12, 120))])
+def test_a_stand_in_has_records_to_train_on_and_to_test_with(clients: int, records: int, dealt: tuple) -> None:
+    found = stand_in(Experiment.make({}), Situation(clients, records, 8.0))
+    assert (found.clients, found.records) == dealt
 
 
 @pytest.mark.parametrize("level", CHOICES)
@@ -108,3 +161,20 @@ def test_trying_runs_the_most_promising(tmp_path: Path) -> None:
     found = command("advise", *options, "--try", "--json").document
     assert [row["method"] for row in found["tried"]] == found["candidates"]
     assert found["verdict"]
+    assert "over_runs" not in found, "nobody's records were tried on"
+
+
+@pytest.mark.slow
+def test_trying_on_people_tells_what_it_cost_them(tmp_path: Path) -> None:
+    options = ("--data", "digits", "--clients", "12", "--epsilon", "8", "--store", tmp_path, "--try")
+    found = command("advise", *options, "--json").document
+    assert found["over_runs"][0]["epsilon"]["outsider"] > 8
+    assert "come to an" in command("advise", *options).out.replace("\n", " ")
+
+
+@pytest.mark.slow
+def test_a_single_client_may_try_too(tmp_path: Path) -> None:
+    options = ("--clients", "1", "--records", "1", "--store", tmp_path, "--try")
+    told = command("advise", *options).out.replace("\n", " ")
+    assert "nobody to federate with" in told
+    assert "come to an" not in told, "nobody's records were tried on"
