@@ -21,16 +21,19 @@ Departures.
   pairs, the released code's by the mean of two rows. `paper` puts no noise on the singular vectors: the paper says
   Gaussian noise, without a size or a sensitivity, the released code adds none, and none that is honest leaves groups.
 - Proximal step: its first coefficient is 1 as in the released code (the paper's 1/(2 eta) = 50 would pin the model);
-  its anchor is the cluster's average before the step; cosines are cut at 0 and divided by their sum over the other
-  clusters (the paper's Eq. 4.6 has a sum too many, the released code takes exp(-distance)). A cluster of which nobody
-  took part keeps its model, and the others still learn from it.
+  its anchor is the cluster's average before the step; it is ten steps of SGD, as in the released code (Eq. 4.4 prints
+  one); cosines are cut at 0 and divided by their sum over the other clusters (the paper's Eq. 4.6 has a sum too many,
+  the released code takes exp(-distance)). A cluster of which nobody took part keeps its model, and the others still
+  learn from it.
 - Agent: one is shared by all clients, which take part about ten times each. The critic's target uses the target
   policy's next action (the released code: the last one). Adam's rate is 1e-2 for the critic (released: 1e-3), with 4
   steps for each new transition on 16 of them (released: 1 step on 2), because otherwise the agent ends at an end of
   its range. Thresholds lie on a logarithmic scale from 0.1 to 10 (the published scale is lost). Every client's first
-  action is random: one cycle. The reward counts accuracy from 0 to 1, not in percent.
-- Clients take turns, where the paper draws each round's clients at random; averages are uniform, since sizes are
-  private. DP-AGR, a rival in the paper, is replaced by a rule that can also rise (`parts/record_thresholds.py`).
+  action is random: one cycle (the paper: the actions of the first two rounds). The reward counts accuracy from 0 to 1,
+  not in percent.
+- Clients take turns, where the paper draws each round's clients at random; averages are uniform, because weights by
+  numbers of records would change with a record that leaves. DP-AGR, a rival in the paper, is replaced by a rule that
+  can also rise (`parts/record_thresholds.py`).
 
 | paper | code |
 |---|---|
