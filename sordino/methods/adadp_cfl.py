@@ -58,15 +58,12 @@ from sordino.method import LEAST_SHARE, Count, Federation, Message, NotNegative,
 from sordino.methods.bases import RecordLevel
 from sordino.named import Named
 from sordino.parts import clustering
+from sordino.parts.grouping import MOST, affordable_share
 from sordino.parts.record_thresholds import RULES, Learned, RecordThreshold
-from sordino.privacy.accountant import epsilon_of
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.outlook import Outlook
 from sordino.privacy.records import held_out_count
 from sordino.privacy.release import Bare, Gradients, Matrix, Releases, sends
-
-MOST = 0.5
-"""The largest share of epsilon that the grouping is given: training then needs about a fifth more noise."""
 
 Clipping = Annotated[RecordThreshold, Named({"ddpg": Learned, **RULES})]
 
@@ -147,7 +144,8 @@ class AdaDPCFL(RecordLevel):
         chosen = replace(self, clipping=clipping)
         if self.cluster_share is not None:
             return chosen, notes
-        share, note = chosen._share(outlook)
+        trained = max(1, outlook.records - held_out_count(outlook.records, chosen.record_needs().held_out))
+        share, note = affordable_share(outlook, trained, self.dimensions, self.gap)
         return replace(chosen, cluster_share=share), [*notes, note]
 
     def shared_models(self, state: State, clients: int) -> tuple[Tensor, Tensor]:
@@ -177,25 +175,6 @@ class AdaDPCFL(RecordLevel):
     @property
     def _groups(self) -> bool:
         return self.variant == "paper" or self.cluster_share != 0
-
-    def _share(self, outlook: Outlook) -> tuple[float, str]:
-        """The share of epsilon with which a gap between clients of middling size shows, 0 if it takes too much; and a
-        sentence on it."""
-        records = max(1, outlook.records - held_out_count(outlook.records, self.record_needs().held_out))
-        noise = clustering.noise_that_shows(records, self.dimensions, self.gap)
-        alike = f"clients with {records} training records whose second moments differ by {self.gap:g}"
-        if not math.isfinite(outlook.epsilon):
-            if (outlook.multiplier or 0.0) <= noise:
-                return MOST, f"Clients are grouped: the given noise lets {alike} be told apart."
-            return 0.0, f"Clients are not grouped, and share one model: the given noise would hide {alike}."
-        needed = epsilon_of(1 / noise, outlook.delta) if noise > 0 else math.inf
-        share = max(needed / outlook.epsilon, 0.01)
-        if share <= MOST:
-            return share, f"The grouping gets {share:.0%} of epsilon: enough to tell {alike} apart."
-        return 0.0, (
-            f"Clients are not grouped, and share one model: to tell {alike} apart takes an epsilon of {needed:.2g}, "
-            f"and at most {MOST:.0%} of {outlook.epsilon:g} may go there; set cluster_share to insist."
-        )
 
     def _group(self, fed: Federation, server: State, model: Tensor) -> None:
         """Find the clusters from what the clients describe."""
