@@ -63,8 +63,8 @@ class ACDPpFSD(Clipped):
     title: ClassVar[str] = "clients distil from their own last model; an agent chooses the clipping threshold"
     paper: ClassVar[str] = "ACDP-pFSD, a personalized federated self-decoupled distillation framework"
     caveats: ClassVar[dict[Variant, str]] = {
-        "paper": "loss and accuracy leave without privacy and steer the threshold; the published epsilon covers only "
-        "the sum of updates, for an outside observer",
+        "paper": "with clipping=ppo loss and accuracy leave without privacy and steer the threshold; the published "
+        "epsilon covers only the sum of updates, for an outside observer",
     }
 
     clipping: Clipping = LearnedThreshold()

@@ -75,7 +75,8 @@ class AdaDPCFL(RecordLevel):
     title: ClassVar[str] = "clients are clustered by their data's subspaces; an agent chooses each client's threshold"
     paper: ClassVar[str] = "AdaDP-CFL, clustered federated learning with adaptive differential privacy"
     caveats: ClassVar[dict[Variant, str]] = {
-        "paper": "singular vectors, losses and accuracies leave as they are, and thresholds follow from them",
+        "paper": "singular vectors leave as they are, and with clipping=ddpg losses and accuracies too, from which "
+        "thresholds follow",
     }
 
     clipping: Clipping = Learned()
