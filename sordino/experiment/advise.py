@@ -256,7 +256,7 @@ def _method_reasons(situation: Situation, level: Level) -> list[str]:
     blend = (
         "personal=blend lets every client mix the federated models with its own, weighed at the client by its own "
         "records: it costs no privacy, and where it was advised in our comparisons, clients lost by taking part in the "
-        "mean nowhere by more than half a point; a single one may."
+        "mean two or three points at the worst; a single one may lose more."
     )
     if level == "client":
         return [
