@@ -14,6 +14,7 @@ from helpers import ALL
 from scipy.stats import chi2
 
 from sordino.errors import UserError
+from sordino.experiment.budgeting import same_as_sound
 from sordino.experiment.run import carry_on, register
 from sordino.experiment.store import Store
 from sordino.method import Method
@@ -106,6 +107,13 @@ def test_the_published_model_moves_by_the_noise_that_epsilon_presumes(tmp_path: 
 def test_a_paper_variant_that_nothing_looks_at_sends_the_same() -> None:
     for name in set(names()) - {name for name, variant in ALL if variant == "paper"}:
         assert find(name)(variant="paper").steps() == find(name)().steps()
+
+
+def test_a_paper_variant_that_is_no_other_mechanism_says_so() -> None:
+    others = {name for name, variant in ALL if variant == "paper"}
+    for name in names():
+        assert bool(same_as_sound(find(name)(variant="paper"))) == (name not in others)
+        assert not same_as_sound(find(name)())
 
 
 def test_a_method_is_a_frozen_dataclass() -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sordino.cli.options import DATA, File, Json, Keys, experiment_from, taking
+
+if TYPE_CHECKING:
+    from sordino.experiment.compare import Comparison
 
 
 @taking(*DATA, "model", "epsilon", "delta", "protect_from", "store")
@@ -26,8 +30,6 @@ def advise(
     as_json: Json = False,
 ) -> None:
     """What shall I use? Level, method, size of the shared model, and whether to federate at all."""
-    from dataclasses import asdict
-
     from sordino.experiment.advise import advise as advise_on
     from sordino.experiment.advise import situation_of, spends, stand_in
     from sordino.methods import names
@@ -46,8 +48,7 @@ def advise(
             display.say(spends(chosen, found, known))
             tried = compare(chosen, found.candidates, 1, display)
     if as_json:
-        rows = None if tried is None else [{k: v for k, v in row.items() if k != "curves"} for row in tried.rows]
-        typer.echo(json.dumps(asdict(found) | ({} if tried is None else {"tried": rows, "verdict": tried.verdict})))
+        typer.echo(json.dumps(asdict(found) | _for_machines(tried, known)))
         return
     from rich.console import Console
 
@@ -63,5 +64,14 @@ def advise(
     if tried is not None:
         console.print(comparison_table(tried.rows))
         show_meaning(tried.rows, console)
-        for sentence in (*tried.verdict, *tried.together(chosen.protect_from)):
+        for sentence in (*tried.verdict, *(tried.together(chosen.protect_from) if known else ())):
             console.print(sentence, highlight=False)
+
+
+def _for_machines(tried: Comparison | None, real: bool) -> dict[str, Any]:
+    """What trying brought, and what it cost, if these were people."""
+    if tried is None:
+        return {}
+    document = tried.document()
+    found = {"tried": document["rows"], "verdict": document["verdict"]}
+    return found | ({"over_runs": document["over_runs"]} if real else {})

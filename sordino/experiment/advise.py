@@ -14,13 +14,15 @@ comparisons; `tests/experiment/test_advise.py` holds the advice against what was
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from bisect import bisect_left
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from sordino.data.federate import DEFAULT_CLIENTS
 from sordino.errors import UserError
+from sordino.experiment.budgeting import unusual_budget
 from sordino.experiment.config import Experiment
 from sordino.privacy.accountant import mu_of
 from sordino.privacy.allowance import ProtectFrom
@@ -32,12 +34,14 @@ HELPS: dict[Level, float] = {"client": 0.1, "record": 1000.0}
 records that the noise on each can be borne do well alone, so that records must be many more than noise asks for."""
 ENOUGH = 1.0
 """From this ratio on a federated model stands on its own."""
-MANY = 10
+LEAST_CLIENTS: dict[Level, int] = {"client": 10, "record": 2}
 """With fewer clients a sum of their updates is too coarse to learn from, however small the network."""
 SMALL = 1000
 """Parameters of the smallest network that is worth training together, where none is named."""
 INSTITUTION = 100
 """From so many records on, a client may be an institution that holds the records of other people."""
+MOST = 10_000_000
+"""So many clients are never told to be enough."""
 DIGITS = 1797
 """Records of the built-in data set."""
 BLEND = "personal=blend"
@@ -77,6 +81,10 @@ class Situation:
         """Signal over noise, squared and per parameter."""
         return self.feasible(level) / self.size
 
+    def helps(self, level: Level) -> bool:
+        """Whether a model that is federated under this promise adds something to a client's own."""
+        return self.clients >= LEAST_CLIENTS[level] and self.ratio(level) >= HELPS[level]
+
 
 @dataclass(frozen=True)
 class Advice:
@@ -106,6 +114,10 @@ def situation_of(experiment: Experiment, records: int | None, parameters: int | 
         records = records or round(float(np.median(prepared.data.train.sizes)))
     if records is None:
         raise UserError("Say how many records a client has with --records, or name the data with --data.")
+    other = [key for key in experiment.set if key.split(".")[-1] == "budgets"]
+    other += ["noise_multiplier"] if experiment.noise_multiplier is not None else []
+    if other and experiment.epsilon is None:
+        raise UserError(f"Advice is for one budget, and {other[0]} stands in its place: name one with --epsilon.")
     if experiment.delta is not None:
         check_delta(experiment.delta, clients, "client", experiment.allow_vacuous_delta)
     return Situation(
@@ -127,13 +139,14 @@ def advise(situation: Situation) -> Advice:
     chosen = CHOICES[level]
     parts = (_level_reasons, _method_reasons, _noise_reasons, _size_reasons)
     reasons = [sentence for part in parts for sentence in part(situation, level)]
+    reasons += unusual_budget(situation.epsilon)
     return Advice(level, chosen.method, list(chosen.settings), reasons, feasible, list(chosen.candidates))
 
 
 def stand_in(experiment: Experiment, situation: Situation) -> Experiment:
     """The experiment on public records in the place of those that are not there: the built-in digits, as many as the
     clients would have together, or all of them."""
-    enough = min(situation.clients * situation.records, DIGITS)
+    enough = max(2, min(situation.clients * situation.records, DIGITS))  # one to train on, one to test with
     clients = min(situation.clients, enough // 2)
     return experiment.model_copy(update={"data": "digits", "clients": clients, "records": enough})
 
@@ -179,31 +192,32 @@ CHOICES: dict[Level, _Choice] = {
 
 
 def _level(situation: Situation) -> Level:
-    if situation.clients >= MANY and situation.ratio("client") >= HELPS["client"]:
+    if situation.helps("client"):
         return "client"
-    if situation.clients > 1 and situation.records >= INSTITUTION and situation.ratio("record") >= HELPS["record"]:
+    if situation.records >= INSTITUTION and situation.helps("record"):
         return "record"
     return "none"
 
 
 def _level_reasons(situation: Situation, level: Level) -> list[str]:
-    whole, single = situation.feasible("client"), situation.feasible("record")
+    whole, single = (_parameters(situation.feasible(promise)) for promise in ("client", "record"))
     budget = f"At epsilon {situation.epsilon:g} with {situation.clients:,} clients"
     shared = _shared(situation)
     if level == "client":
+        but = "and" if situation.ratio(level) >= ENOUGH else "while"
         return [
-            f"Protect whole clients: {budget[0].lower()}{budget[1:]} about {whole:,} shared parameters can be trained, "
-            f"and {shared}. It is the stronger promise: nobody learns even that a client had any such records."
+            f"Protect whole clients: {budget[0].lower()}{budget[1:]} {whole} can be trained, {but} {shared}. It is the "
+            "stronger promise: nobody learns even that a client had any such records."
         ]
-    few = f"{budget} only about {whole:,} shared parameters can be trained under a promise to whole clients; {shared}."
+    few = f"{budget} only {whole} can be trained under a promise to whole clients; {shared}."
     if situation.ratio("client") >= HELPS["client"]:
         few = (
             f"With {situation.clients} clients a sum is too coarse for a promise to whole clients to leave much in it."
         )
     if level == "record":
         return [
-            f"Protect single records: {few[0].lower()}{few[1:]} With {situation.records:,} records a client about "
-            f"{single:,} can be trained under a promise to each record, even against the server.",
+            f"Protect single records: {few[0].lower()}{few[1:]} With {_records(situation)} at each of them {single} "
+            "can be trained under a promise to each record, even against the server.",
             "This is right where a client is an institution with the records of many people. Where all records of a "
             "client are one person's, it promises that person little: train alone then.",
         ]
@@ -212,14 +226,22 @@ def _level_reasons(situation: Situation, level: Level) -> list[str]:
     if situation.ratio("record") < HELPS["record"]:
         why = (
             f"and under a promise to single records, of which a client has {situation.records:,}, the federated model "
-            "would not beat a client's own"
+            "is not expected to beat a client's own"
         )
     else:
         why = (
-            f"and with {situation.records:,} records a client may be a person, whom a promise to single records does "
+            f"and with {_records(situation)} a client may be a person, whom a promise to single records does "
             "not protect"
         )
     return [f"Train alone: {few[0].lower()}{few[1:].removesuffix('.')}, {why}."]
+
+
+def _parameters(count: int) -> str:
+    return f"about {count:,} shared parameter{'' if count == 1 else 's'}"
+
+
+def _records(situation: Situation) -> str:
+    return f"{situation.records:,} record{'' if situation.records == 1 else 's'}"
 
 
 def _shared(situation: Situation) -> str:
@@ -234,7 +256,7 @@ def _method_reasons(situation: Situation, level: Level) -> list[str]:
     blend = (
         "personal=blend lets every client mix the federated models with its own, weighed at the client by its own "
         "records: it costs no privacy, and where it was advised in our comparisons, clients lost by taking part in the "
-        "mean nowhere by more than half a point; a single one may."
+        "mean two or three points at the worst; a single one may lose more."
     )
     if level == "client":
         return [
@@ -262,9 +284,9 @@ def _noise_reasons(situation: Situation, level: Level) -> list[str]:
 
 def _size_reasons(situation: Situation, level: Level) -> list[str]:
     if level == "none":
-        needed = math.ceil(situation.clients * math.sqrt(HELPS["client"] / max(situation.ratio("client"), 1e-12)))
-        if situation.clients > 1 and needed < 10_000_000:
-            return [f"About {needed:,} clients would make this worth trying under a promise to whole clients."]
+        enough = bisect_left(range(MOST), True, key=lambda clients: replace(situation, clients=clients).helps("client"))
+        if situation.clients > 1 and enough < MOST:
+            return [f"About {enough:,} clients would make this worth trying under a promise to whole clients."]
         return []
     feasible = situation.feasible(level)
     if situation.parameters is None:

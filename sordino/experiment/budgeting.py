@@ -67,7 +67,7 @@ def spending(experiment: Experiment, method: Method, records: np.ndarray, schedu
         return Spending(Budget(delta, 0.0), Allowance(records=plan), [])
     published = method.variant == "paper"
     notes = check_delta(delta, units, method.unit, experiment.allow_vacuous_delta or published)
-    notes += [method.caveats[method.variant]] if method.variant in method.caveats else []
+    notes += [method.caveats[method.variant]] if method.variant in method.caveats else same_as_sound(method)
     if method.unit == "record":
         plan = _record_plan(experiment, method, records, schedule, delta)
         return Spending(Budget(delta, float(np.median(plan.multipliers))), Allowance(records=plan), notes)
@@ -85,6 +85,14 @@ def spending(experiment: Experiment, method: Method, records: np.ndarray, schedu
             multiplier = multiplier_for(epsilon, delta, schedule.turns)
     noise = Noise(multiplier, experiment.protect_from, minimum, experiment.colluders)
     return Spending(Budget(delta, multiplier), Allowance(noise), notes)
+
+
+def same_as_sound(method: Method) -> list[str]:
+    """That the variant `paper` is no other mechanism than `sound`, where it is none."""
+    accounts = type(method).published_multiplier is not Method.published_multiplier
+    if method.variant == "sound" or accounts or method.steps() != replace(method, variant="sound").steps():
+        return []
+    return ["Nothing leaves otherwise in the variant `paper` of this method than in `sound`, nor with other noise."]
 
 
 def _record_plan(
@@ -144,15 +152,19 @@ def _record_level(method: Method) -> RecordLevel:
     return method
 
 
+def unusual_budget(epsilon: float) -> list[str]:
+    """What a budget means that is allowed, but hardly meant."""
+    if LEAST_USUAL <= epsilon <= MOST_USUAL:
+        return []
+    means = "noise that leaves nothing to learn from" if epsilon < 1 else "hardly any protection"
+    return [f"epsilon = {epsilon:g} means {means}: budgets lie between {LEAST_USUAL:g} and {MOST_USUAL:g}."]
+
+
 def unusual(experiment: Experiment, method: Method, schedule: Schedule) -> list[str]:
     """What is allowed, but hardly meant."""
     if not method.is_private():
         return []
-    notes = []
-    epsilon = experiment.epsilon
-    if epsilon is not None and not LEAST_USUAL <= epsilon <= MOST_USUAL:
-        means = "noise that leaves nothing to learn from" if epsilon < 1 else "hardly any protection"
-        notes.append(f"epsilon = {epsilon:g} means {means}: budgets lie between {LEAST_USUAL:g} and {MOST_USUAL:g}.")
+    notes = [] if experiment.epsilon is None else unusual_budget(experiment.epsilon)
     if method.unit == "client" and schedule.clients == 1:
         notes.append(
             "There is one client, and this method protects clients as wholes: nobody's noise adds to its own. Protect "

@@ -19,7 +19,8 @@ test records would leak them into training; the surrogate and the advantage have
 agent reads is the global one after the clipped and noised update, where line 19 takes each client's own model with its
 own noisy update: that has sqrt(n) times the noise, and what a client tells must not depend on its share of the noise.
 Thresholds are chosen on a logarithmic scale, as multiples of C^0, which the paper gives for each data set; the first
-two rounds take random ones, as published.
+two rounds take random ones, as published. The policy learns at the rate 5e-3 (the released demonstration: 1e-3, which a
+run's few updates hardly move). Clients take turns, where the paper's second scenario draws half of them in each round.
 
 The divergences stand as printed (Eq. 6, 7). The released code multiplies them by KT^2 = 9, as is usual in distillation,
 and with half of the weight on them (alpha is not given) training diverges. Found on 1,000 records of MNIST at 50
@@ -62,8 +63,8 @@ class ACDPpFSD(Clipped):
     title: ClassVar[str] = "clients distil from their own last model; an agent chooses the clipping threshold"
     paper: ClassVar[str] = "ACDP-pFSD, a personalized federated self-decoupled distillation framework"
     caveats: ClassVar[dict[Variant, str]] = {
-        "paper": "loss and accuracy leave without privacy and steer the threshold; the published epsilon covers only "
-        "the sum of updates, for an outside observer",
+        "paper": "with clipping=ppo loss and accuracy leave without privacy and steer the threshold; the published "
+        "epsilon covers only the sum of updates, for an outside observer",
     }
 
     clipping: Clipping = LearnedThreshold()

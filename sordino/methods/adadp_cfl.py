@@ -21,16 +21,19 @@ Departures.
   pairs, the released code's by the mean of two rows. `paper` puts no noise on the singular vectors: the paper says
   Gaussian noise, without a size or a sensitivity, the released code adds none, and none that is honest leaves groups.
 - Proximal step: its first coefficient is 1 as in the released code (the paper's 1/(2 eta) = 50 would pin the model);
-  its anchor is the cluster's average before the step; cosines are cut at 0 and divided by their sum over the other
-  clusters (the paper's Eq. 4.6 has a sum too many, the released code takes exp(-distance)). A cluster of which nobody
-  took part keeps its model, and the others still learn from it.
+  its anchor is the cluster's average before the step; it is ten steps of SGD, as in the released code (Eq. 4.4 prints
+  one); cosines are cut at 0 and divided by their sum over the other clusters (the paper's Eq. 4.6 has a sum too many,
+  the released code takes exp(-distance)). A cluster of which nobody took part keeps its model, and the others still
+  learn from it.
 - Agent: one is shared by all clients, which take part about ten times each. The critic's target uses the target
   policy's next action (the released code: the last one). Adam's rate is 1e-2 for the critic (released: 1e-3), with 4
   steps for each new transition on 16 of them (released: 1 step on 2), because otherwise the agent ends at an end of
   its range. Thresholds lie on a logarithmic scale from 0.1 to 10 (the published scale is lost). Every client's first
-  action is random: one cycle. The reward counts accuracy from 0 to 1, not in percent.
-- Clients take turns, where the paper draws each round's clients at random; averages are uniform, since sizes are
-  private. DP-AGR, a rival in the paper, is replaced by a rule that can also rise (`parts/record_thresholds.py`).
+  action is random: one cycle (the paper: the actions of the first two rounds). The reward counts accuracy from 0 to 1,
+  not in percent.
+- Clients take turns, where the paper draws each round's clients at random; averages are uniform, because weights by
+  numbers of records would change with a record that leaves. DP-AGR, a rival in the paper, is replaced by a rule that
+  can also rise (`parts/record_thresholds.py`).
 
 | paper | code |
 |---|---|
@@ -55,15 +58,12 @@ from sordino.method import LEAST_SHARE, Count, Federation, Message, NotNegative,
 from sordino.methods.bases import RecordLevel
 from sordino.named import Named
 from sordino.parts import clustering
+from sordino.parts.grouping import MOST, affordable_share
 from sordino.parts.record_thresholds import RULES, Learned, RecordThreshold
-from sordino.privacy.accountant import epsilon_of
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.outlook import Outlook
 from sordino.privacy.records import held_out_count
 from sordino.privacy.release import Bare, Gradients, Matrix, Releases, sends
-
-MOST = 0.5
-"""The largest share of epsilon that the grouping is given: training then needs about a fifth more noise."""
 
 Clipping = Annotated[RecordThreshold, Named({"ddpg": Learned, **RULES})]
 
@@ -75,7 +75,8 @@ class AdaDPCFL(RecordLevel):
     title: ClassVar[str] = "clients are clustered by their data's subspaces; an agent chooses each client's threshold"
     paper: ClassVar[str] = "AdaDP-CFL, clustered federated learning with adaptive differential privacy"
     caveats: ClassVar[dict[Variant, str]] = {
-        "paper": "singular vectors, losses and accuracies leave as they are, and thresholds follow from them",
+        "paper": "singular vectors leave as they are, and with clipping=ddpg losses and accuracies too, from which "
+        "thresholds follow",
     }
 
     clipping: Clipping = Learned()
@@ -144,7 +145,8 @@ class AdaDPCFL(RecordLevel):
         chosen = replace(self, clipping=clipping)
         if self.cluster_share is not None:
             return chosen, notes
-        share, note = chosen._share(outlook)
+        trained = max(1, outlook.records - held_out_count(outlook.records, chosen.record_needs().held_out))
+        share, note = affordable_share(outlook, trained, self.dimensions, self.gap)
         return replace(chosen, cluster_share=share), [*notes, note]
 
     def shared_models(self, state: State, clients: int) -> tuple[Tensor, Tensor]:
@@ -174,25 +176,6 @@ class AdaDPCFL(RecordLevel):
     @property
     def _groups(self) -> bool:
         return self.variant == "paper" or self.cluster_share != 0
-
-    def _share(self, outlook: Outlook) -> tuple[float, str]:
-        """The share of epsilon with which a gap between clients of middling size shows, 0 if it takes too much; and a
-        sentence on it."""
-        records = max(1, outlook.records - held_out_count(outlook.records, self.record_needs().held_out))
-        noise = clustering.noise_that_shows(records, self.dimensions, self.gap)
-        alike = f"clients with {records} training records whose second moments differ by {self.gap:g}"
-        if not math.isfinite(outlook.epsilon):
-            if (outlook.multiplier or 0.0) <= noise:
-                return MOST, f"Clients are grouped: the given noise lets {alike} be told apart."
-            return 0.0, f"Clients are not grouped, and share one model: the given noise would hide {alike}."
-        needed = epsilon_of(1 / noise, outlook.delta) if noise > 0 else math.inf
-        share = max(needed / outlook.epsilon, 0.01)
-        if share <= MOST:
-            return share, f"The grouping gets {share:.0%} of epsilon: enough to tell {alike} apart."
-        return 0.0, (
-            f"Clients are not grouped, and share one model: to tell {alike} apart takes an epsilon of {needed:.2g}, "
-            f"and at most {MOST:.0%} of {outlook.epsilon:g} may go there; set cluster_share to insist."
-        )
 
     def _group(self, fed: Federation, server: State, model: Tensor) -> None:
         """Find the clusters from what the clients describe."""
