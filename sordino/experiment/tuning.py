@@ -83,6 +83,8 @@ def tune(
     A method's own brackets win over the grid: what is named there is not tuned.
     """
     check_keys(grid, methods)
+    if further is not None:  # what the second go cannot make is refused before the first has been run
+        ground.cells([one for text in methods for one in _points(*further(text))])
     tried = _tried(ground, {text: (text, grid) for text in methods})
     if further is not None:
         again = _tried(ground, {text: further(ground.best(found)) for text, found in tried.items()})
@@ -92,9 +94,14 @@ def tune(
 
 def _tried(ground: Ground, grids: dict[str, tuple[str, Sweep]]) -> dict[str, Results]:
     """What came of every point of each method's grid; all of them are run at once."""
-    tried = {text: [_with(one, at) for at in points(_own(one, grid))] for text, (one, grid) in grids.items()}
+    tried = {text: _points(*start) for text, start in grids.items()}
     results = ground.results(list(dict.fromkeys(one for texts in tried.values() for one in texts)))
     return {text: {one: results[one] for one in texts} for text, texts in tried.items()}
+
+
+def _points(text: str, grid: Sweep) -> list[str]:
+    """A contender at every point of a grid."""
+    return [_with(text, at) for at in points(_own(text, grid))]
 
 
 def _own(text: str, grid: Sweep) -> dict[str, Sequence[Any]]:

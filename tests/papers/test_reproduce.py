@@ -160,6 +160,31 @@ def test_every_rival_gets_as_many_tries(paper):
     assert max(tried.values()) - min(tried.values()) <= 1, tried
 
 
+@pytest.mark.parametrize("paper", ["acdp-pfsd", "adadp-cfl", "feddpa", "fedglp-adp", "pac-dp"])
+def test_every_try_of_a_papers_own_grid_can_be_made(paper):
+    from sordino.experiment.tuning import _points
+    from sordino.papers.study import Options, Study
+
+    found = description.papers()[paper]
+    study = Study(found, found.tables[found.main], Options("small", tune="paper"))
+    column = study.columns[0]
+    texts = [one for method in study._methods(column).values() for one in _points(*study._own(method))]
+    assert len(study._cells(column, "sound", column.keys("sound"), texts, [0])) == len(texts)
+
+
+def test_what_a_second_go_cannot_make_is_refused_before_the_first():
+    from sordino.experiment.tuning import Ground, tune
+
+    def cells(texts):
+        if any("floor=1" in text for text in texts):
+            raise UserError("The hyper-parameter floor cannot be 1")
+        raise AssertionError("the first go has begun")
+
+    ground = Ground(cells, lambda _: {})
+    with pytest.raises(UserError, match="floor cannot be 1"):
+        tune(ground, ["pac-dp"], {"rate": [0.1]}, lambda text: (text, {"floor": [0.5, 1]}))
+
+
 @pytest.mark.parametrize(("scale", "epochs"), [("quick", 4), ("paper", 6)])
 def test_the_fair_rival_of_feddpa_passes_over_the_records_as_often(scale, epochs):
     from sordino.papers.study import Options, Study
