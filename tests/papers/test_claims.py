@@ -28,10 +28,13 @@ def test_an_answer_rests_on_the_intervals_that_are_told():
 
 
 def test_where_a_claim_holds_single_intervals_decide():
-    below = [row(f"rival {n}", [67.0, 68.0, 69.5]) for n in range(8)]
+    # 3, 3 and 2 points above, 2.667 in the mean with a standard error of 1/3: t of 97.5 % gives 1.434 to each side;
+    # that of all eight together, 12.59, gives 4.20, which would reach below zero.
+    below = [row(f"rival {n}", [67.0, 68.0, 70.0]) for n in range(8)]
     found = judged("here", [OURS, *below])
     assert found.answer == "holds"
     assert {one["verdict"] for one in found.differences} == {"better"}
+    assert found.nearest()["low"] == pytest.approx(0.02667 - 0.01434, abs=1e-4)
 
 
 def test_of_several_proposed_rows_one_must_be_above_all_rivals_and_they_share_the_error():
