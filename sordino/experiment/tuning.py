@@ -101,7 +101,7 @@ def _tried(ground: Ground, grids: dict[str, tuple[str, Sweep]]) -> dict[str, Res
 
 def _points(text: str, grid: Sweep) -> list[str]:
     """A contender at every point of a grid."""
-    return [_with(text, at) for at in points(_own(text, grid))]
+    return [with_settings(text, at) for at in points(_own(text, grid))]
 
 
 def _own(text: str, grid: Sweep) -> dict[str, Sequence[Any]]:
@@ -110,7 +110,7 @@ def _own(text: str, grid: Sweep) -> dict[str, Sequence[Any]]:
     return {key: values for key, values in grid.items() if key not in settings and (key in KEYS or concerns(key, name))}
 
 
-def _with(text: str, at: dict[str, Any]) -> str:
+def with_settings(text: str, at: dict[str, Any]) -> str:
     """A contender with more settings in its brackets, in an order that does not depend on when they came there."""
     name, settings = contender(text)
     pairs = [f"{key}={value}" for key, value in sorted((settings | at).items())]

@@ -21,7 +21,7 @@ from sordino.experiment.side_by_side import results_of
 from sordino.experiment.store import Store
 from sordino.experiment.summary import Summary
 from sordino.experiment.sweep import Cell, Sweep, cells, contender, grid_of
-from sordino.experiment.tuning import Accuracy, Ground, Tuned, tune
+from sordino.experiment.tuning import Accuracy, Ground, Tuned, tune, with_settings
 from sordino.papers.description import Column, Keys, Measure, Paper, Row, Scale, Table, Variant
 
 SEEDS: dict[Scale, int] = {"quick": 3, "small": 3, "paper": 3}
@@ -102,7 +102,7 @@ class Study:
         """How many runs it takes, tuning aside."""
         seeds = range(self.options.seed_count)
         wanted = [self._wanted(self._methods(column), seeds, [column]) for column in self.columns]
-        return len({cell.key for cells in wanted for cell in cells.values()})
+        return len({cell.key for of_column in wanted for cell in of_column.values()})
 
     def base(self, column: Column, variant: Variant, at: Keys | None = None) -> Experiment:
         """The setting that a column starts from, or the one `at` a place in it."""
@@ -160,9 +160,7 @@ class Study:
         if row.times_epochs == 1:
             return row.method
         (cell,) = cells(self.base(column, "sound"), [row.method], {}, [0])
-        name, settings = contender(row.method)
-        settings["epochs"] = row.times_epochs * cell.experiment.build_method().epochs
-        return f"{name}[{','.join(f'{key}={value}' for key, value in settings.items())}]"
+        return with_settings(row.method, {"epochs": row.times_epochs * cell.experiment.build_method().epochs})
 
     def _wanted(
         self, methods: Mapping[str, str], seeds: Sequence[int], columns: Sequence[Column]
@@ -228,8 +226,7 @@ class Study:
             tries = min(math.prod(len(values) for values in own.values()) for own in self._own_grids.values())
             rate = settings.get("rate")
             grid = {} if rate is None else {"rate": [_near(rate, step - tries // 2) for step in range(tries)]}
-        pairs = ",".join(f"{key}={value}" for key, value in settings.items() if key not in grid)
-        return (f"{name}[{pairs}]" if pairs else name), grid
+        return with_settings(name, {key: value for key, value in settings.items() if key not in grid}), grid
 
     def _outcome(
         self, column: Column, found: list[Summary], curves: list[list[dict[str, Any]]], method: str
