@@ -32,9 +32,8 @@ def documents(stores: Sequence[Path]) -> Documents:
         for path in [path for store in stores for path in sorted((store / "papers").glob(f"*/*-{scale}.json"))]:
             try:
                 document = json.loads(path.read_text(encoding="utf-8"))
-                _table(
-                    [], [[*_line(document, ""), _verdict(document), _named_and_true(document)]]
-                )  # what will be told of it
+                # All that the page tells of it, so that a damaged document is named here and not met halfway.
+                _table([], [[*_line(document, ""), _verdict(document), _named_and_true(document)]])
                 found[document["paper"], document["table"]] = document
             except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
                 raise UserError(f"{path} cannot be read: delete it and repeat the table.") from error
