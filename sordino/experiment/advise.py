@@ -35,13 +35,14 @@ records that the noise on each can be borne do well alone, so that records must 
 ENOUGH = 1.0
 """From this ratio on a federated model stands on its own."""
 LEAST_CLIENTS: dict[Level, int] = {"client": 10, "record": 2}
-"""With fewer clients a sum of their updates is too coarse to learn from, however small the network."""
+"""The fewest clients with which federating can help: under a promise to whole clients the sum of fewer updates is too
+coarse to learn from, however small the network; under one to records it takes somebody to federate with."""
 SMALL = 1000
 """Parameters of the smallest network that is worth training together, where none is named."""
 INSTITUTION = 100
 """From so many records on, a client may be an institution that holds the records of other people."""
 MOST = 10_000_000
-"""So many clients are never told to be enough."""
+"""From so many clients on, a number of them that would be enough is not told."""
 DIGITS = 1797
 """Records of the built-in data set."""
 BLEND = "personal=blend"

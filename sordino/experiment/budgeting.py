@@ -88,11 +88,11 @@ def spending(experiment: Experiment, method: Method, records: np.ndarray, schedu
 
 
 def same_as_sound(method: Method) -> list[str]:
-    """That the variant `paper` is no other mechanism than `sound`, where it is none."""
+    """A note that a method in the variant `paper` is the same mechanism as in `sound`, where that is so."""
     accounts = type(method).published_multiplier is not Method.published_multiplier
     if method.variant == "sound" or accounts or method.steps() != replace(method, variant="sound").steps():
         return []
-    return ["Nothing leaves otherwise in the variant `paper` of this method than in `sound`, nor with other noise."]
+    return ["In the variant `paper` of this method the same leaves as in `sound`, and with the same noise."]
 
 
 def _record_plan(

@@ -2,8 +2,8 @@
 
 Methods with equal seeds meet equal records, so they are compared seed by seed. A claim says "above every rival": it
 holds in a column where each single interval lies above zero, for which no correction is needed, because all of them
-must; where a paper proposes several rows, any of which may do, they share the error. It is refuted where an interval
-lies below zero that holds together with those of all other rivals (Bonferroni).
+must; where a paper proposes several rows, any of which may do, they share the error. It is refuted where each proposed
+row has an interval below zero that holds together with all others of the column (Bonferroni).
 """
 
 from __future__ import annotations
