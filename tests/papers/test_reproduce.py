@@ -11,6 +11,8 @@ from sordino.errors import UserError
 from sordino.experiment.store import runs_in
 from sordino.papers import description
 
+PAPERS = ["acdp-pfsd", "adadp-cfl", "feddpa", "fedglp-adp", "pac-dp"]
+
 
 @pytest.fixture
 def tiny(tmp_path, monkeypatch):
@@ -137,7 +139,7 @@ def test_tuning_takes_seeds_that_are_not_reported_and_tells_its_cost(tiny):
     assert told["command"] == "sordino reproduce feddpa table-3 --scale quick --seeds 1 --tune rate=0.01,0.3"
 
 
-@pytest.mark.parametrize("paper", ["acdp-pfsd", "adadp-cfl", "feddpa", "fedglp-adp", "pac-dp"])
+@pytest.mark.parametrize("paper", PAPERS)
 def test_every_rival_gets_as_many_tries(paper):
     """Of those whose threshold is free: what is fixed in its name cannot be tuned."""
     from types import SimpleNamespace
@@ -160,7 +162,7 @@ def test_every_rival_gets_as_many_tries(paper):
     assert max(tried.values()) - min(tried.values()) <= 1, tried
 
 
-@pytest.mark.parametrize("paper", ["acdp-pfsd", "adadp-cfl", "feddpa", "fedglp-adp", "pac-dp"])
+@pytest.mark.parametrize("paper", PAPERS)
 def test_every_try_of_a_papers_own_grid_can_be_made(paper):
     from sordino.experiment.tuning import _points
     from sordino.papers.study import Options, Study
@@ -232,7 +234,7 @@ def test_mistakes_are_sentences(tiny, monkeypatch, arguments, said):
 
 def test_the_list_says_what_there_is():
     listed = json.loads(call("--list", "--json").stdout)
-    assert {one["paper"] for one in listed} == {"acdp-pfsd", "adadp-cfl", "feddpa", "fedglp-adp", "pac-dp"}
+    assert {one["paper"] for one in listed} == set(PAPERS)
     assert "table-1" in call("--list").stdout
     assert [one["paper"] for one in json.loads(call("pac-dp", "--list", "--json").stdout)] == ["pac-dp"]
 
