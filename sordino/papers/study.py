@@ -223,6 +223,7 @@ class Study:
         name, settings = contender(best)
         grid = self._own_grids.get(name)
         if grid is None:
+            # The shortest one: a longer one makes up for keys of the common grid that its method leaves out.
             tries = min(math.prod(len(values) for values in own.values()) for own in self._own_grids.values())
             rate = settings.get("rate")
             grid = {} if rate is None else {"rate": [_near(rate, step - tries // 2) for step in range(tries)]}
