@@ -62,10 +62,11 @@ def table(result: dict[str, Any]) -> str:
     if rates := result.get(W4, {}).get("samples_per_second"):
         columns[W4] = {who: value / rates["without privacy"] for who, value in rates.items()}
     names = dict.fromkeys(who for column in columns.values() for who in column)
-    lines = [f"{'':24}" + "".join(f"{name:>8}" for name in columns)]
+    wide = max(map(len, names), default=0)
+    lines = [" " * wide + "".join(f"{name:>8}" for name in columns)]
     for who in names:
         cells = (f"{column[who]:8.2f}" if who in column else f"{'':8}" for column in columns.values())
-        lines.append(f"{who:24}" + "".join(cells))
+        lines.append(f"{who:{wide}}" + "".join(cells))
     return "\n".join(lines)
 
 
