@@ -42,8 +42,14 @@ def test_what_a_table_prints_decides(by: Any, rate: float) -> None:
 
 def test_a_second_go_is_paid_for_besides_the_first() -> None:
     """Two and two runs of mu 0.5 are one of mu 1; the best of all four is taken, though it was in the first go."""
-    again = {"dp-fedavg[rate=0.1]": ("dp-fedavg", {"rate": [0.2, 0.4]})}
-    (found,) = tune(ground(), ["dp-fedavg"], {"rate": [0.1, 0.3]}, again.__getitem__)
+    asked = []
+
+    def again(text: str) -> Any:
+        asked.append(text)
+        return "dp-fedavg", {"rate": [0.2, 0.4]}
+
+    (found,) = tune(ground(), ["dp-fedavg"], {"rate": [0.1, 0.3]}, again)
+    assert asked == ["dp-fedavg", "dp-fedavg[rate=0.1]"]  # whether it can be made, and then from the best of the first
     assert found["chosen"] == "dp-fedavg[rate=0.1]"
     assert (found["tries"], found["runs"]) == (4, 4)
     assert found["epsilon"]["outsider"] == pytest.approx(epsilon_of(1.0, 1e-5))

@@ -97,11 +97,11 @@ def test_pages_show_the_same_figures(tmp_path):
     assert "Claim at equal true epsilon: holds." in text
     with page.with_suffix(".csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert len(rows) == 8
+    assert len(rows) == 10
     assert {row["row"]: row["sound"] for row in rows if row["column"].endswith("4")}[OURS] == "71.0"
     tex = page.with_suffix(".tex").read_text()
     assert r"77.27 / 70.0 (34.82) / 71.0 $\pm$ 2.5" in tex
-    assert tex.count(r"\\") == 5
+    assert tex.count(r"\\") == 6
 
 
 def test_infinite_epsilons_are_told(tmp_path):

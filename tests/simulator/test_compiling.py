@@ -120,7 +120,8 @@ def test_always_is_for_record_level_methods_on_the_cpu(
 
 def test_advice_on_a_compiled_run_compiles_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "compile_for", pytest.fail)
-    assert situation_of(experiment(tmp_path, compiled="always"), None, None, look=True).size > 1
+    compiled = experiment(tmp_path, compiled="always", noise_multiplier=None, epsilon=8)
+    assert situation_of(compiled, None, None, look=True).size > 1
 
 
 @pytest.mark.usefixtures("it_pays")
