@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from sordino.data.dataset import Split
 from sordino.evaluation import evaluated
 from sordino.learning.metrics import METRICS, metrics_of
 from sordino.message import Message
+from sordino.method import Method
 from sordino.parts.blending import (
     ADJUSTED,
     FOLDS,
@@ -33,8 +35,11 @@ from sordino.parts.blending import (
     offsets,
     power,
     sharpened,
+    trust,
     weights,
 )
+from sordino.privacy.allowance import Allowance
+from sordino.schedule import Schedule
 
 FIGURES = ("local", *METRICS)
 """What is measured: the accuracy of the models that clients trained alone, and the metrics of the mixture."""
@@ -65,16 +70,35 @@ class Mixtures:
         return {name: getattr(self, name) for name in RULES}
 
 
+def instructions(
+    method: Method,
+    schedule: Schedule,
+    allowance: Allowance,
+    records: np.ndarray,
+    initial: Tensor,
+    served: tuple[Tensor, Tensor] | None,
+) -> Message:
+    """What clients are told when they blend: `initial`, the model to start from; `passes`, those of the federated
+    training; how much the federation is to be `trust`ed, where clients have so many training `records`; and, where the
+    server has models, `global` and whose, `clusters`."""
+    trainable = allowance.trainable(schedule.clients, schedule.turns, records)
+    message: dict[str, Any] = {
+        "initial": initial,
+        "passes": schedule.turns * method.epochs,
+        "trust": trust(trainable, len(initial)),
+    }
+    return message if served is None else message | {"global": served[0], "clusters": served[1]}
+
+
 class Blending:
     """Some clients that blend their models together."""
 
     def __init__(self, clients: Clients, who: Sequence[int], own: Tensor, took_part: Tensor, message: Message) -> None:
-        """`own` are their personal models, for those who took part; `message` holds `initial`, the model to start from,
-        `passes`, those of the federated training, and where the server has models `global` and whose, `clusters`."""
+        """`own` are their personal models, for those who took part; `message` is made by `instructions`."""
         self._clients, self._who, self._execution = clients, list(who), clients.execution
         self._own, self._took_part = own.to(clients.device), took_part
         self._initial = message["initial"].to(clients.device).expand(len(self._who), -1)
-        self._passes = min(message["passes"], LOCAL_PASSES)
+        self._passes, self._trust = min(message["passes"], LOCAL_PASSES), message["trust"]
         self._global: Tensor | None = None
         if "global" in message:
             self._global = message["global"][message["clusters"][self._who]].to(clients.device)
@@ -128,10 +152,10 @@ class Blending:
         for member in judged.nonzero().squeeze(1).tolist():
             powers[member] = power(said[member], labels, without_each[member])
         likelihoods = sharpened(said, powers.reshape(-1, 1, 1), without_each)[:, torch.arange(len(labels)), labels]
-        found = weights(likelihoods.T, judged).float()
+        found = weights(likelihoods.T, judged, self._trust).float()
         if self._took_part[place] > 0:  # what was trained on all records shares the place of what stands for it
             twin = LOCAL if self._global is None else TUNED
-            found[OWN] = found[twin] / (FOLDS + 1)
+            found[OWN] = self._trust * found[twin] / (FOLDS + 1)
             found[twin] -= found[OWN]
             powers[OWN] = powers[twin]
         return found, powers, frequencies(torch.bincount(labels, minlength=classes))

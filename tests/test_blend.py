@@ -100,7 +100,7 @@ def test_a_model_is_not_judged_by_records_it_was_trained_on(tmp_path: Path) -> N
 
 
 def test_clients_that_never_took_part_blend_what_they_have(tmp_path: Path) -> None:
-    summary = api.run(store=tmp_path, **(KEYS | {"participation": 0.25, "rounds": 2}))
+    summary = api.run(store=tmp_path, **(KEYS | {"participation": 0.25, "rounds": 2, "epsilon": 50.0}))
     tensors = load_file(tmp_path / "runs" / summary["run"] / "models.safetensors")
     took_part = set(tensors["clients"].tolist())
     assert len(took_part) == 4
@@ -119,6 +119,23 @@ def test_clients_with_one_record_blend_too(tmp_path: Path) -> None:
         keys = {"records": 14, "clients": 6, "partition": "iid", "engine": engine, "rounds": 1}
         summary, _ = case.finished(case.prepared(**keys), tmp_path / engine)
         assert summary["blend"]["accuracy"]["blend"] is not None
+
+
+@pytest.mark.parametrize("name", ["dp-fedavg", "dp-fedavg-record", "dp-ifca"])
+def test_a_federation_that_drowns_in_noise_has_no_say_that_it_does_not_earn(name: str, tmp_path: Path) -> None:
+    """Nothing judges the method's own model: its place is the federation's trust, of which noise leaves nothing."""
+    case = Case(find(name)(), tmp_path, {"personal": "blend"})
+    twin = LOCAL if name == "dp-ifca" else TUNED  # a server that does not know whose model is whose has none to tune
+    for multiplier, trusted in ((1e-3, 1.0), (1e5, 0.0)):
+        prepared = case.prepared(rounds=2, noise_multiplier=multiplier)
+        weights = case.finished(prepared, tmp_path / str(multiplier))[1]["weights"]
+        torch.testing.assert_close(weights[:, OWN] * FOLDS, trusted * weights[:, twin], atol=1e-4, rtol=1e-5)
+
+
+def test_without_privacy_a_federation_is_trusted(tmp_path: Path) -> None:
+    case = Case(find("dp-fedavg-record")(), tmp_path, {"personal": "blend", "privacy": "none"})
+    weights = case.finished(case.prepared(rounds=2, noise_multiplier=None), tmp_path)[1]["weights"]
+    torch.testing.assert_close(weights[:, OWN] * FOLDS, weights[:, TUNED])
 
 
 @pytest.mark.parametrize("name", ["dp-fedavg", "local"])

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load as loaded
 from torch import Tensor
 
-from sordino.blend import FIGURES, Blending
+from sordino.blend import FIGURES, Blending, instructions
 from sordino.deploy import reading
 from sordino.deploy.book import Book
 from sordino.deploy.desk import Desk
@@ -59,17 +59,18 @@ def end(desk: Desk, message: Mapping[str, Any]) -> bytes:
 
 def _models(session: Session, state: dict[str, Tensor], model: Tensor | None) -> tuple[dict[str, Tensor], np.ndarray]:
     """What the site predicts with, as models are stored, and its metrics on the site's test records."""
-    number, clients = session.number, session.terms.schedule.clients
+    number, terms = session.number, session.terms
     own, took_part = state["model"].reshape(1, -1), state["participations"].reshape(1)
     there = bool(took_part > 0)
     tensors = {"clients": torch.tensor([number] * there, dtype=torch.int64), "personal": own[: int(there)]}
     if model is not None:
         tensors["global"] = model
-    if session.terms.experiment.personal != "blend":
+    if terms.experiment.personal != "blend":
         return tensors, session.metrics(own if there else model)
-    told: dict[str, Any] = {"initial": session.terms.initial, "passes": session.passes}
-    if model is not None:
-        told |= {"global": model.reshape(1, -1), "clusters": torch.zeros(clients, dtype=torch.int64)}
+    clients = terms.schedule.clients
+    served = None if model is None else (model.reshape(1, -1), torch.zeros(clients, dtype=torch.int64))
+    records = np.full(clients, terms.experiment.records_each or 1)
+    told = instructions(terms.method, terms.schedule, terms.allowance, records, terms.initial, served)
     made = Blending(session.clients, [number], own, took_part, told).mixtures()
     blend = {"blend": made.models.flatten(1), **made.rules()}
     places = [FIGURES.index(name) for name in METRICS]

@@ -144,11 +144,6 @@ class Session:
             return None
         return [self.accuracy(models) for models in (outcome.kept.get("model"), outcome.start)]
 
-    @property
-    def passes(self) -> int:
-        """Over its records that a client makes in the whole run."""
-        return self.terms.schedule.turns * self.terms.method.epochs
-
     def metrics(self, models: Tensor | None) -> np.ndarray:
         """Of a model on the site's own test records; `nan` without one."""
         if models is None:

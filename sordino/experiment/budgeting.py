@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -14,10 +13,9 @@ from sordino.methods.bases import RecordLevel
 from sordino.privacy.allowance import Allowance, Noise
 from sordino.privacy.noise import Seeded
 from sordino.privacy.outlook import Outlook
-from sordino.privacy.plan import check_delta, default_delta, drowning, feasible_parameters, multiplier_for
+from sordino.privacy.plan import check_delta, default_delta, drowning, multiplier_for
 from sordino.privacy.records import RecordPlan, plan_records, plan_without_noise
 from sordino.privacy.release import all_releases
-from sordino.privacy.views import honest_shares
 from sordino.schedule import Schedule
 
 LEAST_USUAL, MOST_USUAL = 0.01, 100.0
@@ -178,12 +176,10 @@ def infeasible(method: Method, allowance: Allowance, schedule: Schedule, paramet
     noise = allowance.noise
     if noise is None or shares_a_part(method):
         return []
-    in_sum = math.sqrt(schedule.turns) / noise.multiplier
-    in_sum *= math.sqrt(honest_shares(noise.protect_from, noise.minimum_cohort, noise.colluders) / schedule.cohort)
-    feasible = feasible_parameters(schedule.clients, schedule.cohort, in_sum)
+    feasible = noise.trainable(schedule.clients, schedule.turns)
     if parameters <= feasible:
         return []
-    return [f"{drowning(parameters, feasible)} `sordino plan` and `sordino advise` say what to do about it."]
+    return [f"{drowning(parameters, round(feasible))} `sordino plan` and `sordino advise` say what to do about it."]
 
 
 def shares_a_part(method: Method) -> bool:

@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import torch
 
 from sordino import allocation
-from sordino.blend import TRAINED
+from sordino.blend import TRAINED, instructions
 from sordino.bookkeeping import Ending
 from sordino.client import Clients
 from sordino.errors import Stopped, UserError, WorkerError
@@ -201,10 +201,9 @@ def _blended(
     if books.restored is None or books.restored.rounds < ending.now.rounds:
         books.save(ending.now)  # blending may take longer than the rounds did
     begun = time.monotonic()
-    message: dict[str, Any] = {"initial": prepared.initial, "passes": prepared.schedule.turns * prepared.method.epochs}
-    served = prepared.method.shared_models(State(**ending.now.state), prepared.schedule.clients)
-    if served is not None:
-        message |= {"global": served[0], "clusters": served[1]}
+    method, schedule = prepared.method, prepared.schedule
+    served = method.shared_models(State(**ending.now.state), schedule.clients)
+    message = instructions(method, schedule, prepared.allowance, prepared.data.train.sizes, prepared.initial, served)
     made = blends.make(transport, message, folder, told)
     books.seconds += time.monotonic() - begun
     return made

@@ -7,7 +7,9 @@ probabilities are mixed with weights w that maximise
     sum over records i of log(sum over members m of w_m p_m(y_i | x_i))  +  PRIOR sum over members m of log(w_m)
 
 which is stacking (Wolpert 1992; Breiman 1996) for probabilities, with a prior that counts as PRIOR records for each
-member. A mixture beats choosing the best member because members err on different records; and because likelihoods of
+member. Where what is shared drowns in noise, little of that prior is the federation's: its members keep the share that
+`trust` says, and the local model has the rest, so that clients lose nothing by noise that few records cannot tell from
+knowledge. A mixture beats choosing the best member because members err on different records; and because likelihoods of
 held-out records are what is maximised, a member that knows nothing loses its weight.
 
 No record is wasted: those of a client are dealt to FOLDS folds, and members are judged by models that were trained on
@@ -15,7 +17,8 @@ all folds but one, each on the one that it has not seen. Then the local model is
 tuned one is the mean of those tuned without each fold, which all started from the server's model. The server's model
 itself is judged on all records: under client-level privacy it has hardly seen any one client. The method's own personal
 model has been trained on all records, so that nothing at the client judges it fairly: it shares the place of what
-stands for it, the server's model tuned to other folds, and counts there as much as each of the FOLDS that were tuned.
+stands for it, the server's model tuned to other folds, and counts there as much as each of the FOLDS that were tuned,
+as far as the federation is trusted.
 
 Adjusted means that class probabilities are multiplied by how often the client has each label: Bayes' rule, where
 clients differ in their labels alone and the server's model has met all labels alike (Saerens, Latinne and Decaestecker
@@ -24,8 +27,8 @@ clients differ in their labels alone and the server's model has met all labels a
 A model that knows its few records by heart is too sure of the others. So each member's probabilities are first raised
 to a power b and scaled to sum to one again; b is found by the same held-out likelihoods, less CAUTION log(b)^2.
 
-FOLDS, PRIOR, CAUTION, SMOOTHING and what is mixed were chosen on a few runs; experiments/blend.toml says on which, what
-else was tried, and what came of it on runs that had no part in the choice.
+FOLDS, PRIOR, TRUSTED, CAUTION, SMOOTHING and what is mixed were chosen on a few runs; experiments/blend.toml says on
+which, what else was tried, and what came of it on runs that had no part in the choice.
 """
 
 from __future__ import annotations
@@ -46,6 +49,9 @@ FOLDS = 3
 """Into how many parts a client's records are dealt: training without each costs twice what training on all does."""
 PRIOR = 1.0
 """How many records the prior counts for each member: it keeps few records from deciding everything."""
+TRUSTED = 0.1
+"""From this ratio on of signal to noise, squared and per shared parameter, the federation's members are trusted as much
+as the local one."""
 CAUTION = 4.0
 """How strongly a member's probabilities are kept as they are."""
 POWERS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
@@ -68,17 +74,34 @@ def folds(labels: np.ndarray, seed: int) -> np.ndarray:
     return dealt
 
 
-def weights(likelihoods: Tensor, present: Tensor) -> Tensor:
+def trust(trainable: float, parameters: int) -> float:
+    """How much of their prior the federation's members keep, from 0 to 1, where a budget leaves `trainable` shared
+    parameters a signal as strong as the noise, and the network has so many `parameters`: all of it is public."""
+    return min(1.0, trainable / parameters / TRUSTED)
+
+
+def priors(present: Tensor, trust: float) -> Tensor:
+    """How many records the prior counts for each member that is `present` (members): the federation's give to the local
+    one what they are not trusted with."""
+    found = PRIOR * present.double()
+    given = found * (1 - trust)
+    given[LOCAL] = 0
+    found = found - given
+    found[LOCAL] += given.sum()
+    return found
+
+
+def weights(likelihoods: Tensor, present: Tensor, trust: float) -> Tensor:
     """The members' weights from the log-likelihoods (records, members) of held-out records.
 
-    `present` (members) says which members there are; the others get none. The objective is concave, and expectation
-    and maximisation climbs to its top.
+    `present` (members) says which members there are, the local one among them; the others get none. The objective is
+    concave, and expectation and maximisation climbs to its top.
     """
-    mask = present.double()
+    mask, prior = present.double(), priors(present, trust)
     found = mask / mask.sum()
     for _ in range(STEPS):
         shares = torch.softmax(likelihoods.double() + found.log(), dim=1)
-        counts = (shares.sum(dim=0) + PRIOR) * mask
+        counts = shares.sum(dim=0) * mask + prior
         found = counts / counts.sum()
     return found
 

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from sordino.privacy.records import RecordPlan
 
 ProtectFrom = Literal["outsider", "server"]
@@ -41,6 +43,15 @@ class Noise:
             return full
         return full / math.sqrt(self.minimum_cohort - self.colluders if self.shares is None else self.shares)
 
+    def trainable(self, clients: int, turns: int) -> float:
+        """How many shared parameters have a signal that is as strong as the noise.
+
+        Where `clients` that take part `turns` times each pull the same way, all messages of a run add up to
+        clients x turns bounds, and their noise to sqrt(clients x turns) times that of one message, in each parameter.
+        Squared, the ratio is clients x turns / z^2, which all parameters share.
+        """
+        return clients * turns / self.of_message(1.0) ** 2
+
     def met(self, asked: int) -> tuple[int, int]:
         """Of how many shares a sum over `asked` clients consists for whoever is charged, and how many of these are
         known to others."""
@@ -64,6 +75,13 @@ class Allowance:
         if self.noise is None:
             raise ValueError("this run has no noise for whole clients: the method protects records, or nothing")
         return self.noise
+
+    def trainable(self, clients: int, turns: int, records: np.ndarray) -> float:
+        """How many shared parameters have a signal that is as strong as the noise; infinite without noise. `clients`
+        take part `turns` times each, and have so many training `records`."""
+        if self.noise is not None:
+            return self.noise.trainable(clients, turns)
+        return math.inf if self.records is None else self.records.trainable(records)
 
     @property
     def of_records(self) -> RecordPlan:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sordino.errors import UserError
 from sordino.privacy.accountant import attack_accuracy, epsilon_of, mu_of, rdp_epsilon
-from sordino.privacy.allowance import Allowance, ProtectFrom
+from sordino.privacy.allowance import Allowance, Noise, ProtectFrom
 from sordino.privacy.release import Unit
 from sordino.privacy.views import VIEWS, View, honest_shares
 from sordino.rounding import percent_up
@@ -115,9 +115,8 @@ def plan(
     planned = honest_shares(protect_from, minimum_cohort or cohort, colluders)
     shares = {view: honest_shares("server" if exposed else view, cohort, colluders) for view in VIEWS}
     mu = {view: protected * math.sqrt(planned / shares[view]) for view in VIEWS}
-    # Whoever sees sums meets the noise of the whole cohort, whatever an observer can subtract.
-    in_sum = protected * math.sqrt(planned / cohort)
-    feasible = feasible_parameters(clients, cohort, in_sum)
+    noise = Noise(noise_multiplier, protect_from, minimum_cohort or cohort, colluders)
+    feasible = round(noise.trainable(clients, releases))
     return Plan(
         epsilon={view: epsilon_of(mu[view], delta) for view in VIEWS},
         attack_accuracy={view: attack_accuracy(mu[view]) for view in VIEWS},
@@ -128,12 +127,6 @@ def plan(
         warnings=warnings + _warnings(mu, protect_from),
         advice=_advice(clients, feasible, parameters, protect_from),
     )
-
-
-def feasible_parameters(clients: int, cohort: int, mu: float) -> int:
-    """How many shared parameters can be trained: aligned signal over noise is mu sqrt(clients x cohort / d) for whoever
-    sees sums, whatever the rounds are; `mu` is that of the noise in a sum."""
-    return round(clients * cohort * mu**2)
 
 
 def drowning(parameters: int, feasible: int) -> str:

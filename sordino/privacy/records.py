@@ -268,6 +268,17 @@ class RecordPlan:
         """What one round costs a client's training records."""
         return float(self.sampling[client]), float(self.multipliers[client]), int(self.steps[client])
 
+    def trainable(self, records: np.ndarray) -> float:
+        """How many shared parameters have a signal that is as strong as the noise, if the gradients of all clients'
+        `records` point the same way; infinite without noise.
+
+        A step adds up the sampled records' bounds, and one draw of noise: over all steps of all clients that is a
+        signal of sum(steps x rate x records) and a variance of sum(steps x z^2) in each parameter.
+        """
+        steps = self.turns * self.steps
+        variance = float((steps * self.multipliers**2).sum())
+        return float((steps * self.sampling * records).sum()) ** 2 / variance if variance > 0 else math.inf
+
 
 @dataclass(frozen=True)
 class RecordNeeds:

@@ -14,8 +14,10 @@ from torch.nn import functional
 from sordino.parts.blending import (
     ADJUSTED,
     FOLDS,
+    LOCAL,
     MEMBERS,
     PRIOR,
+    TRUSTED,
     Blended,
     counts_without_each,
     folds,
@@ -23,7 +25,9 @@ from sordino.parts.blending import (
     mixture,
     offsets,
     power,
+    priors,
     sharpened,
+    trust,
     weights,
 )
 
@@ -32,46 +36,73 @@ AS_THEY_ARE = torch.zeros(2, 2)
 
 
 def test_members_that_know_the_same_are_weighed_alike() -> None:
-    found = weights(torch.log(torch.tensor([[0.7, 0.7], [0.2, 0.2]])), HERE)
+    found = weights(torch.log(torch.tensor([[0.7, 0.7], [0.2, 0.2]])), HERE, trust=1)
     torch.testing.assert_close(found, torch.tensor([0.5, 0.5], dtype=torch.float64))
 
 
 def test_a_member_that_knows_nothing_keeps_what_the_prior_gives_it() -> None:
     """Ten records, each impossible under the second member: its share is that of its one pretended record of twelve."""
     likelihoods = torch.tensor([[0.0, -1e9]]).repeat(10, 1)
-    found = weights(likelihoods, HERE)
+    found = weights(likelihoods, HERE, trust=1)
     assert found.tolist() == pytest.approx([(10 + PRIOR) / (10 + 2 * PRIOR), PRIOR / (10 + 2 * PRIOR)])
 
 
 def test_members_that_know_different_records_share_by_their_number() -> None:
     """Three records that only the first can explain and one that only the second can: (3 + 1) and (1 + 1) of 6."""
     likelihoods = torch.tensor([[0.0, -1e9]] * 3 + [[-1e9, 0.0]])
-    assert weights(likelihoods, HERE).tolist() == pytest.approx([4 / 6, 2 / 6])
+    assert weights(likelihoods, HERE, trust=1).tolist() == pytest.approx([4 / 6, 2 / 6])
 
 
-def test_weights_are_the_top_of_their_objective() -> None:
+@pytest.mark.parametrize("trust", [1.0, 0.25])
+def test_weights_are_the_top_of_their_objective(trust: float) -> None:
+    """Three members of the federation with a quarter of their prior leave the local one 1 + 3 x 3/4 records."""
+    prior = PRIOR * np.array([1 + 3 * (1 - trust), trust, trust, trust])
     random = np.random.default_rng(0)
     likelihoods = np.log(random.dirichlet([0.3, 0.5, 1.0, 2.0], size=40))
 
     def loss(free: np.ndarray) -> float:
         logs = free - np.log(np.exp(free).sum())
-        return -float(np.log(np.exp(likelihoods + logs).sum(axis=1)).sum() + PRIOR * logs.sum())
+        return -float(np.log(np.exp(likelihoods + logs).sum(axis=1)).sum() + (prior * logs).sum())
 
     best = minimize(loss, np.zeros(4), tol=1e-12).x
-    found = weights(torch.from_numpy(likelihoods), torch.ones(4, dtype=torch.bool))
+    found = weights(torch.from_numpy(likelihoods), torch.ones(4, dtype=torch.bool), trust)
     assert found.tolist() == pytest.approx((np.exp(best) / np.exp(best).sum()).tolist(), abs=1e-4)
 
 
 def test_a_member_that_is_not_there_has_no_weight_and_no_say() -> None:
     likelihoods = torch.log(torch.tensor([[0.5, 0.9, 0.4], [0.3, 0.9, 0.6]]))
     there = torch.tensor([True, False, True])
-    found = weights(likelihoods, there)
+    found = weights(likelihoods, there, trust=1)
     assert found[1] == 0
-    torch.testing.assert_close(found[there], weights(likelihoods[:, there], HERE))
+    torch.testing.assert_close(found[there], weights(likelihoods[:, there], HERE, trust=1))
 
 
 def test_without_records_the_prior_decides() -> None:
-    assert weights(torch.zeros(0, 2), HERE).tolist() == [0.5, 0.5]
+    assert weights(torch.zeros(0, 2), HERE, trust=1).tolist() == [0.5, 0.5]
+
+
+def test_what_the_federation_is_not_trusted_with_is_the_local_models() -> None:
+    there = torch.tensor([True, True, False, True, True])
+    assert LOCAL == 0
+    for share, expected in ((1.0, [1, 1, 0, 1, 1]), (0.2, [3.4, 0.2, 0, 0.2, 0.2]), (0.0, [4, 0, 0, 0, 0])):
+        assert priors(there, share).tolist() == pytest.approx([PRIOR * records for records in expected])
+
+
+def test_whoever_drowns_in_noise_has_to_earn_all_of_its_weight() -> None:
+    """Two records, each twice as likely under the local member: at full trust the other still has a third or more; a
+    member without trust goes down to nothing, for it is never the better one."""
+    likelihoods = torch.log(torch.tensor([[0.8, 0.4], [0.8, 0.4]]))
+    assert weights(likelihoods, HERE, trust=1)[1] > 1 / 3
+    assert weights(likelihoods, HERE, trust=0)[1] < 1e-6
+    assert weights(torch.zeros(0, 2), HERE, trust=0).tolist() == [1, 0]
+
+
+def test_trust_grows_with_what_can_be_trained_up_to_a_tenth_of_what_is_shared() -> None:
+    """101 of 4,810 parameters are a fiftieth, and a fifth of a tenth."""
+    assert TRUSTED == 0.1
+    assert trust(101, 4810) == pytest.approx(0.21, abs=0.001)
+    assert trust(481, 4810) == trust(1e9, 4810) == trust(math.inf, 4810) == 1
+    assert trust(0, 4810) == 0
 
 
 def test_a_mixture_mixes_probabilities() -> None:

@@ -1,5 +1,6 @@
 """Plans: calibration, feasibility, refusals."""
 
+import dataclasses
 import math
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, prepare
+from sordino.privacy.allowance import Allowance, Noise
 from sordino.privacy.plan import check_delta, default_delta, multiplier_for, plan
+from sordino.privacy.records import RecordPlan
 
 
 @settings(deadline=None)
@@ -44,6 +47,44 @@ def test_feasibility_does_not_depend_on_rounds_or_turns() -> None:
     turns = plan(100, 10, 1e-5, epsilon=4, participation=0.1)
     assert turns.noise_multiplier == pytest.approx(whole.noise_multiplier)
     assert turns.feasible_parameters == pytest.approx(whole.feasible_parameters / 10, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("noise", "parameters"),
+    [
+        # 20 clients, 5 turns: in a sum of 20 messages a deviation of z = 4, so that one of them has 4 / sqrt(20).
+        (Noise(4.0, "outsider", 20), 20 * 5 * 20 / 16),
+        # Of 20 messages 10 are sure to come, and 2 of these tell their share: each message carries 4 / sqrt(8).
+        (Noise(4.0, "outsider", 10, colluders=2), 20 * 5 * 8 / 16),
+        (Noise(4.0, "server", 20), 20 * 5 / 16),
+        (Noise(4.0, "outsider", 20, shares=7), 20 * 5 * 7 / 16),
+    ],
+)
+def test_what_can_be_trained_of_whole_clients_by_hand(noise: Noise, parameters: float) -> None:
+    assert noise.trainable(clients=20, turns=5) == pytest.approx(parameters)
+    assert Allowance(noise).trainable(20, 5, np.zeros(20)) == pytest.approx(parameters)
+
+
+def test_what_can_be_trained_of_records_by_hand() -> None:
+    """Two clients of 100 and 50 records: 3 turns of 4 steps at rate 0.1 and z = 2, 1 turn of 2 steps at 0.5 and z = 4.
+
+    12 x 0.1 x 100 + 2 x 0.5 x 50 = 170 bounds, with a variance of 12 x 4 + 2 x 16 = 80.
+    """
+    nothing = np.zeros(2)
+    plan = RecordPlan(
+        sampling=np.array([0.1, 0.5]),
+        steps=np.array([4, 2]),
+        multipliers=np.array([2.0, 4.0]),
+        budgets=nothing,
+        turns=np.array([3, 1]),
+        matrix_multipliers=nothing,
+        mean_multipliers=nothing,
+        validation=nothing,
+    )
+    records = np.array([100, 50])
+    assert Allowance(records=plan).trainable(2, 3, records) == pytest.approx(170**2 / 80)
+    assert dataclasses.replace(plan, multipliers=nothing).trainable(records) == math.inf
+    assert Allowance().trainable(2, 3, records) == math.inf
 
 
 def test_advice_names_the_clients_that_would_be_enough() -> None:
