@@ -742,6 +742,11 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "charge = Charge(np.ones(1), 1 / np.sqrt(unpaid.T))",
                 "charge = Charge(np.zeros(1), 1 + 0 * unpaid.T)",
             ),
+            (
+                "reading single messages is free once something has left bare",
+                "unpaid > ROUNDING * self._covered[-1, clients]",
+                "unpaid > ROUNDING * self.spent[-1, clients]",
+            ),
             ("what a client paid is not added to its records'", "mu = 2 * math.sqrt(float(spent[client]))", "mu = 0.0"),
             ("a record moves its client's share by its bound only", "mu = 2 * math.sqrt", "mu = math.sqrt"),
             (

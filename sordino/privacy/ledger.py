@@ -176,7 +176,8 @@ class Ledger:
         self, name: str, clients: np.ndarray, about: tuple[int, int, str], most: np.ndarray | float
     ) -> list[Row]:
         unpaid = np.minimum(self._in_sums[name][:, clients], most)
-        unpaid = np.where(unpaid > ROUNDING * self.spent[-1, clients], unpaid, 0.0)
+        # Rounding is measured by what noise covers: once something has left bare, nothing would be left to charge.
+        unpaid = np.where(unpaid > ROUNDING * self._covered[-1, clients], unpaid, 0.0)
         if not unpaid.any():
             return []
         with np.errstate(divide="ignore"):

@@ -191,9 +191,10 @@ def test_fedaddps_true_epsilon_is_infinite(tmp_path: Path) -> None:
     assert prepared.budget.multiplier == FedADDP().published_multiplier(8, 1e-5, ROUNDS, 0)
     assert set(summary["epsilon"].values()) == {None}
     assert any("own weights" in reason for reason in summary["not_covered"])
-    # Were the bounds public: each of d coordinates moves by q_j, under noise of deviation sqrt(M) sigma_0 2 q_j.
+    # Were the bounds public: each of d coordinates moves by q_j, under noise of deviation sqrt(M) sigma_0 2 q_j in the
+    # sum. The server multiplies each message by its own bounds: it reads single ones, of which each has a share.
     layout, sigma = prepared.learner.layout, prepared.budget.multiplier
-    mu = math.sqrt(layout.size * ROUNDS) / (2 * math.sqrt(len(layout.sizes)) * sigma)
+    mu = math.sqrt(layout.size * ROUNDS * CLIENTS) / (2 * math.sqrt(len(layout.sizes)) * sigma)
     assert any(f"{rounded_up(epsilon_of(mu, 1e-5))} for the outsider" in note for note in summary["notes"])
 
 

@@ -12,8 +12,10 @@ from sordino.learning.parameters import Layout, flatten
 from sordino.learning.records import Learner, Records
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.methods.feddpa import FedDPA, scaled
+from sordino.privacy.plan import plan
 from sordino.privacy.views import VIEWS
-from sordino.testing.case import Case
+from sordino.rounding import rounded_up
+from sordino.testing.case import CLIENTS, ROUNDS, Case
 
 LAYOUT = Layout(("a", "b"), ((2, 2), (2,)))
 
@@ -139,8 +141,10 @@ def test_the_released_codes_weights_leave_bare(tmp_path: Path) -> None:
     summary, _ = case.finished(prepared, tmp_path)
     assert summary["epsilon"] == dict.fromkeys(VIEWS)
     assert any(sentence.startswith("records: ") for sentence in summary["not_covered"])
-    told = [note for note in summary["notes"] if note.startswith("If what leaves bare were public")]
-    assert len(told) == 1, "what the noise alone is worth, once single messages have been read"
+    (told,) = [note for note in summary["notes"] if note.startswith("If what leaves bare were public")]
+    server = plan(CLIENTS, ROUNDS, prepared.budget.delta, noise_multiplier=2.0).epsilon["server"]
+    worth = ", ".join(f"{rounded_up(server)} for the {view}" for view in VIEWS)
+    assert told.endswith(f"would be {worth}."), "what the noise is worth to whoever reads single messages"
     assert case.prepared().method.is_private()
 
 

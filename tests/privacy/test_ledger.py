@@ -121,6 +121,18 @@ def test_whoever_reads_single_messages_pays_for_them() -> None:
         assert ledger.expose(row) == [], "nothing is charged twice"
 
 
+def test_whoever_reads_single_messages_pays_for_them_though_something_else_left_bare() -> None:
+    """What would hold if the bare release were public is what the noise is worth to whoever reads single messages."""
+    noise = Noise(3.97, "outsider", 10)
+    ledger = charged(20, list(range(10)), noise, 10)
+    public = Public({}, range(10), {}, layers=[5])
+    ledger.charge({"records": Bare("they are public")}, 20, 20, "local", Allowance(noise), public)
+    for row in list(ledger.rows):
+        ledger.expose(row)
+    assert ledger.epsilon(0.1) == dict.fromkeys(VIEWS, math.inf)
+    assert ledger.covered_epsilon(0.1) == pytest.approx(dict.fromkeys(VIEWS, epsilon_of(math.sqrt(200) / 3.97, 0.1)))
+
+
 def test_only_what_was_read_is_charged() -> None:
     ledger = charged(4, list(range(10)), Noise(1.0, "outsider", 10), 10)
     ledger.expose(ledger.rows[1])
