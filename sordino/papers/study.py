@@ -174,11 +174,11 @@ class Study:
                 texts = {row.name: methods[row.name] for row in rows}
                 there = self._cells(column, variant, keys, list(dict.fromkeys(texts.values())), seeds)
                 first = {cell.method: cell.experiment for cell in there}
-                private = {text for text, experiment in first.items() if experiment.build_method().is_private()}
+                private = {text for text, experiment in first.items() if _has_noise(experiment)}
                 for cell in there:
                     seed = cell.experiment.seed
                     for name in [name for name, text in texts.items() if text == cell.method]:
-                        # What adds no noise is the same as published and sound, and is run once.
+                        # What never adds noise is the same as published and sound, and is run once.
                         same = variant == "paper" and cell.method not in private
                         chosen = wanted[name, column.name, "sound", seed] if same else cell
                         wanted[name, column.name, variant, seed] = chosen
@@ -269,6 +269,12 @@ class Study:
         sources = self.paper.sources(self.table.setting_of(column), "paper")
         published = next((keys["rounds"] for keys in reversed(sources) if "rounds" in keys), rounds)
         return max(1, round(number * rounds / published))
+
+
+def _has_noise(experiment: Experiment) -> bool:
+    """Whether an experiment's method adds noise where privacy is wanted: then its variants differ without privacy, too,
+    in how clients are grouped or what is masked."""
+    return experiment.model_copy(update={"privacy": "dp"}).build_method().is_private()
 
 
 def accuracy_of(measure: Measure) -> Accuracy:

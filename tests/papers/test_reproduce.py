@@ -201,6 +201,29 @@ def test_the_fair_rival_of_feddpa_passes_over_the_records_as_often(scale, epochs
     assert 2 * of["FedDPA"] == of["DP-FedAvg, as many passes"] == 2 * of["DP-FedAvg"]
 
 
+def test_every_table_that_has_feddpa_has_its_fair_rival():
+    """But for those of its own parts and settings, in which nobody else is, and those that print seconds."""
+    for paper in description.papers().values():
+        for name, table in paper.tables.items():
+            timed = all(table.measured(column) == "seconds" for column in table.columns)
+            methods = {row.method.partition("[")[0] for row in table.rows}
+            if {"feddpa", "dp-fedavg"} <= methods and not timed:
+                assert [row.method for row in table.rows if row.times_epochs == 2] == ["dp-fedavg"], (paper.name, name)
+
+
+def test_what_is_published_without_privacy_is_run_as_published():
+    """AdaDP-CFL groups clients by angles as published, and by moments in `sound`, with privacy or without; FedAvg has
+    nothing that differs."""
+    from sordino.papers.study import Options, Study
+
+    found = description.papers()["adadp-cfl"]
+    study = Study(found, found.tables["table-3"], Options("quick"))
+    cells = study._wanted(study._methods(study.columns[0]), [0], study.columns[:1])
+    variants = {(row, variant): cell.experiment.variant for (row, _, variant, _), cell in cells.items()}
+    assert (variants["No-Prox", "sound"], variants["No-Prox", "paper"]) == ("sound", "paper")
+    assert {variants["FedAvg", variant] for variant in ("sound", "paper")} == {"sound"}
+
+
 def test_what_is_missing_is_told_before_work(tiny):
     with pytest.raises(UserError, match=r"needs svhn, which is not here: `sordino data get svhn`"):
         call("feddpa", "table-3", "--scale", "small", "--data-dir", tiny, "--store", tiny / "store")
