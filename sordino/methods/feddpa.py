@@ -7,7 +7,7 @@ turn under two constraints: personal parameters are held near their start, and t
 update is drawn towards the clipping threshold, so that clipping distorts it less (adaptive constraint).
 
 Each epoch is two passes over the records, one for each group: 2E passes a round where DP-FedAvg has E. Its fair
-rival is `dp-fedavg[epochs=2E]`, and a run says so.
+rival is `dp-fedavg[epochs=2E]`, without privacy `fedavg[epochs=2E]`, and a run says so.
 
 Where paper and released code differ, the paper is followed, and the code's way is a switch: groups take turns in each
 epoch (`schedule="two-phase"` trains one after the other); the penalties use one norm of the group anchored at the start
@@ -121,9 +121,10 @@ class FedDPA(Clipped):
         return Result(send=sent, keep={"model": model}, start=start)
 
     def notes(self, schedule: Schedule, budget: Budget) -> list[str]:
+        rival = "dp-fedavg" if self.privacy == "dp" else "fedavg"
         twice = (
             f"FedDPA passes over the records {2 * self.epochs} times a round, twice in each of its {self.epochs} "
-            f"epoch{'s' if self.epochs > 1 else ''}: its fair rival is dp-fedavg[epochs={2 * self.epochs}]."
+            f"epoch{'s' if self.epochs > 1 else ''}: its fair rival is {rival}[epochs={2 * self.epochs}]."
         )
         return [*super().notes(schedule, budget), twice]
 

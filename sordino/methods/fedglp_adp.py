@@ -181,7 +181,7 @@ class FedGLPADP(Clipped):
 
     def notes(self, schedule: Schedule, budget: Budget) -> list[str]:
         asked = self.wanted_share(schedule, budget)
-        if asked <= MOST_PERSONAL:
+        if self.privacy == "none" or asked <= MOST_PERSONAL:
             return super().notes(schedule, budget)
         return [
             *super().notes(schedule, budget),

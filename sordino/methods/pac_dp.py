@@ -113,7 +113,7 @@ class PACDP(RecordLevel):
         return {name: asdict(curve_called(getattr(self, name))) for name in self.files()}
 
     def notes(self, schedule: Schedule, budget: Budget) -> list[str]:
-        if self.curve is None:
+        if self.curve is None and self.privacy == "dp":
             return [f"No curve is given: every client clips at {self.clip:g}. Fit one with `sordino curve fit`."]
         return []
 

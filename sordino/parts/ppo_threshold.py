@@ -25,7 +25,7 @@ from torch import Generator, Tensor
 from sordino.learning.records import Records, cross_entropies
 from sordino.method import LEAST_SHARE, Budget, Count, Federation, Message, Positive, Replies, Schedule
 from sordino.parts.agents.ppo import Ppo, observation
-from sordino.parts.thresholds import State, Threshold
+from sordino.parts.thresholds import Fixed, State, Threshold
 from sordino.privacy.release import Bare, Number, Releases, Update
 
 WORST = 1e6
@@ -64,6 +64,9 @@ class LearnedThreshold(Threshold):
         if self.reads != "auto":
             return self
         return replace(self, reads="public" if clients < ENOUGH_CLIENTS else "metrics")
+
+    def unprotected(self) -> Threshold:
+        return Fixed()  # no action would have an effect to learn from
 
     def notes(self, schedule: Schedule, budget: Budget) -> list[str]:
         if self.reads == "bare":
