@@ -13,8 +13,9 @@ Where paper and released code differ, the paper is followed, and the code's way 
 epoch (`schedule="two-phase"` trains one after the other); the penalties use one norm of the group anchored at the start
 of the round (`constraints="code"`: the sum of tensor norms around the global model, of all parameters); the update is
 measured from the start of the round (`base="global"`: from the global model, personal parameters included); the average
-is uniform (`weights="records"`: by numbers of records, which then leave bare, and single messages are read); images
-are taken as they are (`augmentation`: shifted and mirrored at random).
+is uniform (`weights="records"`: by numbers of records, which then leave bare, and single messages are read); images are
+taken as they are (`augmentation`: shifted and mirrored at random; never turned, while the code turns FEMNIST by up to
+20 degrees).
 
 Other departures from the code: a parameter is personal from tau on, not above it; dropout stays on (the code forgets to
 switch it on again after the Fisher information, for FedDPA alone); a tensor whose Fisher values are all equal is shared
@@ -22,7 +23,8 @@ instead of turning into NaN, and zero; Fisher information is taken of all record
 without the last batch; test images are never augmented, and clients are tested on their own records (`test="official"`
 gives the code's common test set); clients take turns instead of being drawn; noise is shared out over the cohort of a
 round, not over all clients. As in the code, Fisher information is the mean of per-record squared gradients (the paper's
-Eq. 4 squares a sum), and `personal` is the accuracy after local training, before clipping and noise.
+Eq. 4 squares a sum), scaled to [0, 1] within each tensor (Eq. 5: within each layer), and `personal` is the accuracy
+after local training, before clipping and noise.
 
 Privacy: mask, personal parameters and penalties stay at the client and precede the clip, so the epsilon of
 the clipped and noised update is all there is. The `paper` variant takes its noise from the released code's
