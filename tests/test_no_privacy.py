@@ -167,7 +167,44 @@ def test_thresholds_still_run_and_some_move(rule: str, tmp_path: Path) -> None:
     assert found["epsilon"] == dict.fromkeys(VIEWS)
     clips = [None if report.clip is None else round(report.clip, 5) for report in seen]
     assert all(clip is not None and math.isfinite(clip) for clip in clips)
-    assert (len(set(clips)) > 1) == (rule in ("quantile", "median", "ppo")), clips
+    assert (len(set(clips)) > 1) == (rule in ("quantile", "median")), "an agent has nothing to learn from"
+
+
+@pytest.mark.parametrize("name", ["acdp-pfsd", "adadp-cfl", "dp-fedavg-record"])
+@pytest.mark.parametrize("variant", ["sound", "paper"])
+def test_no_records_are_set_aside_for_thresholds_that_have_no_effect(name: str, variant: str, tmp_path: Path) -> None:
+    """Not for an agent's validation, and not as public ones: all 1,797 digits are the clients'."""
+    keys = {"method": name, "variant": variant, "clients": 8, "partition": "iid", "store": tmp_path}
+    settings = {"clipping": "percentile"} if name == "dp-fedavg-record" else {}
+    without, noised = (
+        prepare(Experiment.make({**keys, "privacy": privacy, "set": settings})) for privacy in ("none", "dp")
+    )
+    records = [sum(split.sizes.sum() for split in (one.data.train, one.data.test)) for one in (without, noised)]
+    assert type(without.method.clipping).__name__ == "Fixed"  # type: ignore[attr-defined]
+    assert without.public is None
+    assert without.method.record_needs().held_out == 0
+    assert records[0] == 1797
+    if (name, variant) == ("acdp-pfsd", "sound"):
+        assert records[1] < 1797, "the agent reads public records"
+    if name == "dp-fedavg-record":
+        assert noised.method.record_needs().held_out == 0.2
+
+
+def test_notes_speak_of_noise_where_there_is_some(tmp_path: Path) -> None:
+    def notes(name: str, **keys: Any) -> str:
+        made = {"method": name, "clients": 6, "partition": "iid", "store": tmp_path}
+        return " ".join(prepare(Experiment.make(made | keys)).notes)
+
+    twice = {"set": {"epochs": 3}}
+    assert "fair rival is dp-fedavg[epochs=6]" in notes("feddpa", **twice)
+    assert "fair rival is fedavg[epochs=6]" in notes("feddpa", privacy="none", **twice)
+    most = {"set": {"beta0": 0.99, "growth": 0.0}}
+    assert "Eq. 11" in notes("fedglp-adp", **most)
+    assert "Eq. 11" not in notes("fedglp-adp", privacy="none", **most)
+    assert "No curve is given" in notes("pac-dp")
+    for name in FOREMOST:
+        told = notes(name, privacy="none")
+        assert not any(word in told for word in ("nois", "clips", "budget", "agent")), told
 
 
 @pytest.mark.parametrize("rule", ["ddpg", "fixed", "percentile", "quantile", "median"])

@@ -141,7 +141,7 @@ def prepare(
             spent.allowance.records if one_by_one else None,
             experiment.device,
         )
-    noised = method.privacy == "dp"  # else there is no budget to tell of, and no epsilon that could leave things out
+    noised = method.privacy == "dp"  # else there is no epsilon that could leave things out
     blended = [GIVEN_AWAY] if experiment.personal == "blend" else []
     decided = {"model": name, "precision": coarse.precision, "engine": choice.engine, "compiled": decision.compiled}
     experiment = experiment.model_copy(update=decided)
@@ -169,7 +169,7 @@ def prepare(
             *spent.notes,
             *choices,
             *coarse.notes,
-            *(method.notes(schedule, spent.budget) if noised else []),
+            *method.notes(schedule, spent.budget),
             *infeasible(method, spent.allowance, schedule, learner.layout.size),
         ],
         disclosed=data.disclosed + (method.discloses() + blended if noised else []),

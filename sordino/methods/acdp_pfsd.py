@@ -12,15 +12,17 @@ records, or, from 500 clients on, noised means of the clients' metrics as releas
 `paper`: the agent reads every client's loss and accuracy as they are (10th to 80th percentile means). These are
 functions of raw data without noise, and the threshold carries them on to everybody: epsilon is infinite.
 
-Departures: the update is measured from the received model (line 16 of Algorithm 2 subtracts the model after one
-step, a slip); the teacher speaks without dropout and without gradients; accuracies are in [0, 1] in the reward, so
-that loss and accuracy weigh alike; the clients' metrics are those on their training records, since a reward from
-test records would leak them into training; the surrogate and the advantage have PPO's usual signs. The model that the
-agent reads is the global one after the clipped and noised update, where line 19 takes each client's own model with its
-own noisy update: that has sqrt(n) times the noise, and what a client tells must not depend on its share of the noise.
-Thresholds are chosen on a logarithmic scale, as multiples of C^0, which the paper gives for each data set; the first
-two rounds take random ones, as published. The policy learns at the rate 5e-3 (the released demonstration: 1e-3, which a
-run's few updates hardly move). Clients take turns, where the paper's second scenario draws half of them in each round.
+Departures: the update is measured from the received model (line 16 of Algorithm 2 subtracts the model after one step, a
+slip); the teacher speaks without dropout and without gradients; accuracies are in [0, 1] in the reward, so that loss
+and accuracy weigh alike; the clients' metrics are those on their training records, since a reward from test records
+would leak them into training; the surrogate and the advantage have PPO's usual signs, advantages are standardised, and
+an update learns from the whole replay (line 29 samples from it). The model that the agent reads is the global one after
+the clipped and noised update, where line 19 takes each client's own model with its own noisy update: that has sqrt(n)
+times the noise, and what a client tells must not depend on its share of the noise. Thresholds are chosen on a
+logarithmic scale, as multiples of C^0, which the paper gives for each data set; the first two rounds take random ones,
+as published. What clients tell is of the model that they received: where the agent reads it, a threshold is chosen in a
+state that is one round old. The policy learns at the rate 5e-3 (the released demonstration: 1e-3, which a run's few
+updates hardly move). Clients take turns, where the paper's second scenario draws half of them in each round.
 
 The divergences stand as printed (Eq. 6, 7). The released code multiplies them by KT^2 = 9, as is usual in distillation,
 and with half of the weight on them (alpha is not given) training diverges. Found on 1,000 records of MNIST at 50

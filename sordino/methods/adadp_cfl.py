@@ -17,14 +17,17 @@ parameter space but added to a sum of gradients, is far too small for its epsilo
 
 Departures.
 - Grouping: subspaces are orthonormal, of each class (the paper: of all records at once), and angles are true principal
-  angles (the released code takes the smallest angle of single vectors, sign included). Linkage is by the mean over
-  pairs, the released code's by the mean of two rows. `paper` puts no noise on the singular vectors: the paper says
-  Gaussian noise, without a size or a sensitivity, the released code adds none, and none that is honest leaves groups.
+  angles (the released code takes the smallest angle of single vectors, sign included). `sound` has no subspaces: in the
+  place of angles it compares the Frobenius distance of second moments in k = 8 dimensions (not about 16, as first
+  proposed: the noise of k x k entries grows with k) and cuts it at 1 + 2.4/k times what chance explains. Linkage is by
+  the mean over pairs, the released code's by the mean of two rows. `paper` puts no noise on the singular vectors: the
+  paper says Gaussian noise, without a size or a sensitivity, the released code adds none, and none that is honest
+  leaves groups.
 - Proximal step: its first coefficient is 1 as in the released code (the paper's 1/(2 eta) = 50 would pin the model);
-  its anchor is the cluster's average before the step; it is ten steps of SGD, as in the released code (Eq. 4.4 prints
-  one); cosines are cut at 0 and divided by their sum over the other clusters (the paper's Eq. 4.6 has a sum too many,
-  the released code takes exp(-distance)). A cluster of which nobody took part keeps its model, and the others still
-  learn from it.
+  its anchor is the cluster's average before the step (Eq. 4.5 prints G_s^{t-1}, the model of the round before); it is
+  ten steps of SGD, as in the released code (Eq. 4.4 prints one); cosines are cut at 0 and divided by their sum over the
+  other clusters (the paper's Eq. 4.6 has a sum too many, the released code takes exp(-distance)). A cluster of which
+  nobody took part keeps its model, and the others still learn from it.
 - Agent: one is shared by all clients, which take part about ten times each. The critic's target uses the target
   policy's next action (the released code: the last one). Adam's rate is 1e-2 for the critic (released: 1e-3), with 4
   steps for each new transition on 16 of them (released: 1 step on 2), because otherwise the agent ends at an end of
@@ -59,7 +62,7 @@ from sordino.methods.bases import RecordLevel
 from sordino.named import Named
 from sordino.parts import clustering
 from sordino.parts.grouping import MOST, affordable_share
-from sordino.parts.record_thresholds import RULES, Learned, RecordThreshold
+from sordino.parts.record_thresholds import RULES, Fixed, Learned, RecordThreshold
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.outlook import Outlook
 from sordino.privacy.records import held_out_count
@@ -137,6 +140,9 @@ class AdaDPCFL(RecordLevel):
         sent: dict[str, Any] = {"update": model - start}
         sent |= self.clipping.tell(start, model, data, bare=self.variant == "paper")
         return Result(send=sent, keep={"model": model}, start=start)
+
+    def settled(self, clients: int) -> AdaDPCFL:
+        return self if self.privacy == "dp" else replace(self, clipping=Fixed())  # nothing is scaled to thresholds
 
     def planned(self, outlook: Outlook) -> tuple[AdaDPCFL, list[str]]:
         if self.variant == "paper":  # what leaves bare has no noise to learn or to group in spite of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 from torch import Tensor
@@ -50,8 +50,9 @@ class Clipped(Method):
     def descent(self, data: Records) -> Descent:
         return dataclasses.replace(super().descent(data), change=change_of(self.augmentation))
 
-    def settled(self, clients: int) -> Clipped:
-        return dataclasses.replace(self, clipping=self.clipping.settled(clients))
+    def settled(self, clients: int) -> Self:
+        rule = self.clipping.settled(clients) if self.privacy == "dp" else self.clipping.unprotected()
+        return dataclasses.replace(self, clipping=rule)
 
     def check_threshold_stays(self) -> None:
         """Refuse rules that move the threshold, for mechanisms that were published with one that stays."""

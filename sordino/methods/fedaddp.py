@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
 
 import torch
 from pydantic import Field
@@ -109,7 +109,7 @@ class FedADDP(Clipped):
         sent = self.threshold.tell((model - start) / self.axes(received), model, message, data)
         return Result(send=sent, keep={"model": model}, start=start)
 
-    def settled(self, clients: int) -> Clipped:
+    def settled(self, clients: int) -> Self:
         if self.variant == "paper":
             self.check_threshold_stays()
         return super().settled(clients)

@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from torch import Tensor
 
@@ -82,10 +82,10 @@ class NbAFL(Clipped):
         """In `paper` the model drawn into the ball around zero; in `sound` the model itself."""
         return model if self.variant == "sound" else model * (self.ball / model.norm()).clamp(max=1)
 
-    def settled(self, clients: int) -> NbAFL:
+    def settled(self, clients: int) -> Self:
         if self.variant == "paper":
             self.check_threshold_stays()
-        return replace(self, clipping=self.clipping.settled(clients), smallest=self.smallest or 1 / clients)
+        return replace(super().settled(clients), smallest=self.smallest or 1 / clients)
 
     def discloses(self) -> list[str]:
         if self.variant == "sound":

@@ -19,11 +19,11 @@ clips at `clip`, and its update is weighed by F(epsilon_i). Where every record i
 two are the same method.
 
 Departures: weights p_i are uniform (the paper's weights over the sampled clients do not sum to one, and would change
-with a record that leaves). Clients take turns, where the paper draws each round's clients at random.
-`hot_start`, which the paper uses but does not define, trains the first model on the public records. The curve's
-outliers are found by interquartile ranges of what is left beside the trend of log C over log epsilon (the paper: of C
-itself, where the ends of a steep curve are outliers); the curve is a power law or piecewise linear where that predicts
-left-out points better than the paper's quadratic.
+with a record that leaves). Clients take turns, where the paper draws each round's clients at random. `hot_start`, which
+the paper uses but does not define, trains the first model on the public records. The curve's outliers are found by
+interquartile ranges of what is left beside the trend of log C over log epsilon (the paper: of C itself, where the ends
+of a steep curve are outliers); the curve is a power law or piecewise linear where that predicts left-out points better
+than the paper's quadratic. It is not forced to rise with the budget (`sordino curve fit --monotone` does that).
 
 | paper | code |
 |---|---|
@@ -113,7 +113,7 @@ class PACDP(RecordLevel):
         return {name: asdict(curve_called(getattr(self, name))) for name in self.files()}
 
     def notes(self, schedule: Schedule, budget: Budget) -> list[str]:
-        if self.curve is None:
+        if self.curve is None and self.privacy == "dp":
             return [f"No curve is given: every client clips at {self.clip:g}. Fit one with `sordino curve fit`."]
         return []
 

@@ -29,9 +29,9 @@ def body(layout: Layout, personal: int) -> Tensor:
 def grown(personal: Tensor, change: Tensor, counts: list[int], layers: list[int]) -> Tensor:
     """A 0/1 mask grown to `counts[l]` personal parameters in each layer.
 
-    What is personal stays so; of the others, those that changed most become personal. Changes within about one
-    percent of each other count as equal, and of equals the first are taken: rounding must not decide, or stacked
-    clients would grow other masks than single ones.
+    What is personal stays so; of the others, those that changed most become personal. Changes are rounded to steps of
+    1.1 percent (64 to a factor of two), and of equals the first are taken: rounding should hardly ever decide, or
+    stacked clients would grow other masks than single ones.
     """
     pieces = []
     for mine, moved, count in zip(personal.split(layers), change.split(layers), counts, strict=True):

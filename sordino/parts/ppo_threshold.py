@@ -8,7 +8,9 @@ the threshold. Where these two numbers come from decides what is private:
 - `bare`: the clients' raw metrics, trimmed to the 10th to 80th percentile, as published. Epsilon is infinite.
 
 An action is rewarded for the model after the update that it clipped and noised. The server judges that model at the
-end of the same round. Clients meet it at the beginning of the next: what they tell rewards the action before.
+end of the same round. Clients meet it at the beginning of the next: what they tell rewards the action before, and that
+action's next state is the one in which the action now in force was chosen. Transitions follow on each other: the next
+state of one is the state of the next.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from torch import Generator, Tensor
 from sordino.learning.records import Records, cross_entropies
 from sordino.method import LEAST_SHARE, Budget, Count, Federation, Message, Positive, Replies, Schedule
 from sordino.parts.agents.ppo import Ppo, observation
-from sordino.parts.thresholds import State, Threshold
+from sordino.parts.thresholds import Fixed, State, Threshold
 from sordino.privacy.release import Bare, Number, Releases, Update
 
 WORST = 1e6
@@ -63,6 +65,9 @@ class LearnedThreshold(Threshold):
             return self
         return replace(self, reads="public" if clients < ENOUGH_CLIENTS else "metrics")
 
+    def unprotected(self) -> Threshold:
+        return Fixed()  # no action would have an effect to learn from
+
     def notes(self, schedule: Schedule, budget: Budget) -> list[str]:
         if self.reads == "bare":
             return []
@@ -85,6 +90,7 @@ class LearnedThreshold(Threshold):
             "seen": unseen,
             "choice": choice,
             "earlier": choice,
+            "waited": False,
         }
 
     def releases(self, at: str | None = None) -> Releases:
@@ -115,13 +121,15 @@ class LearnedThreshold(Threshold):
     def following(self, state: State, got: Replies, fed: Federation, model: Tensor) -> State:
         seen = self._seen(got, fed, model)
         if seen is None:  # no metrics were due in this round: go on with the same threshold
-            return {**state, "earlier": state["choice"]}
+            return {**state, "waited": True}
         agent, before = state["agent"], state["seen"]
-        rewarded = state["choice" if self.reads_public else "earlier"]
+        # The rewarded action and the state in which the next one is chosen: now, or when the one in force was.
+        in_force = self.reads_public or state["waited"]
+        rewarded, after = (state["choice"], seen) if in_force else (state["earlier"], state["choice"]["seen"])
         if rewarded["by_policy"]:
             reward = float((before[0] - seen[0]) + (seen[1] - before[1]))  # Eq. 11 to 13
             action, log_density = rewarded["action"], rewarded["log_density"]
-            agent = self.agent.remember(agent, rewarded["seen"], action, log_density, reward, seen)
+            agent = self.agent.remember(agent, rewarded["seen"], action, log_density, reward, after)
         if state["actions"] < RANDOM_ACTIONS:
             choice = self._drawn(seen, fed.random("explore"))
         else:
@@ -135,6 +143,7 @@ class LearnedThreshold(Threshold):
             "seen": seen,
             "choice": choice,
             "earlier": state["choice"],
+            "waited": False,
         }
 
     def threshold(self, action: float, first: float) -> float:

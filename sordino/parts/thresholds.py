@@ -49,6 +49,10 @@ class Threshold:
         """The rule with choices made that depend on how many clients there are."""
         return self
 
+    def unprotected(self) -> Threshold:
+        """The rule that is taken where nothing is scaled down to the threshold."""
+        return self
+
     def notes(self, schedule: Schedule, budget: Budget) -> list[str]:
         """What a user should know before a run with this rule."""
         return []

@@ -35,6 +35,7 @@ KEYS: dict[str, Any] = {"clients": 8, "rounds": ROUNDS, "partition": "dirichlet:
 CASES: dict[str, dict[str, Any]] = {
     "dp-fedavg": {"method": "dp-fedavg", "set": {"epochs": 1, "batch": 64, "clipping": "quantile"}},
     "feddpa": {"method": "feddpa", "participation": 0.5, "set": {"epochs": 1, "batch": 64}},
+    "fedglp-adp": {"method": "fedglp-adp", "participation": 0.5, "set": {"epochs": 1, "batch": 64}},
     "local": {"method": "local", "set": {"epochs": 1, "batch": 64}},
 }
 ENGINES = ("stacked", "one-by-one")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -227,6 +228,59 @@ def test_the_mean_is_never_more_than_doubled() -> None:
     assert scale(0.0) == 1
     assert scale(0.2) == pytest.approx(1.25)
     assert scale(0.95) == 2
+
+
+class Federation(SimpleNamespace):
+    """Clients of one layer of ten parameters that take turns as told, and whose sums are one everywhere."""
+
+    def __init__(self, cohorts: list[list[int]]) -> None:
+        rounds = Schedule(len(cohorts), clients=4, cohort=len(cohorts[0]), turns=len(cohorts))
+        super().__init__(schedule=rounds, budget=Budget(1e-5, 1.0), layout=SimpleNamespace(layers=[10]))
+        self.cohorts = cohorts
+
+    def state(self, **initial: object) -> SimpleNamespace:
+        self.kept = SimpleNamespace(**initial)
+        return self.kept
+
+    def rounds(self, state: object) -> Iterator[int]:
+        for number, cohort in enumerate(self.cohorts):
+            self.cohort = cohort
+            yield number
+
+    def sample(self) -> list[int]:
+        return self.cohort
+
+    def deviation(self, *about: object) -> torch.Tensor:
+        return torch.zeros(10)
+
+    def ask(self, who: list[int], step: object, message: object) -> SimpleNamespace:
+        return SimpleNamespace(who=who, mean=lambda name: torch.ones(10))
+
+
+@pytest.mark.parametrize(
+    ("cohorts", "personal"),
+    [
+        # 0.4 of ten parameters in four rounds: one more is personal after each round in which a client takes part.
+        ([[0, 1], [2, 3], [0, 2], [1, 3]], [0.0, 0.0, (1 + 2) / 20, (1 + 2) / 20]),
+        ([[0, 1], [0, 1], [0, 3], [2, 3]], [0.0, 1 / 10, (2 + 0) / 20, (0 + 3) / 20]),
+        ([[0, 1, 2, 3]] * 4, [0.0, 0.1, 0.2, 0.3]),
+    ],
+)
+def test_the_divisor_knows_whose_masks_have_grown(cohorts: list[list[int]], personal: list[float]) -> None:
+    fed = Federation(cohorts)
+    FedGLPADP(clipping=Fixed(), beta0=0.4, growth=0.0).run(fed, torch.zeros(10))  # type: ignore[arg-type]
+    expected = sum(1 / (1 - share) for share in personal)
+    assert fed.kept.model.tolist() == pytest.approx([expected] * 10, rel=1e-6)
+
+
+def test_the_server_counts_masks_as_clients_grow_them(tmp_path: Path) -> None:
+    keys = {"method": "fedglp-adp", "clients": 6, "participation": 1 / 3, "model": "mlp", "store": tmp_path}
+    prepared = prepare(Experiment.make({**keys, "set": {"epochs": 1, "growth": 0.0}}))
+    ended = OneRound(prepared, tmp_path / "rounds", rounds=5)
+    assert sorted(ended.state["grown_in"].tolist())[2:] == [4, 4, 5, 5], "two have a turn in each round"
+    layers, masks = prepared.learner.layout.layers, ended.memory.states(range(6))["personal"]
+    for mask, done in zip(masks, ended.state["grown_in"].tolist(), strict=True):
+        assert [int(part.sum()) for part in mask.split(layers)] == schedule(0.3, done, 5, layers)
 
 
 def test_masks_are_nearly_random_under_honest_noise(tmp_path: Path) -> None:

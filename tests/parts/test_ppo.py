@@ -178,15 +178,22 @@ def test_an_action_is_rewarded_for_the_model_that_it_clipped(reads: str, late: i
     assert remembered[:, 4].tolist() == pytest.approx(rewards, abs=1e-6)
     for row, choice in zip(remembered, chosen, strict=False):
         assert torch.equal(row[:2], choice["seen"]), "the policy's density is that of what it saw"
+    states = {0: [2.5, 2.3, 1.3, 1.2], 1: [2.5, 2.3, 1.3]}[late]
+    assert remembered[:, 0].tolist() == pytest.approx(states[:-1])
+    assert remembered[:, 5].tolist() == pytest.approx(states[1:]), "where one transition ends, the next begins"
+    assert remembered[:, 6].tolist() == [0.5] * len(remembered)
 
 
 def test_metrics_that_are_rare_reward_the_action_that_was_in_force() -> None:
     stage = Stage("metrics", every=3)
-    for _ in range(13):
-        stage.follow(1.0, 0.5)
+    for number in range(13):
+        stage.follow(3 - number / 10, 0.5)
     chosen = {id(choice): choice for choice in stage.used if choice["by_policy"]}
     actions = [choice["action"] for choice in chosen.values()]
-    assert stage.state["agent"]["transitions"][:, 2].tolist() == pytest.approx(actions)
+    remembered = stage.state["agent"]["transitions"]
+    assert remembered[:, 2].tolist() == pytest.approx(actions)
+    assert remembered[:, 0].tolist() == pytest.approx([2.7, 2.4, 2.1])
+    assert remembered[:, 5].tolist() == pytest.approx([2.4, 2.1, 1.8])
     assert len(actions) == 3, "chosen after rounds 4, 7 and 10, of which the last is in force until round 13"
 
 
