@@ -158,6 +158,26 @@ def test_fedaddp_merges_by_fisher_information_and_sends_by_axes() -> None:
     assert torch.allclose(result.send["update"] * method.axes(model), change, atol=1e-6)
 
 
+@pytest.mark.parametrize("variant", ["sound", "paper"])
+@pytest.mark.parametrize("outside", [True, False])
+def test_fedaddp_holds_the_personal_and_draws_the_shared_to_their_bound(variant: Any, outside: bool) -> None:
+    """The second of two steps by hand, after a first in which nothing pulls yet. The bound is a tenth below or above
+    where the shared entries then are; as published it is beta times the sum of the norms of the own tensors."""
+    data, model = client()
+    own = model + 1
+    personal = (scaled(data.fisher(own), data.layout) > 0.4).float()
+    start, batch = torch.where(personal > 0, own, model), next(iter(data.batches(12)))
+    first = start - 0.3 * data.gradient(start.clone(), batch)
+    held, drawn = personal * (first - start), (1 - personal) * (first - start)
+    bound = float(drawn.norm()) * (0.9 if outside else 1.1)
+    norms = sum(float(piece.norm()) for piece in data.layout.tensors(own))
+    method = FedADDP(variant=variant, lambda1=0.6, lambda2=0.8, beta=bound / norms, epochs=2, rate=0.3, batch=12)
+    result = answered(method, model, data, clip=bound, model=own, participations=torch.tensor(2.0))
+    pull = 0.3 * held / held.norm() + (0.4 if outside else -0.4) * drawn / drawn.norm()
+    second = first - 0.3 * (data.gradient(first.clone(), batch) + pull)
+    assert torch.allclose(result.keep["model"], second, atol=1e-6)
+
+
 def test_fedaddps_published_box() -> None:
     data, model = client()
     result = answered(FedADDP(variant="paper", epochs=20), model, data)

@@ -48,6 +48,17 @@ def test_one_private_model_to_choose_from_is_dp_fedavg(engine: str, tmp_path: Pa
     assert torch.equal(mine.state["models"], other.state["model"].unsqueeze(0))
 
 
+def test_a_private_model_moves_by_those_who_chose_it_over_the_cohorts_kth_part(tmp_path: Path) -> None:
+    """Six clients and two models: by a third of the sum of their updates. Nothing is clipped, and next to no noise."""
+    run = Ended(DPIFCA(clusters=2, epochs=1, clip=100.0), tmp_path, rounds=1, noise_multiplier=1e-9)
+    first = run.run.asked[0].question.message["models"]
+    chosen = torch.cdist(run.memory["model"], first).argmin(dim=1)
+    for number, start in enumerate(first):
+        moved = (run.memory["model"][chosen == number] - start).sum(dim=0) / 3
+        assert torch.allclose(run.state["models"][number], start + moved, atol=1e-5)
+    assert set(chosen.tolist()) == {0, 1}
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_cluster_that_is_never_parted_is_fedavg(engine: str, tmp_path: Path) -> None:
     mine = Ended(CFL(still=0.0, settling=1, epochs=2), tmp_path, engine=engine)
