@@ -263,6 +263,24 @@ def test_nbafls_true_epsilon_is_that_of_the_noise_it_publishes(tmp_path: Path) -
     assert summary["epsilon"]["outsider"] != pytest.approx(8, rel=0.05)
 
 
+@pytest.mark.parametrize("kind", [NbAFL, FedADDP])
+def test_who_the_published_noise_is_meant_for_is_told_before_a_run(kind: type[Method], tmp_path: Path) -> None:
+    published, sound = (Case(kind(variant=variant), tmp_path).prepared().notes for variant in ("paper", "sound"))
+    assert any("only with protect_from = server" in note for note in published)
+    assert not any("protect_from" in note for note in sound)
+
+
+def test_nbafls_messages_carry_all_of_the_published_noise_where_the_server_is_protected_from(tmp_path: Path) -> None:
+    """What the server pays is then that of sigma_U on the 2 C by which a message may differ, in each round."""
+    case = Case(NbAFL(variant="paper"), tmp_path)
+    prepared = case.prepared(noise_multiplier=None, epsilon=8, delta=1e-5, protect_from="server")
+    summary, _ = case.finished(prepared, tmp_path)
+    fewest = int(prepared.data.train.sizes.sum()) / CLIENTS
+    deviation = math.sqrt(2 * math.log(1.25 / 1e-5)) * ROUNDS * (2 * 2.0 / fewest) / 8
+    mu = 2 * 2.0 / deviation * math.sqrt(ROUNDS)
+    assert summary["epsilon"]["server"] == pytest.approx(epsilon_of(mu, 1e-5), rel=1e-9)
+
+
 @pytest.mark.parametrize("rule", ["quantile", "median", "layer-wise", "ppo"])
 @pytest.mark.parametrize("name", ["dp-fedsam", "fedaddp", "nbafl"])
 def test_what_was_published_with_a_threshold_that_stays_takes_no_other(name: str, rule: str) -> None:
