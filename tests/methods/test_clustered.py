@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import QUICK, QUICK_KEYS, refused
 from sklearn.metrics import adjusted_rand_score
 from whole_runs import Ended
 
+import sordino
 from sordino.data import ClientData, FederatedData, load
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
+from sordino.experiment.sweep import cells
 from sordino.learning.parameters import Layout
 from sordino.learning.records import Records
 from sordino.method import Federation, Message, Method, Replies, Result
@@ -110,6 +113,19 @@ def on_two_kinds(method: object, folder: Path, rounds: int, **keys: object) -> O
 def test_ifca_finds_clients_that_label_alike(tmp_path: Path) -> None:
     state = on_two_kinds(IFCA(epochs=3), tmp_path, 8).state
     assert adjusted_rand_score([0, 1] * 4, state["chosen"]) == 1
+
+
+@pytest.mark.parametrize("name", ["ifca", "dp-ifca"])
+def test_there_are_no_more_models_than_clients_to_choose_them(name: str, tmp_path: Path) -> None:
+    sentence = refused("run", "--method", name, "--set", "clusters=100000000", *QUICK)
+    assert sentence.endswith("set it to the number of clients, 8, at the most.")
+    found = sordino.run(method=name, store=tmp_path, **QUICK_KEYS | {"set": {"clusters": 8, "epochs": 1, "batch": 64}})
+    assert found["rounds"] == 2
+
+
+def test_where_the_data_decide_how_many_clients_there_are_nobody_is_refused_before() -> None:
+    chosen = Experiment.make({"method": "ifca", "clients": None})
+    assert len(cells(chosen, ["ifca", "dp-ifca"], {}, [0])) == 2
 
 
 def test_dp_ifca_finds_them_with_little_noise(tmp_path: Path) -> None:
