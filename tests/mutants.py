@@ -1,4 +1,4 @@
-"""Break the privacy code on purpose, one line at a time, and see that the tests notice.
+"""Break the code of privacy and of methods on purpose, one line at a time, and see that the tests notice.
 
     python tests/mutants.py [WORD...]
 
@@ -946,6 +946,46 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "*dataset.disclosed, _told(shared, len(other.y))",
                 "*dataset.disclosed",
             ),
+        ],
+    ),
+    "methods/fedprox_record.py": (
+        "tests/methods/test_personal_rivals.py",
+        [
+            ("clients are pushed away from the global model", "pull_to(start, self.mu)", "pull_to(start, -self.mu)"),
+            ("clients are pulled to zero", "pull_to(start, self.mu)", "pull_to(0 * start, self.mu)"),
+        ],
+    ),
+    "methods/ditto_record.py": (
+        "tests/methods/test_personal_rivals.py",
+        [
+            (
+                "personal models are pushed away from the global one",
+                "pull_to(received, self.strength)",
+                "pull_to(received, -self.strength)",
+            )
+        ],
+    ),
+    "methods/mr_mtl_record.py": (
+        "tests/methods/test_personal_rivals.py",
+        [
+            ("what is sent is not the way from the mean", "model - mean", "model - start"),
+            ("the mean draws at strength zero", "self.strength, self.penalty", "self.strength + 1, self.penalty"),
+        ],
+    ),
+    "methods/dp_ifca.py": (
+        "tests/methods/test_clustered.py",
+        [("models move by a k-th of what is due", "self.clusters * got.mean", "got.mean")],
+    ),
+    "methods/dp_scaffold.py": (
+        "tests/methods/test_scaffold.py",
+        [("variates of those who take part alone", " * (len(got.who) / fed.schedule.clients)", "")],
+    ),
+    "methods/fedaddp.py": (
+        "tests/methods/test_client_level.py",
+        [
+            ("personal parameters are not held", "self.lambda1 / 2", "0.0"),
+            ("the shared update flees its bound", "self.lambda2 / 2", "-self.lambda2 / 2"),
+            ("the published bound without beta", "self.beta * piece.norm()", "piece.norm()"),
         ],
     ),
 }

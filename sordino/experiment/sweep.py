@@ -119,4 +119,6 @@ def at_point(experiment: Experiment, text: str, at: Mapping[str, Any]) -> Experi
 
 
 def _needs_public(experiment: Experiment) -> bool:
-    return experiment.build_method().settled(experiment.clients or 1).needs_public()
+    """Whether its method does; or may, where the data decide how many clients there are."""
+    method = experiment.build_method()
+    return (method if experiment.clients is None else method.settled(experiment.clients)).needs_public()

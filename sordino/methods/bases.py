@@ -28,6 +28,11 @@ Clipping = Annotated[Threshold, Named(RULES)]
 infinite); `layer-wise` (one for each layer, log-odds); `ppo` (a learning agent)."""
 SIZES = "How many records a client has shows in its sampling rate and its number of steps."
 """What epsilon does not cover where records are protected."""
+FOR_THE_SERVER = (
+    "the published noise is meant for a server that sees every message: each carries all of it only with protect_from "
+    "= server, and by default it is shared out over the cohort"
+)
+"""What a reader must know of a published multiplier that is not one of sums."""
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from sordino.learning.records import Records
 from sordino.method import Count, Federation, Message, Result
 from sordino.methods.bases import Clipped
 from sordino.named import Named
-from sordino.parts.choosing import least_loss, starts
+from sordino.parts.choosing import check_count, least_loss, starts
 from sordino.parts.thresholds import Fixed, Median, Quantile, Threshold
 from sordino.privacy.release import Releases, Update, sends
 
@@ -69,6 +69,10 @@ class DPIFCA(Clipped):
         parts = torch.where(place.unsqueeze(1), model - start, torch.zeros_like(model))
         sent = self.threshold.tell(parts.flatten(), model, message, data)
         return Result(send=sent, keep={"model": model}, start=start)
+
+    def settled(self, clients: int) -> Clipped:
+        check_count(self.clusters, clients)
+        return super().settled(clients)
 
     def _releases(self) -> Releases:
         releases = self.threshold.releases()

@@ -43,7 +43,7 @@ from torch import Tensor
 from sordino.learning.descent import Tether
 from sordino.learning.records import Records
 from sordino.method import Federation, Message, NotNegative, Positive, Result, Variant
-from sordino.methods.bases import Clipped
+from sordino.methods.bases import FOR_THE_SERVER, Clipped
 from sordino.parts.masks import scaled
 from sordino.parts.thresholds import whole
 from sordino.privacy.release import Bare, Releases, Update, sends
@@ -57,7 +57,7 @@ class FedADDP(Clipped):
     paper: ClassVar[str] = "Guo et al., ICA3PP 2024"
     caveats: ClassVar[dict[Variant, str]] = {
         "paper": "bounds and noise are those of the client's own weights, which show in them without any noise: the "
-        "published epsilon covers neither them nor that one client moves all coordinates at once",
+        f"published epsilon covers neither them nor that one client moves all coordinates at once; {FOR_THE_SERVER}",
     }
 
     tau: NotNegative = 0.4

@@ -26,7 +26,7 @@ from torch import Tensor
 from sordino.learning.records import Records
 from sordino.method import Count, Federation, Message, Method, Result, State
 from sordino.parts.averaging import by_records
-from sordino.parts.choosing import least_loss, starts
+from sordino.parts.choosing import check_count, least_loss, starts
 from sordino.privacy.release import Bare, sends
 
 
@@ -71,6 +71,10 @@ class IFCA(Method):
             model = descent.epoch(model)
         sent = {"update": model - start, "records": data.count, "chosen": chosen}
         return Result(send=sent, keep={"model": model}, start=start)
+
+    def settled(self, clients: int) -> IFCA:
+        check_count(self.clusters, clients)
+        return self
 
     def shared_models(self, state: State, clients: int) -> tuple[Tensor, Tensor]:
         return state.models, state.chosen

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from sordino.learning.records import Records
 from sordino.method import Federation, Message, NotNegative, Positive, Result, Share, Variant
-from sordino.methods.bases import Clipped
+from sordino.methods.bases import FOR_THE_SERVER, Clipped
 from sordino.parts.proximal import pull_to
 from sordino.privacy.release import sends
 
@@ -50,7 +50,7 @@ class NbAFL(Clipped):
     paper: ClassVar[str] = "Wei et al., IEEE TIFS 2020"
     caveats: ClassVar[dict[Variant, str]] = {
         "paper": "the published noise presumes that one of m records moves a trained model by 2C/m only; what the "
-        "noise is worth for a whole client, whose model may lie anywhere in the ball, is printed",
+        f"noise is worth for a whole client, whose model may lie anywhere in the ball, is printed; {FOR_THE_SERVER}",
     }
 
     mu: NotNegative = 0.1

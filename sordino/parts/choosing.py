@@ -5,8 +5,18 @@ from __future__ import annotations
 import torch
 from torch import Generator, Tensor
 
+from sordino.errors import UserError
 from sordino.learning.parameters import Layout
 from sordino.learning.records import Records, cross_entropies
+
+
+def check_count(clusters: int, clients: int) -> None:
+    """Refuse more models than there are clients to choose them."""
+    if clusters > clients:
+        raise UserError(
+            f"clusters is {clusters:,}, but every client chooses one model only: set it to the number of clients, "
+            f"{clients:,}, at the most."
+        )
 
 
 def starts(model: Tensor, count: int, layout: Layout, random: Generator) -> Tensor:

@@ -58,7 +58,7 @@ class LearnedThreshold(Threshold):
 
     @property
     def reads_public(self) -> bool:  # type: ignore[override]
-        return self.reads == "public"
+        return self.reads in ("public", "auto")  # before it is settled, it may
 
     def settled(self, clients: int) -> Threshold:
         if self.reads != "auto":

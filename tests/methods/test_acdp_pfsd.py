@@ -101,6 +101,7 @@ def test_the_papers_agent_reads_bare_metrics(tmp_path: Path) -> None:
 
 
 def test_large_cohorts_read_metrics_and_small_ones_public_records() -> None:
+    assert ACDPpFSD().needs_public(), "it may, before anybody knows how many clients there are"
     assert ACDPpFSD().settled(50).needs_public()
     assert not ACDPpFSD().settled(1000).needs_public()
     assert set(ACDPpFSD().settled(1000).steps()["local"]) == {"update", "loss", "accuracy"}

@@ -158,6 +158,26 @@ def test_fedaddp_merges_by_fisher_information_and_sends_by_axes() -> None:
     assert torch.allclose(result.send["update"] * method.axes(model), change, atol=1e-6)
 
 
+@pytest.mark.parametrize("variant", ["sound", "paper"])
+@pytest.mark.parametrize("outside", [True, False])
+def test_fedaddp_holds_the_personal_and_draws_the_shared_to_their_bound(variant: Any, outside: bool) -> None:
+    """The second of two steps by hand, after a first in which nothing pulls yet. The bound is a tenth below or above
+    where the shared entries then are; as published it is beta times the sum of the norms of the own tensors."""
+    data, model = client()
+    own = model + 1
+    personal = (scaled(data.fisher(own), data.layout) > 0.4).float()
+    start, batch = torch.where(personal > 0, own, model), next(iter(data.batches(12)))
+    first = start - 0.3 * data.gradient(start.clone(), batch)
+    held, drawn = personal * (first - start), (1 - personal) * (first - start)
+    bound = float(drawn.norm()) * (0.9 if outside else 1.1)
+    norms = sum(float(piece.norm()) for piece in data.layout.tensors(own))
+    method = FedADDP(variant=variant, lambda1=0.6, lambda2=0.8, beta=bound / norms, epochs=2, rate=0.3, batch=12)
+    result = answered(method, model, data, clip=bound, model=own, participations=torch.tensor(2.0))
+    pull = 0.3 * held / held.norm() + (0.4 if outside else -0.4) * drawn / drawn.norm()
+    second = first - 0.3 * (data.gradient(first.clone(), batch) + pull)
+    assert torch.allclose(result.keep["model"], second, atol=1e-6)
+
+
 def test_fedaddps_published_box() -> None:
     data, model = client()
     result = answered(FedADDP(variant="paper", epochs=20), model, data)
@@ -241,6 +261,24 @@ def test_nbafls_true_epsilon_is_that_of_the_noise_it_publishes(tmp_path: Path) -
         mu = 2 * 2.0 / deviation * math.sqrt(ROUNDS * CLIENTS / shares)
         assert summary["epsilon"][view] == pytest.approx(epsilon_of(mu, 1e-5), rel=1e-9)
     assert summary["epsilon"]["outsider"] != pytest.approx(8, rel=0.05)
+
+
+@pytest.mark.parametrize("kind", [NbAFL, FedADDP])
+def test_who_the_published_noise_is_meant_for_is_told_before_a_run(kind: type[Method], tmp_path: Path) -> None:
+    published, sound = (Case(kind(variant=variant), tmp_path).prepared().notes for variant in ("paper", "sound"))
+    assert any("only with protect_from = server" in note for note in published)
+    assert not any("protect_from" in note for note in sound)
+
+
+def test_nbafls_messages_carry_all_of_the_published_noise_where_the_server_is_protected_from(tmp_path: Path) -> None:
+    """What the server pays is then that of sigma_U on the 2 C by which a message may differ, in each round."""
+    case = Case(NbAFL(variant="paper"), tmp_path)
+    prepared = case.prepared(noise_multiplier=None, epsilon=8, delta=1e-5, protect_from="server")
+    summary, _ = case.finished(prepared, tmp_path)
+    fewest = int(prepared.data.train.sizes.sum()) / CLIENTS
+    deviation = math.sqrt(2 * math.log(1.25 / 1e-5)) * ROUNDS * (2 * 2.0 / fewest) / 8
+    mu = 2 * 2.0 / deviation * math.sqrt(ROUNDS)
+    assert summary["epsilon"]["server"] == pytest.approx(epsilon_of(mu, 1e-5), rel=1e-9)
 
 
 @pytest.mark.parametrize("rule", ["quantile", "median", "layer-wise", "ppo"])

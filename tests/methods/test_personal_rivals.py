@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from whole_runs import Ended
 
 import sordino
 from sordino.data import ClientData
@@ -115,9 +117,32 @@ def test_at_one_end_it_is_dp_fedavg_of_records(method: Method, tmp_path: Path) -
         assert torch.equal(ours["personal"], plain["personal"])
 
 
-@pytest.mark.parametrize("method", [MRMTLRecord(strength=0), DittoRecord(strength=0, personal_share=1)])
+ALONE = [MRMTLRecord(strength=0), MRMTLRecord(strength=0, penalty="step"), DittoRecord(strength=0, personal_share=1)]
+
+
+@pytest.mark.parametrize("method", ALONE)
 def test_at_the_other_end_it_is_local_training_of_records(method: Method, tmp_path: Path) -> None:
-    """Both train alike, and no client's model knows of another client's records."""
+    """Three rounds of two steps on all records with next to no noise, against clipped gradients of the logistic model
+    from its formula: the residual times the record, and its length is the product of the lengths of both."""
+    every = dataclasses.replace(method, epochs=2, batch=10_000, rate=RATE, clip=0.7)
+    run = Ended(every, tmp_path, partition="iid", noise_multiplier=1e-9)
+    for client, found in enumerate(run.memory["model"]):
+        x, y = run.prepared.data.train.part(client)
+        seen = functional.pad(x.flatten(1), (0, 1), value=1.0)
+        weight, bias = run.prepared.learner.layout.tensors(run.prepared.initial)
+        model = torch.cat([weight.reshape(10, -1), bias.unsqueeze(1)], dim=1)
+        for _ in range(3 * 2):
+            residual = (seen @ model.T).softmax(1) - functional.one_hot(y, 10)
+            lengths = residual.norm(dim=1) * seen.norm(dim=1)
+            assert (lengths > 0.7).any()
+            model = model - RATE * (residual * (0.7 / lengths).clamp(max=1).unsqueeze(1)).T @ seen / len(y)
+        assert torch.allclose(found, torch.cat([model[:, :-1].flatten(), model[:, -1]]), atol=1e-5)
+
+
+@pytest.mark.parametrize("method", ALONE)
+def test_whoever_trains_alone_knows_of_no_other_clients_records(method: Method, tmp_path: Path) -> None:
+    """The noise is the same whichever method trains: models agree to the bit, but for the client whose records do
+    not."""
     made, other = prepared(method, tmp_path, **RECORD), prepared(MRMTLRecord(strength=0), tmp_path, **RECORD)
     first = made.data.clients[0]
     changed = ClientData(first.name, -first.x, first.y, first.x_test, first.y_test)
@@ -210,6 +235,48 @@ def test_mr_mtl_is_drawn_to_the_mean_and_sends_its_way_from_it(penalty: Any) -> 
         expected = own - RATE * (gradient(data, own) + 3 * (own - mean))
     assert torch.allclose(found.keep["model"], expected, atol=1e-6)
     assert torch.allclose(found.send["update"], expected - mean, atol=1e-6)
+
+
+class Slope:
+    """Records whose gradients carry no noise and are the same everywhere; two steps a round."""
+
+    steps = 2
+
+    def gradient(self, flat: Tensor) -> Tensor:
+        return torch.tensor([1.0, -1.0])
+
+
+def stepped_on_slope(method: Method) -> Any:
+    """A round of the client whose own model is (5, -1) and that received (1, 2)."""
+    me = {"model": torch.tensor([5.0, -1.0]), "participations": torch.tensor(0.0)}
+    message = {"global": torch.tensor([1.0, 2.0]), "clip": 1.0}
+    return dataclasses.replace(method, rate=RATE).local(message, me, Slope())  # type: ignore[attr-defined]
+
+
+def test_fedprox_of_records_is_held_near_what_it_received() -> None:
+    """(1, 2) to (0.9, 2.1); there the pull is 2 (-0.1, 0.1), and with the gradient (0.8, -0.8)."""
+    found = stepped_on_slope(FedProxRecord(mu=2))
+    assert found.keep["model"].tolist() == pytest.approx([0.82, 2.18])
+    assert found.send["update"].tolist() == pytest.approx([-0.18, 0.18])
+
+
+def test_dittos_personal_model_of_records_is_held_near_what_it_received() -> None:
+    """(5, -1) with the pull 0.5 (4, -3) and the gradient moves by -0.1 (3, -2.5)."""
+    found = stepped_on_slope(DittoRecord(strength=0.5))
+    assert found.keep["model"].tolist() == pytest.approx([4.7, -0.75])
+    assert found.send["update"].tolist() == pytest.approx([-0.1, 0.1])
+
+
+def test_mr_mtl_of_records_is_drawn_to_the_mean_and_sends_its_way_from_it() -> None:
+    """At strength 3 it starts a quarter of the way from the mean, (2, 1.25), or is pulled by 3 (4, -3) and then by
+    3 (4 - 1.3, -3 + 1)."""
+    found = stepped_on_slope(MRMTLRecord(strength=3))
+    assert found.start.tolist() == pytest.approx([2.0, 1.25])
+    assert found.keep["model"].tolist() == pytest.approx([1.8, 1.45])
+    assert found.send["update"].tolist() == pytest.approx([0.8, -0.55])
+    found = stepped_on_slope(MRMTLRecord(strength=3, penalty="step"))
+    assert found.keep["model"].tolist() == pytest.approx([2.79, 0.7])
+    assert found.send["update"].tolist() == pytest.approx([1.79, -1.3])
 
 
 @pytest.mark.parametrize("learned", [False, True])

@@ -12,6 +12,7 @@ from whole_runs import Ended
 from sordino.errors import UserError
 from sordino.experiment.hyperparameters import make_method
 from sordino.learning.records import Batch, cross_entropy
+from sordino.method import Method
 from sordino.methods.dp_scaffold import DPScaffold
 from sordino.methods.fedavg import FedAvg
 from sordino.methods.scaffold import Scaffold
@@ -54,9 +55,10 @@ def test_with_everybody_the_servers_variate_is_the_mean(settings: dict, engine: 
     assert float(run.state["variate"].norm()) > 0.01
 
 
-def test_with_half_of_them_it_moves_by_half(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", [Scaffold(epochs=1, batch=40), DPScaffold(epochs=1, batch=40)])
+def test_with_half_of_them_it_moves_by_half(method: Method, tmp_path: Path) -> None:
     """Whoever has not taken part has a variate of zero, and counts among the N."""
-    run = Ended(Scaffold(epochs=1, batch=40), tmp_path, rounds=1, participation=0.5)
+    run = Ended(method, tmp_path, rounds=1, participation=0.5, partition="iid")
     assert int((run.memory["variate"].norm(dim=1) > 0).sum()) == 3
     assert torch.allclose(run.memory["variate"].sum(dim=0) / 6, run.state["variate"], atol=1e-6)
 
