@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sordino.cli.options import DATA, File, Json, Keys, experiment_from, taking
+from sordino.errors import UserError
 
 if TYPE_CHECKING:
     from sordino.experiment.compare import Comparison
 
 
-@taking(*DATA, "model", "epsilon", "delta", "protect_from", "store")
+ABOUT_DATA = tuple(key for key in (*DATA, "model") if key not in ("data", "clients"))
+"""The options that say something only where there are data to look at."""
+
+
+@taking(*DATA, "model", "epsilon", "delta", "protect_from", "allow_vacuous_delta", "store")
 def advise(
     keys: Keys,
     experiment: File = None,
@@ -34,8 +39,10 @@ def advise(
     from sordino.experiment.advise import situation_of, spends, stand_in
     from sordino.methods import names
 
+    known = keys["data"] is not None or experiment is not None
+    if not known:
+        _check_used(keys)
     chosen = experiment_from(experiment, keys, names())
-    known = bool(keys["data"] or experiment)
     situation = situation_of(chosen, records, parameters, look=known)
     found = advise_on(situation)
     tried = None
@@ -66,6 +73,14 @@ def advise(
         show_meaning(tried.rows, console)
         for sentence in (*tried.verdict, *(tried.together(chosen.protect_from) if known else ())):
             console.print(sentence, highlight=False)
+
+
+def _check_used(keys: Keys) -> None:
+    """Refuse options that would be ignored where no data are named."""
+    for key in ABOUT_DATA:
+        if keys[key] is not None:
+            instead = ", or give --parameters" if key == "model" else ""
+            raise UserError(f"--{key.replace('_', '-')} needs the data that it is for: name them with --data{instead}.")
 
 
 def _for_machines(tried: Comparison | None, real: bool) -> dict[str, Any]:
