@@ -173,8 +173,9 @@ def spends(experiment: Experiment, advice: Advice, real: bool) -> str:
     budget = experiment.asked_epsilon
     costly = [one for one in advice.candidates if not one.startswith("local")]
     return (
-        f"Trying makes {len(costly)} runs with epsilon {budget:g} on these people, each of which counts: what they "
-        "come to together is told below. A stand-in costs nothing: give --records instead of --data."
+        f"Trying takes {len(costly)} runs with epsilon {budget:g} on these people, each of which counts, but for those "
+        "that the store already has: what all come to together is told below. A stand-in costs nothing: give --records "
+        "instead of --data."
     )
 
 
