@@ -9,12 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sordino.cli.options import DATA, File, Json, Keys, experiment_from, taking
+from sordino.errors import UserError
 
 if TYPE_CHECKING:
+    from sordino.experiment.advise import Advice
     from sordino.experiment.compare import Comparison
+    from sordino.privacy.allowance import ProtectFrom
 
 
-@taking(*DATA, "model", "epsilon", "delta", "protect_from", "store")
+ABOUT_DATA = tuple(key for key in (*DATA, "model") if key not in ("data", "clients"))
+"""The options that say something only where there are data to look at."""
+
+
+@taking(*DATA, "model", "epsilon", "delta", "protect_from", "allow_vacuous_delta", "store")
 def advise(
     keys: Keys,
     experiment: File = None,
@@ -34,10 +41,14 @@ def advise(
     from sordino.experiment.advise import situation_of, spends, stand_in
     from sordino.methods import names
 
+    known = keys["data"] is not None or experiment is not None
+    if not known:
+        _check_used(keys)
     chosen = experiment_from(experiment, keys, names())
-    known = bool(keys["data"] or experiment)
     situation = situation_of(chosen, records, parameters, look=known)
     found = advise_on(situation)
+    if not as_json:  # at once: whoever tries should know what, and may stop before it costs anything
+        _show(found)
     tried = None
     if trying:
         from sordino.cli.run import watched
@@ -49,11 +60,13 @@ def advise(
             tried = compare(chosen, found.candidates, 1, display)
     if as_json:
         typer.echo(json.dumps(asdict(found) | _for_machines(tried, known)))
-        return
-    from rich.console import Console
+    elif tried is not None:
+        _show_tried(tried, chosen.protect_from, known)
 
-    from sordino.cli.run import show_meaning
-    from sordino.report.tables import comparison_table
+
+def _show(found: Advice) -> None:
+    """What to use, with the options of `run`, and why."""
+    from rich.console import Console
 
     console = Console(markup=False)
     options = "".join(f" --set {setting}" for setting in found.settings)
@@ -61,11 +74,29 @@ def advise(
     console.print(f"{found.method}{options}: {protects}", style="bold", highlight=False)
     for sentence in found.advice:
         console.print(f"- {sentence}", highlight=False)
-    if tried is not None:
-        console.print(comparison_table(tried.rows))
-        show_meaning(tried.rows, console)
-        for sentence in (*tried.verdict, *(tried.together(chosen.protect_from) if known else ())):
-            console.print(sentence, highlight=False)
+
+
+def _show_tried(tried: Comparison, protect_from: ProtectFrom, real: bool) -> None:
+    """What trying brought, and what it cost, if these were people."""
+    from rich.console import Console
+
+    from sordino.cli.run import show_meaning
+    from sordino.report.tables import comparison_table
+
+    console = Console(markup=False)
+    console.print()
+    console.print(comparison_table(tried.rows))
+    show_meaning(tried.rows, console)
+    for sentence in (*tried.verdict, *(tried.together(protect_from) if real else ())):
+        console.print(sentence, highlight=False)
+
+
+def _check_used(keys: Keys) -> None:
+    """Refuse options that would be ignored where no data are named."""
+    for key in ABOUT_DATA:
+        if keys[key] is not None:
+            instead = ", or give --parameters" if key == "model" else ""
+            raise UserError(f"--{key.replace('_', '-')} needs the data that it is for: name them with --data{instead}.")
 
 
 def _for_machines(tried: Comparison | None, real: bool) -> dict[str, Any]:

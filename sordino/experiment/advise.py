@@ -28,14 +28,15 @@ from sordino.parts.blending import TRUSTED
 from sordino.privacy.accountant import mu_of
 from sordino.privacy.allowance import ProtectFrom
 from sordino.privacy.plan import check_delta, default_delta
+from sordino.privacy.release import Unit
 
 Level = Literal["client", "record", "none"]
-HELPS: dict[Level, float] = {"client": TRUSTED, "record": 1000.0}
+HELPS: dict[Unit, float] = {"client": TRUSTED, "record": 1000.0}
 """From these ratios on a federated model adds something to a client's own when the two are mixed. Clients with so many
 records that the noise on each can be borne do well alone, so that records must be many more than noise asks for."""
 ENOUGH = 1.0
 """From this ratio on a federated model stands on its own."""
-LEAST_CLIENTS: dict[Level, int] = {"client": 10, "record": 2}
+LEAST_CLIENTS: dict[Unit, int] = {"client": 10, "record": 2}
 """The fewest clients with which federating can help: under a promise to whole clients the sum of fewer updates is too
 coarse to learn from, however small the network; under one to records it takes somebody to federate with."""
 SMALL = 1000
@@ -47,6 +48,7 @@ MOST = 10_000_000
 DIGITS = 1797
 """Records of the built-in data set."""
 BLEND = "personal=blend"
+UNITS: tuple[Unit, ...] = ("client", "record")
 
 
 @dataclass(frozen=True)
@@ -61,29 +63,35 @@ class Situation:
     """Of the network that would be shared; None where none is named."""
     protect_from: ProtectFrom = "outsider"
     delta: float | None = None
+    most: int | None = None
+    """Training records of the client with most; None where only those in the middle are known."""
+    allow_vacuous_delta: bool = False
 
     @property
     def size(self) -> int:
         """Shared parameters: those of the network, or of a small one."""
         return self.parameters or SMALL
 
-    def mu(self, level: Level) -> float:
-        """The Gaussian budget of the level's unit."""
-        units = self.clients if level == "client" else self.records
-        return mu_of(self.epsilon, self.delta or default_delta(units))
+    def units(self, unit: Unit) -> int:
+        """How many there are, for a delta: clients, or the records of the client with most."""
+        return self.clients if unit == "client" else self.most or self.records
 
-    def feasible(self, level: Level) -> int:
+    def mu(self, level: Unit) -> float:
+        """The Gaussian budget of the level's unit."""
+        return mu_of(self.epsilon, self.delta or default_delta(self.units(level)))
+
+    def feasible(self, level: Unit) -> int:
         """How many shared parameters have a ratio of one."""
         if level == "record":
             return math.floor(self.clients * (self.records * self.mu(level)) ** 2)
         together = self.clients if self.protect_from == "outsider" else 1
         return math.floor(self.clients * together * self.mu(level) ** 2)
 
-    def ratio(self, level: Level) -> float:
+    def ratio(self, level: Unit) -> float:
         """Signal over noise, squared and per parameter."""
         return self.feasible(level) / self.size
 
-    def helps(self, level: Level) -> bool:
+    def helps(self, level: Unit) -> bool:
         """Whether a model that is federated under this promise adds something to a client's own."""
         return self.clients >= LEAST_CLIENTS[level] and self.ratio(level) >= HELPS[level]
 
@@ -106,22 +114,24 @@ class Advice:
 
 def situation_of(experiment: Experiment, records: int | None, parameters: int | None, look: bool) -> Situation:
     """The situation of an experiment; with `look` its data are dealt and its network is made, to be counted."""
+    if experiment.privacy == "none":
+        raise UserError('Advice is for a budget, and with privacy = "none" there is none: leave it out.')
     clients = experiment.clients or DEFAULT_CLIENTS
+    most = None
     if look:
         from sordino.experiment.prepare import prepare_to_count
 
         prepared = prepare_to_count(experiment)
         clients = len(prepared.data.clients)
         parameters = parameters or prepared.learner.layout.size
-        records = records or round(float(np.median(prepared.data.train.sizes)))
+        sizes = prepared.data.train.sizes
+        records, most = records or round(float(np.median(sizes))), int(sizes.max())
     if records is None:
         raise UserError("Say how many records a client has with --records, or name the data with --data.")
     other = [key for key in experiment.set if key.split(".")[-1] == "budgets"]
     other += ["noise_multiplier"] if experiment.noise_multiplier is not None else []
     if other and experiment.epsilon is None:
         raise UserError(f"Advice is for one budget, and {other[0]} stands in its place: name one with --epsilon.")
-    if experiment.delta is not None:
-        check_delta(experiment.delta, clients, "client", experiment.allow_vacuous_delta)
     return Situation(
         clients,
         records,
@@ -129,6 +139,8 @@ def situation_of(experiment: Experiment, records: int | None, parameters: int | 
         parameters,
         experiment.protect_from,
         experiment.delta,
+        most,
+        experiment.allow_vacuous_delta,
     )
 
 
@@ -136,12 +148,13 @@ def advise(situation: Situation) -> Advice:
     """Which level and method suit a situation, or whether to train alone."""
     if situation.clients < 1 or situation.records < 1:
         raise UserError("Advice needs at least one client, and one record for each.")
-    feasible = {level: situation.feasible(level) for level in ("client", "record")}  # type: ignore[arg-type]
     level = _level(situation)
+    warnings = _check_delta(situation, level)
+    feasible = {str(unit): situation.feasible(unit) for unit in UNITS}
     chosen = CHOICES[level]
     parts = (_level_reasons, _method_reasons, _noise_reasons, _size_reasons)
     reasons = [sentence for part in parts for sentence in part(situation, level)]
-    reasons += unusual_budget(situation.epsilon)
+    reasons += warnings + unusual_budget(situation.epsilon)
     return Advice(level, chosen.method, list(chosen.settings), reasons, feasible, list(chosen.candidates))
 
 
@@ -160,8 +173,9 @@ def spends(experiment: Experiment, advice: Advice, real: bool) -> str:
     budget = experiment.asked_epsilon
     costly = [one for one in advice.candidates if not one.startswith("local")]
     return (
-        f"Trying makes {len(costly)} runs with epsilon {budget:g} on these people, each of which counts: what they "
-        "come to together is told below. A stand-in costs nothing: give --records instead of --data."
+        f"Trying takes {len(costly)} runs with epsilon {budget:g} on these people, each of which counts, but for those "
+        "that the store already has: what all come to together is told below. A stand-in costs nothing: give --records "
+        "instead of --data."
     )
 
 
@@ -201,8 +215,21 @@ def _level(situation: Situation) -> Level:
     return "none"
 
 
+def _check_delta(situation: Situation, level: Level) -> list[str]:
+    """Refuse a delta that is vacuous for what is advised, or for what would be tried beside training alone; warn of one
+    that promises little, as a run does."""
+    if situation.delta is None:
+        return []
+    found = [
+        check_delta(situation.delta, situation.units(unit), unit, situation.allow_vacuous_delta)
+        for unit in UNITS
+        if level in (unit, "none")
+    ]
+    return [] if level == "none" else found[0]
+
+
 def _level_reasons(situation: Situation, level: Level) -> list[str]:
-    whole, single = (_parameters(situation.feasible(promise)) for promise in ("client", "record"))
+    whole, single = (_parameters(situation.feasible(unit)) for unit in UNITS)
     budget = f"At epsilon {situation.epsilon:g} with {situation.clients:,} clients"
     shared = _shared(situation)
     if level == "client":

@@ -113,8 +113,8 @@ def comparison_table(rows: list[dict[str, Any]], sweep: Sequence[str] = ()) -> R
     """Methods side by side: accuracies in percent, mean ± spread over seeds. Columns go where a terminal is narrow, but
     never the method's."""
     seeds = rows[0]["seeds"]
-    plural = "s" if seeds > 1 else ""
-    title = f"accuracy in % (mean ± spread over {seeds} seed{plural}), then epsilon for each observer"
+    spread = f"mean ± spread over {seeds} seeds" if seeds > 1 else "one seed"
+    title = f"accuracy in % ({spread}), then epsilon for each observer"
     columns = [
         Column("method", left=True),
         *(Column("budget" if key == "epsilon" else key, left=True) for key in sweep),
@@ -128,15 +128,19 @@ def comparison_table(rows: list[dict[str, Any]], sweep: Sequence[str] = ()) -> R
             [
                 method_name(row).replace("[", "\n[", 1),  # hyper-parameters have a line of their own
                 *(str(row["at"][key]) for key in sweep),
-                _plus_minus(accuracy["personal"]),
+                _plus_minus(accuracy["personal"], row["seeds"]),
                 f"{100 * accuracy['personal_worst']['mean']:.0f}",
-                _plus_minus(accuracy["start"]),
-                _plus_minus(accuracy["global"]),
+                _plus_minus(accuracy["start"], row["seeds"]),
+                _plus_minus(accuracy["global"], row["seeds"]),
                 *(epsilon_text(row["epsilon"][view]) for view in OBSERVERS),
             ]
         )
     return Fitting(columns, cells, shown(title))
 
 
-def _plus_minus(figure: Mapping[str, float] | None) -> str:
-    return shown("–" if figure is None else f"{100 * figure['mean']:.1f}±{100 * figure['spread']:.1f}")
+def _plus_minus(figure: Mapping[str, float] | None, seeds: int) -> str:
+    """Mean and spread over seeds in percent; the mean alone where there is one seed, which has no spread."""
+    if figure is None:
+        return shown("–")
+    spread = f"±{100 * figure['spread']:.1f}" if seeds > 1 else ""
+    return shown(f"{100 * figure['mean']:.1f}{spread}")

@@ -245,6 +245,17 @@ def test_a_comparison_that_is_refused_leaves_no_file(tmp_path: Path) -> None:
     assert not (tmp_path / "table.csv").exists()
 
 
+def test_one_seed_has_no_spread_and_training_alone_no_promise(tmp_path: Path) -> None:
+    """`local` has the unit "client", which nobody asks for beside a method that protects records."""
+    given = ("compare", "--methods=local,dp-fedavg-record", *QUICK, "--store", tmp_path)
+    told = command(*given, "--seeds=1").out
+    assert "accuracy in % (one seed)" in told
+    assert "±" not in told
+    assert "protecting one record" in told
+    assert "protecting one client" not in told
+    assert "±" in command(*given, "--seeds=2").out
+
+
 def test_a_comparison_for_other_programs(tmp_path: Path) -> None:
     given = ("compare", "--methods=local,dp-fedavg", "--seeds=1", *QUICK, "--epsilon=1,8", "--store", tmp_path)
     outcome = command(*given, "--csv", tmp_path / "table.csv", "--picture", tmp_path / "a.svg", "--markdown")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from helpers import command, refused
 
+from sordino.errors import UserError
 from sordino.experiment.advise import CHOICES, HELPS, Situation, advise, stand_in
 from sordino.experiment.config import Experiment
 
@@ -51,8 +52,14 @@ MEASURED = {
     # headers in experiments/ whose methods do not blend: the best of each level
     "rivals.toml": (Situation(100, 13, 8, 650), {"client": 94.5, "none": 66.6}),
     "fashion-mnist-500-clients.toml": (Situation(500, 48, 8, 7850), {"client": 78.6, "none": 70.4}),
-    "fedglp-adp-10-clients.toml, 2": (Situation(10, 160, 2, 44426, delta=0.1), {"client": 41.6, "none": 72.6}),
-    "fedglp-adp-10-clients.toml, 8": (Situation(10, 160, 8, 44426, delta=0.1), {"client": 58.5, "none": 72.6}),
+    "fedglp-adp-10-clients.toml, 2": (
+        Situation(10, 160, 2, 44426, delta=0.1, allow_vacuous_delta=True),
+        {"client": 41.6, "none": 72.6},
+    ),
+    "fedglp-adp-10-clients.toml, 8": (
+        Situation(10, 160, 8, 44426, delta=0.1, allow_vacuous_delta=True),
+        {"client": 58.5, "none": 72.6},
+    ),
     "fedglp-adp-500-clients.toml": (Situation(500, 16, 8, 12730), {"client": 78.5, "none": 53.3}),
     "fedglp-adp-ablations.toml": (Situation(100, 14, 8, 2410), {"client": 89.7, "none": 71.6}),
     "acdp-pfsd-50-clients.toml": (Situation(50, 40, 71.2, 25450, delta=0.0135), {"client": 90.1, "none": 83.7}),
@@ -173,6 +180,44 @@ def test_other_budgets_are_not_taken_for_the_default(other: str, tmp_path: Path)
     assert command("advise", tmp_path / "own.toml", "--epsilon", "1", "--json").document["level"]
 
 
+def test_without_privacy_there_is_no_budget_to_advise_on(tmp_path: Path) -> None:
+    (tmp_path / "none.toml").write_text('data = "digits"\nclients = 100\nprivacy = "none"\n')
+    assert 'with privacy = "none" there is none' in refused("advise", tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize(
+    "option", ["model", "partition", "data-dir", "label", "labels", "drop", "categorical", "schema"]
+)
+def test_what_is_about_data_is_refused_where_there_are_none(option: str) -> None:
+    told = refused("advise", "--clients=10", "--records=50", f"--{option}=mlp")
+    assert told.startswith(f"--{option} needs the data that it is for: name them with --data")
+    assert ("give --parameters" in told) == (option == "model")
+
+
+def test_delta_is_checked_for_the_unit_that_is_advised(tmp_path: Path) -> None:
+    """0.01 is below 1/5 for five clients, but not below 1/332 for the records of the client with most: what a run with
+    the advised method refuses is refused here, in the same words."""
+    where = ("--data=digits", "--clients=5", "--epsilon=8", "--rounds=1", "--store", tmp_path)
+    given = tuple(one for one in where if one != "--rounds=1")
+    for delta in ("0.01", "0.00302"):  # the second is below 1/303, of the client in the middle
+        told = refused("advise", *given, f"--delta={delta}")
+        assert "vacuous for a client with 332 records" in told
+        assert refused("run", *where, "--method=dp-fedavg-record", f"--delta={delta}") == told
+    assert command("advise", *given, "--delta=0.003", "--json").document["level"] == "record"
+    insisted = command("advise", *given, "--delta=0.01", "--allow-vacuous-delta", "--json").document
+    assert insisted["level"] == "record"
+    assert any("this epsilon promises nothing" in sentence for sentence in insisted["advice"])
+
+
+def test_delta_is_checked_for_all_that_would_be_tried_beside_training_alone() -> None:
+    """Record level is tried there, too; where whole clients are protected, their records do not matter."""
+    alone = Situation(5, 5000, 0.001, delta=1e-5)
+    assert advise(alone).level == "none"
+    with pytest.raises(UserError, match="a client with 5000 records"):
+        advise(replace(alone, delta=0.001))
+    assert advise(Situation(300, 5000, 8.0, delta=0.001)).level == "client"
+
+
 @pytest.mark.parametrize(("clients", "records", "dealt"), [(1, 1, (1, 2)), (2, 1, (1, 2)), (12, 10, (12, 120))])
 def test_a_stand_in_has_records_to_train_on_and_to_test_with(clients: int, records: int, dealt: tuple) -> None:
     found = stand_in(Experiment.make({}), Situation(clients, records, 8.0))
@@ -203,7 +248,9 @@ def test_trying_on_people_tells_what_it_cost_them(tmp_path: Path) -> None:
     options = ("--data", "digits", "--clients", "12", "--epsilon", "8", "--store", tmp_path, "--try")
     found = command("advise", *options, "--json").document
     assert found["over_runs"][0]["epsilon"]["outsider"] > 8
-    assert "come to an" in command("advise", *options).out.replace("\n", " ")
+    told = command("advise", *options).out
+    assert "come to an" in told.replace("\n", " ")
+    assert told.index("personal=blend") < told.index("accuracy in %"), "what to use comes before what trying brought"
 
 
 @pytest.mark.slow
