@@ -237,7 +237,7 @@ class Method:
         return any(release.private for releases in self.steps().values() for release in releases.values())
 
     def settled(self, clients: int) -> Method:
-        """The method with choices made that depend on how many clients there are, and on `privacy`."""
+        """The method with choices made that depend on how many clients there are."""
         return self
 
     def needs_public(self) -> bool:
@@ -267,7 +267,7 @@ class Method:
         return
 
     def notes(self, schedule: Schedule, budget: Budget) -> list[str]:
-        """What a user should know before a run with this schedule and budget, with or without noise (`privacy`)."""
+        """What a user should know before a run with this schedule and budget."""
         return []
 
     def discloses(self) -> list[str]:

@@ -21,6 +21,8 @@ from sordino.errors import UserError, quoted, unknown
 from sordino.method import Method, Privacy, Variant
 from sordino.methods import find, names
 from sordino.named import Named, named, settings
+from sordino.parts.record_thresholds import RecordThreshold
+from sordino.parts.thresholds import Threshold
 
 GROUP = "sordino.methods"
 """The entry points under which methods are installed."""
@@ -107,11 +109,15 @@ def make_method(
             place.setdefault(f"{found.field}.", {})[found.setting] = value
     made = {owner: _converted(find(owner), chosen) for owner, chosen in by_owner.items()}
     try:
-        return find(method)(variant=variant, privacy=privacy, **made[method])
+        done = find(method)(variant=variant, privacy=privacy, **made[method])
     except Exception as error:
         if not is_dotted(method):
             raise
         raise failed(f"The method {method!r} cannot be made", error) from error
+    rule = getattr(done, "clipping", None)
+    if privacy == "none" and isinstance(rule, Threshold | RecordThreshold):
+        return dataclasses.replace(done, clipping=rule.unprotected())  # type: ignore[call-arg]
+    return done
 
 
 def _unknown(found: Address, owner: str, fields: typing.Collection[str], keys: typing.Sequence[str]) -> UserError:

@@ -62,7 +62,7 @@ from sordino.methods.bases import RecordLevel
 from sordino.named import Named
 from sordino.parts import clustering
 from sordino.parts.grouping import MOST, affordable_share
-from sordino.parts.record_thresholds import RULES, Fixed, Learned, RecordThreshold
+from sordino.parts.record_thresholds import RULES, Learned, RecordThreshold
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.outlook import Outlook
 from sordino.privacy.records import held_out_count
@@ -140,9 +140,6 @@ class AdaDPCFL(RecordLevel):
         sent: dict[str, Any] = {"update": model - start}
         sent |= self.clipping.tell(start, model, data, bare=self.variant == "paper")
         return Result(send=sent, keep={"model": model}, start=start)
-
-    def settled(self, clients: int) -> AdaDPCFL:
-        return self if self.privacy == "dp" else replace(self, clipping=Fixed())  # nothing is scaled to thresholds
 
     def planned(self, outlook: Outlook) -> tuple[AdaDPCFL, list[str]]:
         if self.variant == "paper":  # what leaves bare has no noise to learn or to group in spite of

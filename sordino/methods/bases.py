@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar
 
 import numpy as np
 from torch import Tensor
@@ -28,11 +28,6 @@ Clipping = Annotated[Threshold, Named(RULES)]
 infinite); `layer-wise` (one for each layer, log-odds); `ppo` (a learning agent)."""
 SIZES = "How many records a client has shows in its sampling rate and its number of steps."
 """What epsilon does not cover where records are protected."""
-FOR_THE_SERVER = (
-    "the published noise is meant for a server that sees every message: each carries all of it only with protect_from "
-    "= server, and by default it is shared out over the cohort"
-)
-"""What a reader must know of a published multiplier that is not one of sums."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +50,8 @@ class Clipped(Method):
     def descent(self, data: Records) -> Descent:
         return dataclasses.replace(super().descent(data), change=change_of(self.augmentation))
 
-    def settled(self, clients: int) -> Self:
-        rule = self.clipping.settled(clients) if self.privacy == "dp" else self.clipping.unprotected()
-        return dataclasses.replace(self, clipping=rule)
+    def settled(self, clients: int) -> Clipped:
+        return dataclasses.replace(self, clipping=self.clipping.settled(clients))
 
     def check_threshold_stays(self) -> None:
         """Refuse rules that move the threshold, for mechanisms that were published with one that stays."""

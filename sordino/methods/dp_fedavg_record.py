@@ -19,7 +19,7 @@ Batches are Poisson-sampled in both variants, since shuffled ones earn no amplif
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
@@ -50,9 +50,6 @@ class DPFedAvgRecord(RecordLevel):
             got = fed.ask(fed.sample(), self.local, message)
             server.model = server.model + got.mean("update")
             server.threshold = self.clipping.following(server.threshold, got, fed)
-
-    def settled(self, clients: int) -> DPFedAvgRecord:
-        return self if self.privacy == "dp" else replace(self, clipping=Fixed())  # nothing is scaled to thresholds
 
     @sends(lambda self: {"update": Gradients(clip="clip"), **self.clipping.releases(bare=False)})
     def local(self, message: Message, me: dict[str, Tensor], data: PrivateRecords) -> Result:

@@ -26,7 +26,7 @@ weight decay of the released code are left out, and its optimizer is this projec
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -76,7 +76,7 @@ class DPFedSAM(Clipped):
         length = torch.linalg.vector_norm(scale * gradient).clamp(min=1e-12)
         return model + self.rho / length * scale.square() * gradient
 
-    def settled(self, clients: int) -> Self:
+    def settled(self, clients: int) -> Clipped:
         if self.variant == "paper":
             self.check_threshold_stays()
         return super().settled(clients)

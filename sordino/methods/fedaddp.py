@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
@@ -43,10 +43,11 @@ from torch import Tensor
 from sordino.learning.descent import Tether
 from sordino.learning.records import Records
 from sordino.method import Federation, Message, NotNegative, Positive, Result, Variant
-from sordino.methods.bases import FOR_THE_SERVER, Clipped
+from sordino.methods.bases import Clipped
 from sordino.parts.masks import scaled
 from sordino.parts.thresholds import whole
 from sordino.privacy.release import Bare, Releases, Update, sends
+from sordino.privacy.views import FOR_THE_SERVER
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class FedADDP(Clipped):
         sent = self.threshold.tell((model - start) / self.axes(received), model, message, data)
         return Result(send=sent, keep={"model": model}, start=start)
 
-    def settled(self, clients: int) -> Self:
+    def settled(self, clients: int) -> Clipped:
         if self.variant == "paper":
             self.check_threshold_stays()
         return super().settled(clients)

@@ -31,15 +31,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from torch import Tensor
 
 from sordino.learning.records import Records
 from sordino.method import Federation, Message, NotNegative, Positive, Result, Share, Variant
-from sordino.methods.bases import FOR_THE_SERVER, Clipped
+from sordino.methods.bases import Clipped
 from sordino.parts.proximal import pull_to
 from sordino.privacy.release import sends
+from sordino.privacy.views import FOR_THE_SERVER
 
 
 @dataclass(frozen=True)
@@ -82,10 +83,10 @@ class NbAFL(Clipped):
         """In `paper` the model drawn into the ball around zero; in `sound` the model itself."""
         return model if self.variant == "sound" else model * (self.ball / model.norm()).clamp(max=1)
 
-    def settled(self, clients: int) -> Self:
+    def settled(self, clients: int) -> NbAFL:
         if self.variant == "paper":
             self.check_threshold_stays()
-        return replace(super().settled(clients), smallest=self.smallest or 1 / clients)
+        return replace(self, clipping=self.clipping.settled(clients), smallest=self.smallest or 1 / clients)
 
     def discloses(self) -> list[str]:
         if self.variant == "sound":

@@ -36,6 +36,10 @@ class RecordThreshold:
         """The rule that is taken where records can pay for no more than this, and a sentence on the choice."""
         return self, []
 
+    def unprotected(self) -> RecordThreshold:
+        """The rule that is taken where nothing is scaled down to thresholds: no record is set aside for them."""
+        return Fixed()
+
     def begin(self, fed: Federation, clip: float) -> State:
         """What is kept before the first round, with the `clips` of all clients."""
         return {"clips": torch.full((fed.schedule.clients,), clip)}

@@ -13,6 +13,11 @@ import numpy as np
 
 View = Literal["outsider", "peer", "server"]
 VIEWS: tuple[View, ...] = get_args(View)
+FOR_THE_SERVER = (
+    "the published noise is meant for a server that sees every message: each carries all of it only with protect_from "
+    "= server, and by default it is shared out over the cohort"
+)
+"""What a reader must know of a published multiplier that is not one of sums."""
 
 
 def honest_shares(view: View, cohort: int, colluders: int = 0) -> int:
