@@ -948,6 +948,13 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
+    "methods/fedper_record.py": (
+        "tests/methods/test_personal_rivals.py",
+        [
+            ("personal layers leave", "(model - start) * shared", "model - start"),
+            ("personal layers are the server's", ', me["model"])', ', message["global"])'),
+        ],
+    ),
     "methods/fedprox_record.py": (
         "tests/methods/test_personal_rivals.py",
         [

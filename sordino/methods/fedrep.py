@@ -6,7 +6,8 @@ the head alone, to its best on the received body, then the body alone under that
 sent, clipped and noised, and averaged.
 
 Departures: the paper has no privacy, which is added here as in DP-FedAvg; the average is uniform. There is no version
-for records: a step meets them through noisy gradients alone, and cannot train a head on them as they are.
+for records: there each noisy gradient is paid for whole, and FedRep's order would throw its body away in the head's
+steps and its head away in the body's. FedPer's version uses both (`fedper-record`).
 
 Privacy: which entries are shared is public and the same for all clients, whatever their data. The head's epochs cost
 nothing, since the head never leaves; the epsilon is that of the shared entries alone. The head of the server's own

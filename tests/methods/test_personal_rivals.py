@@ -29,6 +29,7 @@ from sordino.methods.ditto_record import DittoRecord
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.methods.dp_fedavg_record import DPFedAvgRecord
 from sordino.methods.fedper import FedPer
+from sordino.methods.fedper_record import FedPerRecord
 from sordino.methods.fedprox import FedProx
 from sordino.methods.fedprox_record import FedProxRecord
 from sordino.methods.fedrep import FedRep
@@ -109,7 +110,10 @@ def test_a_personal_model_that_never_leaves_does_not_move_the_global_one(method:
 RECORD: dict[str, Any] = {"partition": "iid", "clients": 3, "rounds": 2, "noise_multiplier": 1.0}
 
 
-@pytest.mark.parametrize("method", [FedProxRecord(mu=0), MRMTLRecord(strength=1e18), DittoRecord(personal_share=0)])
+@pytest.mark.parametrize(
+    "method",
+    [FedProxRecord(mu=0), FedPerRecord(personal_layers=0), MRMTLRecord(strength=1e18), DittoRecord(personal_share=0)],
+)
 def test_at_one_end_it_is_dp_fedavg_of_records(method: Method, tmp_path: Path) -> None:
     ours, plain = (models(each, tmp_path, **RECORD) for each in (method, DPFedAvgRecord()))
     assert torch.equal(ours["global"], plain["global"])
@@ -155,14 +159,14 @@ def test_whoever_trains_alone_knows_of_no_other_clients_records(method: Method, 
 def test_between_the_ends_it_is_neither(tmp_path: Path) -> None:
     """The identities are not those of a method that forgot its hyper-parameter."""
     plain = models(DPFedAvgRecord(), tmp_path, **RECORD)
-    for method in (FedProxRecord(mu=1), MRMTLRecord(), MRMTLRecord(penalty="step"), DittoRecord()):
+    for method in (FedProxRecord(mu=1), FedPerRecord(), MRMTLRecord(), MRMTLRecord(penalty="step"), DittoRecord()):
         assert not torch.allclose(models(method, tmp_path, **RECORD)["personal"], plain["personal"], atol=1e-3)
 
 
-@pytest.mark.parametrize("method", [FedPer(), FedRep(head_epochs=2)])
+@pytest.mark.parametrize("method", [FedPer(), FedRep(head_epochs=2), FedPerRecord()])
 def test_the_head_never_leaves(method: Method, tmp_path: Path) -> None:
     """The server's head stays as it began, without noise; every client has one of its own, and they share a body."""
-    made = prepared(method, tmp_path, model="mlp")
+    made = prepared(method, tmp_path, model="mlp", **{"partition": "iid"} if method.unit == "record" else {})
     found, head = finished(made, tmp_path), made.learner.layout.layers[-1]
     assert torch.equal(found["global"][-head:], made.initial[-head:])
     assert not torch.isclose(found["global"][:-head], made.initial[:-head], atol=1e-6).any()
@@ -249,7 +253,7 @@ class Slope:
 def stepped_on_slope(method: Method) -> Any:
     """A round of the client whose own model is (5, -1) and that received (1, 2)."""
     me = {"model": torch.tensor([5.0, -1.0]), "participations": torch.tensor(0.0)}
-    message = {"global": torch.tensor([1.0, 2.0]), "clip": 1.0}
+    message = {"global": torch.tensor([1.0, 2.0]), "clip": 1.0, "shared": torch.tensor([1.0, 0.0])}
     return dataclasses.replace(method, rate=RATE).local(message, me, Slope())  # type: ignore[attr-defined]
 
 
@@ -258,6 +262,14 @@ def test_fedprox_of_records_is_held_near_what_it_received() -> None:
     found = stepped_on_slope(FedProxRecord(mu=2))
     assert found.keep["model"].tolist() == pytest.approx([0.82, 2.18])
     assert found.send["update"].tolist() == pytest.approx([-0.18, 0.18])
+
+
+def test_fedper_of_records_trains_everything_and_sends_the_body() -> None:
+    """From the received body, 1, and the own head, -1."""
+    found = stepped_on_slope(FedPerRecord())
+    assert found.start.tolist() == [1.0, -1.0]
+    assert found.keep["model"].tolist() == pytest.approx([0.8, -0.8])
+    assert found.send["update"].tolist() == pytest.approx([-0.2, 0.0])
 
 
 def test_dittos_personal_model_of_records_is_held_near_what_it_received() -> None:
