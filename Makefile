@@ -21,7 +21,7 @@ INSTALLED := $(VENV)/.installed
 	clean
 
 demo: $(INSTALLED)
-	$(BIN)/sordino compare experiments/demo.toml --methods "local,dp-fedavg,feddpa,dp-fedavg[personal=blend]" --seeds 5 --store .sordino/demo
+	$(BIN)/sordino compare experiments/demo.toml --methods "local,dp-fedavg,feddpa[tau=0.8],dp-fedavg[personal=blend]" --seeds 5 --store .sordino/demo
 
 test: $(INSTALLED)
 	$(BIN)/ruff check .
