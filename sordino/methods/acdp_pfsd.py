@@ -32,6 +32,30 @@ clients, SGD with momentum 0.9, 12 rounds of 5 epochs, one seed, in %: personal 
 71, 72, 73, 70 with alpha 0.5 and 62, 74, 78, 76, 74 with alpha 0.9, which is therefore the default. A step is then
 never longer than one of cross-entropy can be.
 
+It is stable because it is weak. At the beginning of a client's second turn the distillation's part of the gradient has
+0.25, 1 and 3 % of the norm of the cross-entropy's at the rates 0.01, 0.03 and 0.1, in the median of 50 clients of the
+digits, at epsilon 8 and without privacy (measured in tests/methods/test_acdp_pfsd.py). Settings from weaker to much
+stronger were searched on seeds 10, 11 and 12, which no table reports, and not one beats both no distillation and this
+one at all rates: the default is kept. The strongest lose; the others are near to none, except at low rates without
+privacy, where alpha slows the cross-entropy too. (KT = 3 with KT^2 and alpha 0.95 or 0.99 is alpha 0.68 or 0.917 as
+printed, at 1.4 or 1.08 times the rate.) Personal accuracy in % at the rates 0.003, 0.01, 0.03 and 0.1:
+
+| acdp-pfsd | without privacy | epsilon 8 |
+|---|---|---|
+| [distillation=none] | 59.6, 91.5, 98.5, 98.0 | 54.5, 84.2, 96.5, 96.6 |
+| as it is: KT = 3, alpha 0.9 | 55.3, 89.4, 98.6, 98.1 | 53.1, 84.8, 96.2, 96.1 |
+| [alpha=0.917] | 56.4, 89.9, 98.6, 98.2 | 54.3, 84.1, 96.1, 96.4 |
+| [alpha=0.68] | 47.9, 81.1, 97.8, 96.4 | 43.5, 81.8, 94.8, 96.6 |
+| [temperature=2] | 55.3, 89.4, 98.5, 98.0 | 50.2, 86.6, 96.0, 95.9 |
+| [temperature=1] | 55.5, 89.2, 98.4, 97.3 | 55.9, 83.9, 96.5, 96.3 |
+| [temperature=1,alpha=0.7] | 48.5, 78.2, 97.7, 95.8 | 41.3, 75.5, 95.2, 95.6 |
+| [temperature=1,alpha=0.5] | 40.0, 64.1, 96.5, 93.3 | 29.2, 61.2, 92.4, 93.1 |
+
+    sordino compare --data digits --partition shards:5 --clients 50 --model mlp --rounds 12 --delta 1e-5 --epsilon 8 \\
+      --seed 10 --seeds 3 --sweep rate=0.003,0.01,0.03,0.1 --set momentum=0.9 --set epochs=5 --set batch=16 \\
+      --set optimizer=sgd --set clip=0.5 --set clipping=fixed --set model.hidden=16 --set evaluate_every=12 \\
+      --methods 'acdp-pfsd,acdp-pfsd[distillation=none],...'    (or --privacy none)
+
 | paper | code |
 |---|---|
 | theta_i, theta_i^t | the teacher `me["model"]`, the student |
@@ -78,7 +102,7 @@ class ACDPpFSD(Clipped):
     others: NotNegative = 0.25
     """The weight of the non-target part: N. Paper: 0.25."""
     alpha: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.9
-    """The weight of the cross-entropy; the distillation has 1 - alpha. Not given; found as the header says."""
+    """The weight of the cross-entropy; the distillation has 1 - alpha. Not given; 0.9 leaves it weak and stable."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
         server = fed.state(model=model, threshold=self.threshold.begin(fed, self.clip))

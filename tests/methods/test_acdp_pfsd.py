@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,14 @@ import torch
 from torch import nn
 
 import sordino
+from sordino.experiment.config import Experiment
+from sordino.experiment.prepare import prepare
 from sordino.learning.parameters import flatten
 from sordino.learning.records import Batch, Learner, Records
 from sordino.methods.acdp_pfsd import ACDPpFSD
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.parts.thresholds import Fixed
+from sordino.testing.case import OneRound
 
 
 def client() -> tuple[Records, torch.Tensor]:
@@ -138,3 +142,28 @@ def test_any_method_takes_any_threshold(method: str, clipping: str, tmp_path: Pa
         assert result["epsilon"]["outsider"] is None
     else:
         assert result["epsilon"]["outsider"] == pytest.approx(8)
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("privacy", [{"epsilon": 8}, {"privacy": "none"}])
+@pytest.mark.parametrize(("rate", "weight"), [(0.01, 0.0025), (0.03, 0.010), (0.1, 0.03)])
+def test_how_strong_the_distillation_is_beside_the_cross_entropy(
+    privacy: dict[str, object], rate: float, weight: float, tmp_path: Path
+) -> None:
+    """The norms of the two parts of the gradient at the beginning of a client's second turn; the header tells of it."""
+    keys = {"data": "digits", "partition": "shards:5", "clients": 50, "model": "mlp", "rounds": 12, "seed": 10}
+    made = {"rate": rate, "momentum": 0.9, "epochs": 5, "batch": 16, "clipping": "fixed", "model.hidden": 16}
+    prepared = prepare(Experiment.make({**keys, **privacy, "method": "acdp-pfsd", "store": tmp_path, "set": made}))
+    ended, method = OneRound(prepared, tmp_path / "round"), prepared.method
+    assert isinstance(method, ACDPpFSD)
+    own, ratios = ended.memory.states(range(50))["model"], []
+    for number in range(50):
+        data = Records(*prepared.data.train.part(number), prepared.learner, seed=1)
+        me = {"model": own[number], "participations": torch.tensor(1.0)}
+        batch = Batch(data.x, data.y, torch.arange(len(data.y)), None)
+        cross_entropy, distillation = (
+            data.gradient(ended.state["model"], batch, replace(method, alpha=alpha)._loss(me, data)).norm()
+            for alpha in (1.0, 0.0)
+        )
+        ratios.append((1 - method.alpha) * distillation / (method.alpha * cross_entropy))
+    assert float(torch.stack(ratios).median()) == pytest.approx(weight, rel=0.2)
