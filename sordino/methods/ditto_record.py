@@ -30,15 +30,16 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 from torch import Tensor
 
+from sordino.message import Each
 from sordino.method import Federation, Message, NotNegative, Result
-from sordino.methods.bases import RecordLevel
+from sordino.methods.bases import RecordClipped
 from sordino.parts.proximal import pull_to
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.release import Gradients, sends
 
 
 @dataclass(frozen=True)
-class DittoRecord(RecordLevel):
+class DittoRecord(RecordClipped):
     """A global model, and a personal one held near it, both trained with DP-SGD."""
 
     title: ClassVar[str] = "a personal model is held near a global one, both trained with DP-SGD, record level"
@@ -51,18 +52,21 @@ class DittoRecord(RecordLevel):
     """The share of the noisy gradients that trains the personal model; 0 leaves DP-FedAvg, 1 local training."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
-        server = fed.state(model=model)
+        server = fed.state(model=model, threshold=self.clipping.begin(fed, self.clip))
         for _ in fed.rounds(server):
-            got = fed.ask(fed.sample(), self.local, {"global": server.model, "clip": self.clip})
+            message = {"global": server.model, "clip": Each(server.threshold["clips"])}
+            got = fed.ask(fed.sample(), self.local, message)
             server.model = server.model + got.mean("update")
+            server.threshold = self.clipping.following(server.threshold, got, fed)
 
-    @sends(lambda self: {"update": Gradients(clip="clip")})
+    @sends(lambda self: {"update": Gradients(clip="clip"), **self.clipping.releases(bare=False)})
     def local(self, message: Message, me: dict[str, Tensor], data: PrivateRecords) -> Result:
         received = message["global"]
         steps = self.personal_steps(data.steps, int(me["participations"]))
         model = self.trained(received, data, steps=data.steps - steps)
         personal = self.trained(me["model"], data, pull_to(received, self.strength), steps)
-        return Result(send={"update": model - received}, keep={"model": personal}, start=me["model"])
+        sent = {"update": model - received, **self.clipping.tell(received, model, data, bare=False)}
+        return Result(send=sent, keep={"model": personal}, start=me["model"])
 
     def personal_steps(self, steps: int, participations: int) -> int:
         """How many of a round's steps train the personal model of a client that has taken part so often before."""

@@ -26,22 +26,17 @@ from torch import Tensor
 
 from sordino.message import Each
 from sordino.method import Federation, Message, Result
-from sordino.methods.bases import RecordLevel
-from sordino.parts.record_thresholds import Fixed, RecordClipping
+from sordino.methods.bases import RecordClipped
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.release import Gradients, sends
 
 
 @dataclass(frozen=True)
-class DPFedAvgRecord(RecordLevel):
+class DPFedAvgRecord(RecordClipped):
     """Federated averaging of models trained with DP-SGD."""
 
     title: ClassVar[str] = "federated averaging of models trained with DP-SGD, record level"
     paper: ClassVar[str] = "Abadi et al., CCS 2016; McMahan et al., AISTATS 2017"
-
-    clipping: RecordClipping = Fixed()
-    """How each client's threshold is chosen: `fixed`, `quantile`, `median` or `percentile`, each with its own
-    settings."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
         server = fed.state(model=model, threshold=self.clipping.begin(fed, self.clip))

@@ -3,7 +3,7 @@
 SCAFFOLD whose local gradients are clipped for each record and noised. Model and control variate are made of these noisy
 gradients alone, so sending both costs what the gradients cost, and the epsilon holds against the server too.
 
-`sound`: one fixed threshold for a record's whole gradient; every step is charged.
+`sound`: one threshold for a record's whole gradient, fixed or by a rule of one's choice; every step is charged.
 
 `paper`: the released code clips each tensor at the median norm of the batch, and scales its noise to that. Such a
 threshold is a function of the records: epsilon is infinite, and what the noisy gradients would cost if thresholds were
@@ -31,10 +31,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from sordino.errors import UserError
 from sordino.learning.descent import InPlace
 from sordino.message import Each
 from sordino.method import Federation, Message, Result, Variant
-from sordino.methods.bases import RecordLevel
+from sordino.methods.bases import RecordClipped
 from sordino.parts.record_thresholds import Fixed, LayeredMedian, RecordThreshold
 from sordino.parts.variates import reach
 from sordino.privacy.gradients import PrivateRecords
@@ -42,7 +43,7 @@ from sordino.privacy.release import Follows, Gradients, sends
 
 
 @dataclass(frozen=True)
-class DPScaffold(RecordLevel):
+class DPScaffold(RecordClipped):
     """Noisy local training that is corrected for its drift."""
 
     title: ClassVar[str] = "SCAFFOLD with DP-SGD at the clients, record level"
@@ -57,7 +58,7 @@ class DPScaffold(RecordLevel):
     @property
     def threshold(self) -> RecordThreshold:
         """The rule for the clients' thresholds."""
-        return LayeredMedian() if self.variant == "paper" else Fixed()
+        return LayeredMedian() if self.variant == "paper" else self.clipping
 
     def run(self, fed: Federation, model: Tensor) -> None:
         server = fed.state(model=model, variate=torch.zeros_like(model), threshold=self.threshold.begin(fed, self.clip))
@@ -72,7 +73,7 @@ class DPScaffold(RecordLevel):
         lambda self: {
             "update": Gradients(clip="clip", layered=self.variant == "paper"),
             "change": Follows("update"),
-            **self.threshold.releases(bare=True),
+            **self.threshold.releases(bare=self.variant == "paper"),
         }
     )
     def local(self, message: Message, me: dict[str, Tensor], data: PrivateRecords) -> Result:
@@ -81,8 +82,17 @@ class DPScaffold(RecordLevel):
         for _ in range(data.steps):
             model = optimizer.step(model, data.gradient(model) + correction)
         change = -message["variate"] - (model - start) / reach(data.steps, self.rate, self.momentum)
-        sent = {"update": model - start, "change": change, **self.threshold.tell(start, model, data, bare=True)}
+        told = self.threshold.tell(start, model, data, bare=self.variant == "paper")
+        sent = {"update": model - start, "change": change, **told}
         return Result(send=sent, keep={"model": model, "variate": me["variate"] + change}, start=start)
+
+    def settled(self, clients: int) -> DPScaffold:
+        if self.variant == "paper" and not isinstance(self.clipping, Fixed):
+            raise UserError(
+                "DP-SCAFFOLD was published with the medians of each layer: in the variant `paper` leave `clipping` "
+                "out, or take the variant `sound`."
+            )
+        return self
 
     def memory(self, model: Tensor) -> dict[str, Tensor]:
         return {"model": model, "variate": torch.zeros_like(model)}

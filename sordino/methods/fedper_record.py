@@ -26,15 +26,16 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from sordino.message import Each
 from sordino.method import Federation, Message, Result
-from sordino.methods.bases import RecordLevel
+from sordino.methods.bases import RecordClipped
 from sordino.parts.masks import PersonalLayers, body
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.release import Gradients, sends
 
 
 @dataclass(frozen=True)
-class FedPerRecord(RecordLevel):
+class FedPerRecord(RecordClipped):
     """A shared body and personal last layers, trained together with DP-SGD."""
 
     title: ClassVar[str] = "the last layers are personal, the others are shared; all trained with DP-SGD, record level"
@@ -46,15 +47,17 @@ class FedPerRecord(RecordLevel):
 
     def run(self, fed: Federation, model: Tensor) -> None:
         shared = body(fed.layout, self.personal_layers)
-        server = fed.state(model=model)
+        server = fed.state(model=model, threshold=self.clipping.begin(fed, self.clip))
         for _ in fed.rounds(server):
-            message = {"global": server.model, "clip": self.clip, "shared": shared}
+            message = {"global": server.model, "clip": Each(server.threshold["clips"]), "shared": shared}
             got = fed.ask(fed.sample(), self.local, message)
             server.model = server.model + got.mean("update")
+            server.threshold = self.clipping.following(server.threshold, got, fed)
 
-    @sends(lambda self: {"update": Gradients(clip="clip")})
+    @sends(lambda self: {"update": Gradients(clip="clip"), **self.clipping.releases(bare=False)})
     def local(self, message: Message, me: dict[str, Tensor], data: PrivateRecords) -> Result:
         shared = message["shared"]
         start = torch.where(shared > 0, message["global"], me["model"])
         model = self.trained(start, data)
-        return Result(send={"update": (model - start) * shared}, keep={"model": model}, start=start)
+        sent = {"update": (model - start) * shared, **self.clipping.tell(start, model, data, bare=False)}
+        return Result(send=sent, keep={"model": model}, start=start)

@@ -22,15 +22,16 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from sordino.message import Each
 from sordino.method import Federation, Message, NotNegative, Result
-from sordino.methods.bases import RecordLevel
+from sordino.methods.bases import RecordClipped
 from sordino.parts.proximal import pull_to
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.release import Gradients, sends
 
 
 @dataclass(frozen=True)
-class FedProxRecord(RecordLevel):
+class FedProxRecord(RecordClipped):
     """Federated averaging of models trained with DP-SGD and a proximal term."""
 
     title: ClassVar[str] = "DP-SGD with a proximal term that holds clients near the global model, record level"
@@ -41,13 +42,16 @@ class FedProxRecord(RecordLevel):
     steps overshoot."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
-        server = fed.state(model=model)
+        server = fed.state(model=model, threshold=self.clipping.begin(fed, self.clip))
         for _ in fed.rounds(server):
-            got = fed.ask(fed.sample(), self.local, {"global": server.model, "clip": self.clip})
+            message = {"global": server.model, "clip": Each(server.threshold["clips"])}
+            got = fed.ask(fed.sample(), self.local, message)
             server.model = server.model + got.mean("update")
+            server.threshold = self.clipping.following(server.threshold, got, fed)
 
-    @sends(lambda self: {"update": Gradients(clip="clip")})
+    @sends(lambda self: {"update": Gradients(clip="clip"), **self.clipping.releases(bare=False)})
     def local(self, message: Message, me: dict[str, Tensor], data: PrivateRecords) -> Result:
         start = message["global"]
         model = self.trained(start, data, pull_to(start, self.mu))
-        return Result(send={"update": model - start}, keep={"model": model}, start=start)
+        sent = {"update": model - start, **self.clipping.tell(start, model, data, bare=False)}
+        return Result(send=sent, keep={"model": model}, start=start)

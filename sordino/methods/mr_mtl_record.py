@@ -28,15 +28,16 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from sordino.message import Each
 from sordino.method import Federation, Message, NotNegative, Result
-from sordino.methods.bases import RecordLevel
+from sordino.methods.bases import RecordClipped
 from sordino.parts.proximal import When, regularized
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.release import Gradients, sends
 
 
 @dataclass(frozen=True)
-class MRMTLRecord(RecordLevel):
+class MRMTLRecord(RecordClipped):
     """Models of one's own, trained with DP-SGD and drawn to their mean."""
 
     title: ClassVar[str] = "every client's own model, trained with DP-SGD, is drawn to the mean of all, record level"
@@ -49,14 +50,17 @@ class MRMTLRecord(RecordLevel):
     """Whether the penalty acts once before each round's training, or by its gradient in each step (paper)."""
 
     def run(self, fed: Federation, model: Tensor) -> None:
-        server = fed.state(model=model)
+        server = fed.state(model=model, threshold=self.clipping.begin(fed, self.clip))
         for _ in fed.rounds(server):
-            got = fed.ask(fed.sample(), self.local, {"global": server.model, "clip": self.clip})
+            message = {"global": server.model, "clip": Each(server.threshold["clips"])}
+            got = fed.ask(fed.sample(), self.local, message)
             server.model = server.model + got.mean("update")
+            server.threshold = self.clipping.following(server.threshold, got, fed)
 
-    @sends(lambda self: {"update": Gradients(clip="clip")})
+    @sends(lambda self: {"update": Gradients(clip="clip"), **self.clipping.releases(bare=False)})
     def local(self, message: Message, me: dict[str, Tensor], data: PrivateRecords) -> Result:
         mean = message["global"]
         start, pull = regularized(me["model"], mean, self.strength, self.penalty)
         model = self.trained(start, data, pull)
-        return Result(send={"update": model - mean}, keep={"model": model}, start=start)
+        sent = {"update": model - mean, **self.clipping.tell(start, model, data, bare=False)}
+        return Result(send=sent, keep={"model": model}, start=start)

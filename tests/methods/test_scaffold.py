@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import QUICK, refused
 from whole_runs import Ended
 
 from sordino.errors import UserError
@@ -113,6 +114,11 @@ def test_the_papers_thresholds_are_medians_and_epsilon_is_infinite(tmp_path: Pat
     norms = torch.stack([torch.stack([part.norm() for part in one.split(layers)]) for one in singles])
     assert torch.allclose(run.state["threshold"]["clips"][2], norms.median(dim=0).values, rtol=1e-3)
     assert math.isinf(Ledger(20, "record", run.ledger).epsilon(1e-5)["outsider"])
+
+
+def test_what_was_published_with_medians_takes_no_other_rule() -> None:
+    chosen = ("run", "--method", "dp-scaffold", "--variant", "paper", "--set", "clipping=quantile", *QUICK)
+    assert "published with the medians of each layer" in refused(*chosen)
 
 
 @pytest.mark.parametrize("name", ["scaffold", "dp-scaffold"])
