@@ -1,4 +1,4 @@
-"""The bases of private methods: a clipped update of each client, and training on noisy gradients."""
+"""The two bases of private methods: a clipped update of each client, and training on noisy gradients."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from sordino.learning.descent import Descent, InPlace, Pull
 from sordino.learning.records import Records
 from sordino.method import LARGEST, LARGEST_EPSILON, LEAST_EPSILON, Budget, Method, Positive, Schedule
 from sordino.named import Named
-from sordino.parts import record_thresholds
 from sordino.parts.augmentation import Augmentation, change_of
 from sordino.parts.ppo_threshold import LearnedThreshold
 from sordino.parts.thresholds import Fixed, LayerWise, Median, Quantile, Threshold
@@ -128,12 +127,3 @@ class RecordLevel(Method):
             f"budgets = {self.budgets!r} is not understood; write epsilons with shares, as in 0.05:0.6,0.1:0.3,1:0.1, "
             "or one epsilon for each client, as in 1,8,2,4."
         )
-
-
-@dataclass(frozen=True)
-class RecordClipped(RecordLevel):
-    """A record-level method whose clients' thresholds may follow any rule."""
-
-    clipping: record_thresholds.RecordClipping = record_thresholds.Fixed()
-    """How each client's threshold is chosen: `fixed`, `quantile`, `median` or `percentile`, each with its own
-    settings."""

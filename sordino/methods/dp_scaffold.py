@@ -35,7 +35,7 @@ from sordino.errors import UserError
 from sordino.learning.descent import InPlace
 from sordino.message import Each
 from sordino.method import Federation, Message, Result, Variant
-from sordino.methods.bases import RecordClipped
+from sordino.methods.record_clipped import RecordClipped
 from sordino.parts.record_thresholds import Fixed, LayeredMedian, RecordThreshold
 from sordino.parts.variates import reach
 from sordino.privacy.gradients import PrivateRecords

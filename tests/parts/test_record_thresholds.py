@@ -16,8 +16,8 @@ import sordino
 from sordino.experiment.checkpoint import load
 from sordino.experiment.store import Store
 from sordino.methods import find, names
-from sordino.methods.bases import RecordClipped
 from sordino.methods.dp_fedavg_record import DPFedAvgRecord
+from sordino.methods.record_clipped import RecordClipped
 from sordino.parts.record_thresholds import Median, Percentile, Quantile, RecordThreshold
 from sordino.privacy.allowance import Allowance
 from sordino.privacy.gate import Gate
