@@ -46,6 +46,8 @@ def methods(
 def _leaving(item: dict[str, Any]) -> list[str]:
     """What leaves a client and for whom epsilon holds, in lines."""
     leaves = "; ".join(f"{key}: {what}" for key, what in item["releases"].items()) or "nothing"
+    if not any(about["views"] for about in item["variants"].values()):
+        return [f"leaves a client: {leaves}", "protects nothing: epsilon is infinite for every observer"]
     views = {variant: ", ".join(about["views"]) or "nobody" for variant, about in item["variants"].items()}
     holds = "; ".join(f"{variant}: {who}" for variant, who in views.items())
     if len(set(views.values())) == 1:

@@ -196,6 +196,9 @@ def test_methods_tell_what_leaves_and_for_whom_epsilon_holds() -> None:
     shown = command("methods")
     assert shown.code == 0
     assert "feddpa" in shown.out
+    for name in ("fedavg", "cfl"):
+        assert "protects nothing: epsilon is infinite for every observer" in command("methods", name).out
+    assert "protects one client; epsilon holds for: outsider, peer, server" in command("methods", "dp-fedavg").out
 
 
 def test_runs_lists_the_newest_first(tmp_path: Path) -> None:
