@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 MOST_NAMES = 30
 """How many known names a sentence lists."""
@@ -63,6 +64,13 @@ def quoted(value: object) -> str:
     """A value as it was written, in short: what a user gave may be a book."""
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:100]}...{text[-50:]}"
+
+
+def wrong(problem: Mapping[str, Any]) -> str:
+    """What pydantic says is wrong, with tiny bounds in powers of ten: it would write 1e-100 as a hundred digits."""
+    tiny = [bound for bound in problem.get("ctx", {}).values() if isinstance(bound, float) and 0 < bound < 1e-4]
+    said = str(problem["msg"])
+    return f"{said.rpartition(' ')[0]} {tiny[0]:g}" if tiny else said
 
 
 @contextlib.contextmanager

@@ -595,7 +595,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "privacy/records.py": (
-        "tests/privacy/test_gradients.py tests/privacy/test_remembered.py tests/test_contract.py",
+        "tests/privacy/test_published_rates.py tests/privacy/test_gradients.py tests/privacy/test_remembered.py "
+        "tests/test_contract.py",
         [
             ("records: one step is charged", "int(self.steps[client])", "1"),
             ("records: replaced ones cost no more", "multiplier / 2, count", "multiplier, count"),
@@ -637,6 +638,77 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
             ("records: means have half the noise", "math.sqrt(needs.means", "0.5 * math.sqrt(needs.means"),
             ("records: means are paid for once", "needs.means * turns)", "needs.means)"),
+            (
+                "published rates: half the noise",
+                "multiplier = published_multiplier(*asked)",
+                "multiplier = 0.5 * published_multiplier(*asked)",
+            ),
+            (
+                "published rates: the noise of another accountant",
+                "epsilon, delta, quick_record_epsilon)",
+                "epsilon, delta)",
+            ),
+            (
+                "published rates: noise for one round",
+                "asked = (largest, delta, float(sampling[0]), int(steps[0]) * turns)",
+                "asked = (largest, delta, float(sampling[0]), int(steps[0]))",
+            ),
+            (
+                "published rates: for one round",
+                "fitted_rate(budget, delta, multiplier, int(count) * turns, rate)",
+                "fitted_rate(budget, delta, multiplier, int(count), rate)",
+            ),
+            (
+                "published rates: for the largest budget",
+                "fitted_rate(budget, delta, multiplier, int(count) * turns, rate)",
+                "fitted_rate(float(budgets.max()), delta, multiplier, int(count) * turns, rate)",
+            ),
+            (
+                "published rates: of whole clients",
+                "fitted_rate(budget, delta, multiplier, int(count) * turns, rate)",
+                "rate * fitted_rate(budget, delta, multiplier, int(count) * turns)",
+            ),
+            (
+                "published rates: by a search that keeps budgets",
+                "plan.sampling[who] = fitted_rate(budget,",
+                "plan.sampling[who] = record_rate(budget,",
+            ),
+            (
+                "published rates: above the largest",
+                "most * min(max(part, LEAST_RATE), 1.0)",
+                "most * max(part, LEAST_RATE)",
+            ),
+            (
+                "published rates: below zero",
+                "most * min(max(part, LEAST_RATE), 1.0)",
+                "most * min(part, 1.0)",
+            ),
+            (
+                "published rates: budgets below the accountant's least are fitted",
+                "if epsilon <= quick_record_epsilon(((most * LEAST_RATE, multiplier, steps),), delta):",
+                "if False:",
+            ),
+            (
+                "published rates: the largest budget is fitted",
+                "if epsilon * (1 + 1e-9) >= quick_record_epsilon(((most, multiplier, steps),), delta):",
+                "if False:",
+            ),
+            (
+                "published rates: a curve of all rates",
+                "(((most * part, multiplier, steps),)",
+                "(((part, multiplier, steps),)",
+            ),
+            ("published rates: another curve's start", "float(start * costs[-1])", "0.0"),
+            (
+                "published rates: other places of the fit",
+                "np.concatenate([np.arange(1, 100) / 1000, np.arange(10, 101) / 100])",
+                "np.arange(1, 101) / 100",
+            ),
+            (
+                "published rates: a run without privacy has others",
+                'trained if varied == "noise" else',
+                'trained if varied != "sampling" else',
+            ),
         ],
     ),
     "privacy/stacked_gradients.py": (

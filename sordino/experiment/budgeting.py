@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,10 +18,13 @@ from sordino.privacy.outlook import Outlook
 from sordino.privacy.plan import check_delta, default_delta, drowning, multiplier_for
 from sordino.privacy.records import RecordPlan, plan_records, plan_without_noise
 from sordino.privacy.release import all_releases
+from sordino.rounding import rounded_up
 from sordino.schedule import Schedule
 
 LEAST_USUAL, MOST_USUAL = 0.01, 100.0
 """Budgets that are meant lie between these."""
+ROUNDING = 1e-6
+"""By which part a figure that meets its budget may lie above it."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +93,14 @@ def spending(experiment: Experiment, method: Method, records: np.ndarray, schedu
 def same_as_sound(method: Method) -> list[str]:
     """A note that a method in the variant `paper` is the same mechanism as in `sound`, where that is so."""
     accounts = type(method).published_multiplier is not Method.published_multiplier
-    if method.variant == "sound" or accounts or method.steps() != replace(method, variant="sound").steps():
+    if method.variant == "sound" or accounts or _mechanism(method) != _mechanism(replace(method, variant="sound")):
         return []
     return ["In the variant `paper` of this method the same leaves as in `sound`, and with the same noise."]
+
+
+def _mechanism(method: Method) -> tuple[object, ...]:
+    """What leaves, and how the noise and the sampling of records follow from budgets."""
+    return (method.steps(), method.varied if isinstance(method, RecordLevel) else None)
 
 
 def _record_plan(
@@ -156,6 +166,21 @@ def unusual_budget(epsilon: float) -> list[str]:
         return []
     means = "noise that leaves nothing to learn from" if epsilon < 1 else "hardly any protection"
     return [f"epsilon = {epsilon:g} means {means}: budgets lie between {LEAST_USUAL:g} and {MOST_USUAL:g}."]
+
+
+def beyond_budgets(spent: Mapping[int, float], budgets: np.ndarray) -> list[str]:
+    """A warning where records pay more than their clients allow: how many clients' do, and whose do so by the largest
+    factor. `spent` has clients by their numbers."""
+    over = {client: epsilon / budgets[client] for client, epsilon in spent.items()}
+    beyond = [client for client, factor in over.items() if factor > 1 + ROUNDING]
+    if not beyond:
+        return []
+    worst = max(beyond, key=lambda client: over[client])
+    paid = rounded_up(spent[worst]) if math.isfinite(spent[worst]) else "infinite"
+    return [
+        f"{len(beyond)} of {len(budgets)} clients' records pay more than their budgets allow, most of all those of "
+        f"client {worst}: epsilon {paid} for a budget of {budgets[worst]:g}."
+    ]
 
 
 def unusual(experiment: Experiment, method: Method, schedule: Schedule) -> list[str]:

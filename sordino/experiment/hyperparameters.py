@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from sordino.dotted import failed, is_dotted
-from sordino.errors import UserError, quoted, unknown
+from sordino.errors import UserError, quoted, unknown, wrong
 from sordino.method import Method, Privacy, Variant
 from sordino.methods import find, names
 from sordino.named import Named, named, settings
@@ -187,7 +187,7 @@ def _valid(name: str, hint: Any, value: Any) -> Any:
     try:
         found = TypeAdapter(hint).validate_python(value)
     except ValidationError as error:
-        problem = error.errors()[0]["msg"]
+        problem = wrong(error.errors()[0])
         raise UserError(f"The hyper-parameter {name} cannot be {quoted(value)}: {problem}.") from error
     if isinstance(value, bool) and not isinstance(found, bool):  # Python takes True for 1
         raise UserError(f"The hyper-parameter {name} cannot be {quoted(value)}: Input should be a valid number.")

@@ -11,6 +11,7 @@ from sordino.bookkeeping import Ending
 from sordino.data import FederatedData
 from sordino.experiment.blends import Blends
 from sordino.experiment.books import RunBooks
+from sordino.experiment.budgeting import beyond_budgets
 from sordino.experiment.config import Experiment
 from sordino.experiment.lifetime import Spent, spent_by
 from sordino.learning.metrics import LOWER_IS_BETTER, METRICS, Reached
@@ -186,6 +187,7 @@ def summarize(
         summary["notes"] += one_class_notes(reached.each, [client.name for client in clients], judged)
     if prepared.method.unit == "record":
         summary |= _record_figures(ledger, delta, ending)
+        summary["notes"] += _beyond_budgets(ledger, prepared)
     if blends is not None:
         summary["blend"] = _blend_figures(blends, own, ending.shared)
     return summary
@@ -236,6 +238,14 @@ def _if_public(ledger: Ledger, prepared: Told) -> list[str]:
     covered = ledger.covered_epsilon(prepared.budget.delta)
     figures = ", ".join(f"{rounded_up(value)} for the {view}" for view, value in covered.items())
     return [f"If what leaves bare were public, epsilon would be {figures}."]
+
+
+def _beyond_budgets(ledger: Ledger, prepared: Told) -> list[str]:
+    """Whose records paid more than was allowed, where nothing left bare, which no budget covers."""
+    plan = prepared.allowance.records
+    if plan is None or ledger.reasons():
+        return []
+    return beyond_budgets(ledger.record_epsilons(prepared.budget.delta), plan.budgets)
 
 
 def _record_figures(ledger: Ledger, delta: float, ending: Ending) -> Summary:

@@ -5,16 +5,25 @@ Budgets differ, noise does not: whoever allows less is sampled more rarely. The 
 for; the smaller a client's budget, the smaller the rate at which its records enter batches. All clients take equally
 many local steps of DP-SGD on Poisson-sampled batches; the server averages.
 
+`sound`: a rate is found by search with the accountant itself, and never exceeds its budget.
+
+`paper`: the noise is what an accountant of Renyi divergences asks for, and rates are read off a curve
+eps(q) = exp(a q + b) + c that is fitted to its values ("Simulation-CurveFitting"). Nobody pays for the error of the
+fit: where the curve lies below the accountant, as at the smallest budgets, records are sampled too often. The true
+figures are printed, and who exceeds its budget.
+
 Departures: budgets are those of clients, so that all records of a client have the same rate; the paper also lets each
-record have its own. A rate is found by search with the accountant itself and never exceeds its budget; the paper
-inverts a curve eps(q) = exp(a q + b) + c fitted to the accountant's values, whose error nobody pays for. The largest
-budget's rate is `batch` over the mean number of records; the paper's is 1, which is a `batch` of all records. Sampling
-of clients earns nothing, because the server knows who takes part. Averages are uniform.
+record have its own. The largest budget's rate is `batch` over the mean number of records; the paper's is 1, which is a
+`batch` of all records. `paper` fits its curve to parts of that rate, the same ones as the released code; over few
+steps, where epsilon bends the other way and the released code finds no curve, it is a line. Whom the curve gives no
+rate has a millionth of the largest one, instead of none. Sampling of clients earns nothing, because the server knows
+who takes part. Averages are uniform.
 
 | paper | code |
 |---|---|
 | epsilon_j, q_j | `fed.record_plan.budgets`, `.sampling`: `privacy/records.py: record_rate` |
-| sigma | the multiplier of the plan: the same for all |
+| eps(q), its inverse | `privacy/records.py: fitted_rate` |
+| sigma | the multiplier of the plan: the same for all; `privacy/records.py: published_multiplier` |
 | C, tau, eta | `clip`, `data.steps`, `rate` |
 """
 
@@ -25,7 +34,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from sordino.method import Federation, Message, Result
+from sordino.method import Federation, Message, Result, Variant
 from sordino.methods.bases import RecordLevel
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.records import Varied
@@ -38,7 +47,14 @@ class RPDPFL(RecordLevel):
 
     title: ClassVar[str] = "each client has its own budget, kept by how often its records are sampled"
     paper: ClassVar[str] = "Liu et al., CCS 2024"
-    varied: ClassVar[Varied] = "sampling"
+    caveats: ClassVar[dict[Variant, str]] = {
+        "paper": "sampling rates are read off a curve that was fitted to an accountant's values, and its error is not "
+        "paid for: the smallest budgets may be exceeded, and the true figures are printed",
+    }
+
+    @property
+    def varied(self) -> Varied:
+        return "fitted" if self.variant == "paper" else "sampling"
 
     def run(self, fed: Federation, model: Tensor) -> None:
         server = fed.state(model=model)

@@ -6,7 +6,8 @@ for Poisson sampling; nothing is claimed for any other sampling. For replacing o
 same figure with half the noise.
 
 Noise, rates and numbers of turns for a budget are found by search: each lies on a scale along which epsilon falls, and
-the first place is taken whose epsilon, by the same distributions, is within the budget.
+the first place is taken whose epsilon, by the same distributions, is within the budget. Only the rates that rPDP-FL
+published keep no budget for sure: they are read off a curve, whose error shows in what is charged for them.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+from scipy.optimize import curve_fit
 from scipy.special import gammaln, logsumexp
 
 from sordino.errors import UserError
@@ -26,19 +28,26 @@ from sordino.privacy.accountant import attack_accuracy, epsilon_of, mu_of
 from sordino.privacy.losses import Sampled, composed
 
 Recipe = tuple[Sampled, ...]
-Varied = Literal["noise", "sampling"]
-"""What clients with different budgets differ in: each has noise of its own at its natural sampling rate, or all have
-the same noise and each a sampling rate of its own."""
+Varied = Literal["noise", "sampling", "fitted"]
+"""What clients with different budgets differ in. `noise`: each has noise of its own at its natural sampling rate.
+`sampling`: all have the same noise, and each the largest sampling rate that keeps its budget. `fitted`: the same, but
+noise and rates are those of a published accountant and a curve through its values, and may exceed budgets."""
 
 
 FINE = 1.0025
 """The ratio between neighbours on the scales of noise multipliers and sampling rates."""
 LARGEST_MULTIPLIER = 2.0**40
 """More noise than that is asked for only where something else has used up the budget."""
+LAST = math.ceil(math.log(LARGEST_MULTIPLIER, FINE))
+"""Its place on the scale of noise multipliers."""
 LEAST_RATE = 1e-6
 """The smallest part of a sampling rate that a search goes down to: a budget that asks for less is refused."""
 ORDERS = np.array([*range(2, 64), 96, 160, 320, 640])
 """Of the Renyi divergences of the quick bound."""
+FITTED_AT = np.concatenate([np.arange(1, 100) / 1000, np.arange(10, 101) / 100])
+"""The parts of the largest sampling rate at which the published curve is fitted: those of the released code."""
+STRAIGHT, BENT = 1e-6, 100.0
+"""How much a published curve bends over all rates: from next to not at all to more than any does."""
 
 
 @functools.lru_cache(maxsize=65536)
@@ -98,9 +107,8 @@ def record_multiplier(epsilon: float, delta: float, rate: float, steps: int, oth
     def excess(place: int) -> float:
         return _excess((*others, (rate, FINE**place, steps)), epsilon, delta)
 
-    last = math.ceil(math.log(LARGEST_MULTIPLIER, FINE))
     search = ("multiplier", epsilon, delta, rate, steps, others)
-    place = _searched(search, excess, lambda: _guess(epsilon, delta, rate, steps, others), -last, last)
+    place = _searched(search, excess, lambda: _guess(epsilon, delta, rate, steps, others), -LAST, LAST)
     if place is None:
         raise UserError(
             f"What the records go through besides training already costs epsilon {epsilon:g}: give a larger "
@@ -129,6 +137,58 @@ def record_rate(
             f"epsilon {epsilon:g}: give more noise or a larger budget."
         )
     return most * FINE**-place
+
+
+def published_multiplier(epsilon: float, delta: float, rate: float, steps: int) -> float:
+    """The noise that rPDP-FL publishes: the smallest multiplier, to a quarter of a percent, with which the quick bound
+    of `steps` sampled steps is within a budget. But for the orders, which go up to 1000 there, that bound is the
+    accountant of the released code."""
+
+    def excess(place: int) -> float:
+        return _excess(((rate, FINE**place, steps),), epsilon, delta, quick_record_epsilon)
+
+    place = first_within(excess, _guess(epsilon, delta, rate, steps, ()), -LAST, LAST)
+    if place is None:
+        raise UserError(
+            f"The published accountant cannot print epsilon = {epsilon:g} at delta = {delta:g}, however much noise "
+            "there is: use --variant sound."
+        )
+    return FINE**place
+
+
+def fitted_rate(epsilon: float, delta: float, multiplier: float, steps: int, most: float = 1.0) -> float:
+    """The sampling rate up to `most` that rPDP-FL publishes for a budget: where a curve that is fitted to the quick
+    bound of `steps` steps crosses it. What the records really pay is not looked at, and may be more.
+
+    Budgets that the bound reaches at `most`, or exceeds at the least rate, get these; so do those that the curve
+    crosses beyond them, or nowhere.
+    """
+    if epsilon * (1 + 1e-9) >= quick_record_epsilon(((most, multiplier, steps),), delta):
+        return most
+    if epsilon <= quick_record_epsilon(((most * LEAST_RATE, multiplier, steps),), delta):
+        return most * LEAST_RATE
+    bend, slope, start = _fitted_curve(delta, multiplier, steps, most)
+    grown = bend * (epsilon - start) / slope
+    part = math.log1p(grown) / bend if grown > -1 else 0.0
+    return most * min(max(part, LEAST_RATE), 1.0)
+
+
+@functools.lru_cache(maxsize=1024)
+def _fitted_curve(delta: float, multiplier: float, steps: int, most: float) -> tuple[float, float, float]:
+    """The published curve epsilon(q) = exp(a q + b) + c as (bend, slope, start), in parts of the largest rate:
+    start + slope (exp(bend part) - 1) / bend.
+
+    So written it does not vanish among its own terms where it hardly bends. Over few steps epsilon bends the other way;
+    the curves that come closest then tend to a line, and the released code finds none.
+    """
+    costs = np.array([quick_record_epsilon(((most * part, multiplier, steps),), delta) for part in FITTED_AT.tolist()])
+
+    def curve(part: np.ndarray, bend: float, slope: float, start: float) -> np.ndarray:
+        return start + slope * np.expm1(bend * part) / bend
+
+    limits = ([STRAIGHT, 0.0, -np.inf], [BENT, np.inf, np.inf])
+    (bend, slope, start), _ = curve_fit(curve, FITTED_AT, costs / costs[-1], p0=(1.0, 1.0, 0.0), bounds=limits)
+    return float(bend), float(slope * costs[-1]), float(start * costs[-1])
 
 
 def affordable(epsilon: float, delta: float, charge: Sampled, most: int, others: Recipe = ()) -> int:
@@ -197,9 +257,11 @@ def _stride(excess: float) -> int:
     return max(1, round(abs(excess) / math.log(FINE))) if math.isfinite(excess) else 256
 
 
-def _excess(recipe: Recipe, epsilon: float, delta: float) -> float:
+def _excess(
+    recipe: Recipe, epsilon: float, delta: float, cost: Callable[[Recipe, float], float] = record_epsilon
+) -> float:
     """The logarithm of what a recipe costs over a budget: above zero where it does not fit."""
-    spent = record_epsilon(recipe, delta)
+    spent = cost(recipe, delta)
     return math.log(spent / epsilon) if spent > 0 else -math.inf
 
 
@@ -321,18 +383,18 @@ def plan_records(
 
     Where the sampling rate is `varied`, all clients take equally many steps with the same noise: as much as the largest
     budget asks for at the rate with which `batch` records are expected from the mean client, unless `multiplier` is
-    given. Those with smaller budgets are sampled more rarely.
+    given. Those with smaller budgets are sampled more rarely. Where rates are `fitted`, noise and rates are for the
+    noisy gradients alone, as published.
     """
     plan = plan_without_noise(
         records, budgets, batch=batch, epochs=epochs, turns=turns, held_out=needs.held_out, varied=varied
     )
-    by_sampling = varied == "sampling"
     sampling, steps = plan.sampling, plan.steps
-    if by_sampling and multiplier is None:
+    if varied != "noise" and multiplier is None:
         largest = float(budgets.max())
-        multiplier = record_multiplier(
-            largest, delta, float(sampling[0]), int(steps[0]) * turns, _matrix(needs, largest, delta)
-        )
+        asked = (largest, delta, float(sampling[0]), int(steps[0]) * turns)
+        others = _matrix(needs, largest, delta)
+        multiplier = published_multiplier(*asked) if varied == "fitted" else record_multiplier(*asked, others)
     kinds = np.stack([sampling, steps, budgets], axis=1)
     different, kind_of = np.unique(kinds, axis=0, return_inverse=True)
     for kind, (rate, count, budget) in enumerate(different.tolist()):
@@ -349,7 +411,10 @@ def plan_records(
             plan.mean_multipliers[who] = math.sqrt(needs.means * turns) / mu_of(budget, delta)
         if multiplier is None:
             plan.multipliers[who] = record_multiplier(budget, delta, rate, int(count) * turns, others)
-        elif by_sampling:
+        elif varied == "fitted":
+            plan.multipliers[who] = multiplier
+            plan.sampling[who] = fitted_rate(budget, delta, multiplier, int(count) * turns, rate)
+        elif varied == "sampling":
             plan.multipliers[who] = multiplier
             plan.sampling[who] = record_rate(budget, delta, multiplier, int(count) * turns, rate, others)
         else:
@@ -372,7 +437,7 @@ def plan_without_noise(
     clients would have allowed. Where the sampling rate is `varied`, all clients begin with that of the mean client."""
     validation = np.array([held_out_count(count, held_out) for count in records])
     trained = [max(1, count - held) for count, held in zip(records, validation, strict=True)]
-    sampling = sampling_rates([float(np.mean(trained))] * len(trained) if varied == "sampling" else trained, batch)
+    sampling = sampling_rates(trained if varied == "noise" else [float(np.mean(trained))] * len(trained), batch)
     steps = np.array([epochs * math.ceil(1 / rate) for rate in sampling])
     blank = {name: np.zeros(len(steps)) for name in ("multipliers", "matrix_multipliers", "mean_multipliers")}
     most = np.full(len(steps), turns)

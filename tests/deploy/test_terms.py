@@ -81,6 +81,7 @@ def test_noise_is_shared_out_over_the_honest_shares_that_are_guaranteed(changes:
         ({"method": "dp-fedavg-record", "records_each": None}, "must declare about how many training records"),
         ({"method": "dp-fedavg-record", "epsilon": None, "noise_multiplier": 1.0}, "deploy with an epsilon"),
         ({"method": "rpdp-fl"}, "which nobody knows"),
+        ({"method": "rpdp-fl", "variant": "paper"}, "which nobody knows"),
         ({"method": "pac-dp", "variant": "paper"}, "does not keep its epsilon"),
         ({"method": "acdp-pfsd"}, "public records at the server"),
         ({"epsilon": 1e-6, "model": "mlp"}, "eat the signal|alone cost"),

@@ -6,6 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from dp_accounting import PoissonSampledDpEvent, SelfComposedDpEvent
+from dp_accounting.dp_event import GaussianDpEvent
+from dp_accounting.pld import PLDAccountant
+from helpers import command, refused
 from whole_runs import Ended
 
 from sordino.methods.dp_fedavg_record import DPFedAvgRecord
@@ -50,3 +54,64 @@ def test_with_given_noise_rates_keep_the_budgets_and_nobody_stops(tmp_path: Path
     assert plan.sampling[0] < plan.sampling[1] < plan.sampling[2] < plan.sampling[3] == pytest.approx(0.25)
     spent = Ledger(4, "record", run.ledger).record_epsilons(1e-5)
     assert all(spent[client] <= budget for client, budget in enumerate((1, 2, 4, 1000)))
+
+
+def test_equal_budgets_have_the_same_rates_in_both_variants(tmp_path: Path) -> None:
+    sound, paper = (
+        Ended(RPDPFL(variant=variant, **SETTINGS), tmp_path, rounds=2, epsilon=4, **KEYS).prepared
+        for variant in ("sound", "paper")
+    )
+    for name in ("sampling", "steps", "turns"):
+        assert getattr(sound.allowance.of_records, name).tolist() == getattr(paper.allowance.of_records, name).tolist()
+    (less,) = set(sound.allowance.of_records.multipliers)
+    (more,) = set(paper.allowance.of_records.multipliers)
+    assert less < more < 1.2 * less, "the published accountant is looser"
+
+
+PUBLISHED = (
+    *("--method=rpdp-fl", "--clients=3", "--rounds=15", "--delta=1e-4"),
+    *("--set=batch=1000", "--set=epochs=50", "--set=budgets=0.1,1,10"),
+)
+"""The published setting: all records at the largest budget, 50 steps in each of 15 rounds."""
+SMALL = ("--data=digits", "--set=records=90", "--partition=iid", "--model=logistic", "--workers=1")
+
+
+def accounted(rate: float, multiplier: float, steps: int) -> float:
+    """Epsilon at delta 1e-4 by Google's accountant."""
+    event = PoissonSampledDpEvent(rate, GaussianDpEvent(multiplier))
+    accountant = PLDAccountant(value_discretization_interval=1e-4)
+    return float(accountant.compose(SelfComposedDpEvent(event, steps)).get_epsilon(1e-4))
+
+
+BEYOND = (
+    "1 of 3 clients' records pay more than their budgets allow, most of all those of client 0: epsilon 0.11 for a "
+    "budget of 0.1."
+)
+
+
+def test_the_published_rates_exceed_the_smallest_budget_and_a_run_says_by_how_much(tmp_path: Path) -> None:
+    """What the ledger says of the client with budget 0.1 is what Google's accountant says of what was sampled."""
+    options = ("run", *PUBLISHED, *SMALL, "--variant=paper", "--store", tmp_path)
+    assert "would come to an epsilon of 9.2" in refused(*options, "--budget-over-runs=9.1")
+    summary = command(*options, "--budget-over-runs=9.3", "--json").document
+    assert BEYOND in summary["notes"]
+    assert RPDPFL.caveats["paper"] in summary["notes"]
+    assert summary["stopped_clients"] == []
+    recipes = [recipe[0] for recipe in summary["spent"]["recipes"]]
+    rate, multiplier, steps = min(recipes)
+    assert (len(recipes), steps) == (3, 750)
+    true = accounted(rate, multiplier, steps)
+    assert 0.109 < true < 0.111
+    assert summary["epsilon_clients"]["min"] == pytest.approx(true, rel=0.01)
+    assert summary["epsilon"]["server"] == pytest.approx(9.19, abs=0.03)
+    planned = command("plan", *PUBLISHED, "--records=30", "--variant=paper", "--json").document
+    assert BEYOND in planned["warnings"]
+    assert planned["clients"][0]["epsilon"] == summary["epsilon_clients"]["min"]
+    assert [client["turns"] for client in planned["clients"]] == [15] * 3
+
+
+def test_the_sound_variant_exceeds_no_budget(tmp_path: Path) -> None:
+    planned = command("plan", *PUBLISHED, "--records=30", "--json").document
+    for client in planned["clients"]:
+        assert 0.97 * client["budget"] < client["epsilon"] <= client["budget"]
+    assert not any("more than their budgets" in warning for warning in planned["warnings"])

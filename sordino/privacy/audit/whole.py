@@ -88,11 +88,13 @@ def _add(found: Sequence[Attack], views: dict[View, ViewReport]) -> None:
 
 
 def published_claim(prepared: Prepared) -> float | None:
-    """The epsilon that a paper prints for its mechanism; None where there is no paper's mechanism to look at."""
+    """The epsilon that a paper prints for its mechanism, of the client that allows most where clients have budgets of
+    their own; None where there is no paper's mechanism to look at."""
     method, experiment = prepared.method, prepared.experiment
     accounts = type(method).published_multiplier is not Method.published_multiplier
     if method.variant != "paper" or not (accounts or "paper" in method.caveats):
         return None
     if experiment.noise_multiplier is not None:
         return None
-    return experiment.asked_epsilon
+    plan = prepared.allowance.records
+    return experiment.asked_epsilon if plan is None else float(plan.budgets.max())

@@ -13,7 +13,7 @@ from sordino.methods.feddpa import FedDPA
 from sordino.privacy.audit import channels
 from sordino.privacy.audit.federation import record
 from sordino.privacy.audit.findings import Report
-from sordino.privacy.audit.whole import audited
+from sordino.privacy.audit.whole import audited, published_claim
 
 SMALL: dict[str, Any] = {
     "variant": "paper",
@@ -99,3 +99,9 @@ def test_other_published_mechanisms(name: str) -> None:
     assert report.refuted
     for view in report.views.values():
         assert view.bound <= (view.true or 0.0)
+
+
+def test_the_claim_is_that_of_the_largest_budget() -> None:
+    for budgets, claim in (("1," * 9 + "5", 5.0), (None, 2.0)):
+        changes = {"method": "rpdp-fl", "set": SMALL["set"] | ({} if budgets is None else {"budgets": budgets})}
+        assert published_claim(prepare(Experiment.make(SMALL, changes))) == claim
