@@ -73,17 +73,14 @@ class RecordLevel(Method):
     """A method that protects each record of a client: even the server sees only what noisy gradients made."""
 
     unit: ClassVar[Unit] = "record"
+    varied: ClassVar[Varied] = "noise"
+    """What clients with different budgets differ in: their noise, or how often their records are sampled."""
 
     clip: Positive = 1.0
     """The threshold C to which each record's gradient is scaled down."""
     budgets: str | None = None
     """The clients' own budgets instead of one for all: `0.05:0.6,0.1:0.3,1:0.1` deals epsilons by shares, `1,8,2,4`
     names one for each client."""
-
-    @property
-    def varied(self) -> Varied:
-        """What clients with different budgets differ in: their noise, or how often their records are sampled."""
-        return "noise"
 
     def planned(self, outlook: Outlook) -> tuple[RecordLevel, list[str]]:
         """The method with choices made that depend on what records can pay for, and a sentence on each."""

@@ -53,7 +53,7 @@ class RPDPFL(RecordLevel):
     }
 
     @property
-    def varied(self) -> Varied:
+    def varied(self) -> Varied:  # type: ignore[override]
         return "fitted" if self.variant == "paper" else "sampling"
 
     def run(self, fed: Federation, model: Tensor) -> None:
