@@ -311,6 +311,6 @@ def test_a_log_whose_package_is_missing_is_told_before_the_run(tmp_path: Path, m
 
 
 def test_trying_says_what_it_spends(tmp_path: Path) -> None:
-    given = ("--clients=12", "--epsilon=8", "--store", tmp_path, "--try")
+    given = ("--clients=20", "--epsilon=8", "--store", tmp_path, "--try")
     stand_in = command("advise", "--records=10", *given)
     assert "costs nobody anything" in stand_in.err
