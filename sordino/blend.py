@@ -35,7 +35,7 @@ from sordino.parts.blending import (
     offsets,
     power,
     sharpened,
-    trust,
+    trust_of,
     weights,
 )
 from sordino.privacy.allowance import Allowance
@@ -80,12 +80,13 @@ def instructions(
 ) -> Message:
     """What clients are told when they blend: `initial`, the model to start from; `passes`, those of the federated
     training; how much the federation is to be `trust`ed, where clients have so many training `records`; and, where the
-    server has models, `global` and whose, `clusters`."""
-    trainable = allowance.trainable(schedule.clients, schedule.turns, records)
+    server has models, `global` and whose, `clusters`. Where methods share a part of the network all of it is counted:
+    trust errs to the cautious side."""
+    feasible = allowance.feasible(schedule.clients, schedule.turns, records)
     message: dict[str, Any] = {
         "initial": initial,
         "passes": schedule.turns * method.epochs,
-        "trust": trust(trainable, len(initial)),
+        "trust": trust_of(feasible, len(initial)),
     }
     return message if served is None else message | {"global": served[0], "clusters": served[1]}
 

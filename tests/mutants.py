@@ -640,8 +640,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("records: means are paid for once", "needs.means * turns)", "needs.means)"),
             (
                 "published rates: half the noise",
-                "multiplier = published_multiplier(*asked)",
-                "multiplier = 0.5 * published_multiplier(*asked)",
+                "multiplier = quick_multiplier(*asked)",
+                "multiplier = 0.5 * quick_multiplier(*asked)",
             ),
             (
                 "published rates: the noise of another accountant",

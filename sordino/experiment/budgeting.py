@@ -23,8 +23,8 @@ from sordino.schedule import Schedule
 
 LEAST_USUAL, MOST_USUAL = 0.01, 100.0
 """Budgets that are meant lie between these."""
-ROUNDING = 1e-6
-"""By which part a figure that meets its budget may lie above it."""
+TOLERANCE = 1e-6
+"""The share of a budget by which a figure may exceed it and still keep it: rounding of the search."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def beyond_budgets(spent: Mapping[int, float], budgets: np.ndarray) -> list[str]
     """A warning where records pay more than their clients allow: how many clients' do, and whose do so by the largest
     factor. `spent` has clients by their numbers."""
     over = {client: epsilon / budgets[client] for client, epsilon in spent.items()}
-    beyond = [client for client, factor in over.items() if factor > 1 + ROUNDING]
+    beyond = [client for client, factor in over.items() if factor > 1 + TOLERANCE]
     if not beyond:
         return []
     worst = max(beyond, key=lambda client: over[client])
@@ -201,7 +201,7 @@ def infeasible(method: Method, allowance: Allowance, schedule: Schedule, paramet
     noise = allowance.noise
     if noise is None or shares_a_part(method):
         return []
-    feasible = noise.trainable(schedule.clients, schedule.turns)
+    feasible = noise.feasible(schedule.clients, schedule.turns)
     if parameters <= feasible:
         return []
     return [f"{drowning(parameters, round(feasible))} `sordino plan` and `sordino advise` say what to do about it."]

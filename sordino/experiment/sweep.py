@@ -119,6 +119,6 @@ def at_point(experiment: Experiment, text: str, at: Mapping[str, Any]) -> Experi
 
 
 def _needs_public(experiment: Experiment) -> bool:
-    """Whether its method does; or may, where the data decide how many clients there are."""
+    """Whether an experiment's method reads public records, or may, where the data say how many clients there are."""
     method = experiment.build_method()
     return (method if experiment.clients is None else method.settled(experiment.clients)).needs_public()

@@ -18,8 +18,8 @@ parameter space but added to a sum of gradients, is far too small for its epsilo
 Departures.
 - Grouping: subspaces are orthonormal, of each class (the paper: of all records at once), and angles are true principal
   angles (the released code takes the smallest angle of single vectors, sign included). `sound` has no subspaces: in the
-  place of angles it compares the Frobenius distance of second moments in k = 8 dimensions (not about 16, as first
-  proposed: the noise of k x k entries grows with k) and cuts it at 1 + 2.4/k times what chance explains. Linkage is by
+  place of angles it compares the Frobenius distance of second moments in k = 8 dimensions (the noise of k x k
+  entries grows with k) and cuts it at 1 + 2.4/k times what chance explains. Linkage is by
   the mean over pairs, the released code's by the mean of two rows. `paper` puts no noise on the singular vectors: the
   paper says Gaussian noise, without a size or a sensitivity, the released code adds none, and none that is honest
   leaves groups.

@@ -9,7 +9,7 @@ taken on the first batch of a round, as in the released code. By default alpha i
 that v has been trained on, and where clients have few of them v knows these by heart and alpha goes to 1. On the
 digits of `experiments/demo.toml` a learned alpha ends with 73.1 % (local training: 73.2), a fixed one of 0.5 with 78.5
 and of 0.25 with 87.9 (2 seeds each). There is no version for records: w, v and alpha would each need noisy
-gradients of their own, of which a budget pays for so many only; two models that share them are `ditto-record`.
+gradients, and would have to divide what the budget pays for. `ditto-record` divides them between two models.
 
 Privacy: v and alpha stay at the client and enter no message, so that only w's update is paid for, and the global model
 is the one of DP-FedAvg.

@@ -100,7 +100,7 @@ class FedGLPADP(Clipped):
 
     def run(self, fed: Federation, model: Tensor) -> None:
         beta, layers, rounds = self.share(fed.schedule, fed.budget), fed.layout.layers, fed.schedule.rounds
-        grown_in = torch.zeros(fed.schedule.clients, dtype=torch.int64)  # the round in which each mask grew last
+        grown_in = torch.zeros(fed.schedule.clients, dtype=torch.int64)  # when each mask grew last, counted from one
         server = fed.state(model=model, threshold=self.threshold.begin(fed, self.clip), grown_in=grown_in)
         for t in fed.rounds(server):
             message: dict[str, Any] = {"global": server.model, "clip": server.threshold["clip"]}
@@ -111,9 +111,9 @@ class FedGLPADP(Clipped):
             if self.variant == "paper":  # Eq. 12
                 contributors = got.rows("shared").sum(dim=0)
                 server.model = server.model + len(got.who) * got.mean("update") / contributors.clamp(min=1)
-            else:  # the public divisor: how many contribute to a coordinate is not asked (privacy review, H9)
-                masks = [schedule(beta, done, rounds, layers) for done in server.grown_in[list(got.who)].tolist()]
-                parts = zip(got.mean("update").split(layers), personal_shares(masks, layers), strict=True)
+            else:  # a public divisor: counts of who contributes to a coordinate would be functions of single messages
+                counts = [schedule(beta, done, rounds, layers) for done in server.grown_in[list(got.who)].tolist()]
+                parts = zip(got.mean("update").split(layers), personal_shares(counts, layers), strict=True)
                 server.model = server.model + torch.cat([part * scale(rho) for part, rho in parts])
             server.grown_in = server.grown_in.index_fill(0, torch.as_tensor(list(got.who)), t + 1)
             if not self._own_thresholds:
@@ -223,10 +223,10 @@ class FedGLPADP(Clipped):
         return pull
 
 
-def personal_shares(masks: list[list[int]], layers: list[int]) -> list[float]:
-    """rho of each layer: the share of its parameters that are personal, in the mean over clients whose masks have so
-    many in each layer."""
-    return [sum(counts) / len(masks) / size for counts, size in zip(zip(*masks, strict=True), layers, strict=True)]
+def personal_shares(counts: list[list[int]], layers: list[int]) -> list[float]:
+    """rho of each layer: the share of its parameters that are personal, in the mean over clients. `counts` has one row
+    for each client: how many are personal in each layer."""
+    return [sum(each) / len(counts) / size for each, size in zip(zip(*counts, strict=True), layers, strict=True)]
 
 
 def scale(personal: float) -> float:

@@ -3,7 +3,8 @@
 The network's last layers are personal: each client keeps its own, and they never leave. All layers are trained
 together; only what changed in the body is sent, clipped and noised, and averaged.
 
-Departures: the paper has no privacy, which is added here as in DP-FedAvg; the average is uniform.
+Departures: the paper has no privacy, which is added here as in DP-FedAvg; the average is uniform. For
+records: `fedper-record`.
 
 Privacy: which entries are shared is public and the same for all clients, whatever their data. Entries that do not leave
 need no noise and use nothing of the clipping threshold: the epsilon is that of the shared entries alone. The head of

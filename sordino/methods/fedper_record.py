@@ -5,9 +5,9 @@ DP-SGD at each client, all layers together. The network's last layers are person
 what changed in the others is sent and averaged.
 
 Privacy: the personal layers are trained by the same noisy gradients as the shared ones, so that they cost nothing more,
-and a client's whole model may be published under the same epsilon. They are not free of noise either, as they are where
-whole clients are protected: a record's gradient is clipped with its personal entries, and the noise covers them. Which
-entries are shared is public and the same for all clients, whatever their data.
+and a client's whole model may be published under the same epsilon. Unlike where whole clients are protected, they carry
+noise: a record's gradient is clipped with its personal entries, and the noise covers them. Which entries are shared is
+public and the same for all clients, whatever their data.
 
 Departures: those of DP-FedAvg at record level (Poisson batches, uniform average, public sizes). The head of the
 server's own model stays as it began, so that the accuracy of the global model means little here.

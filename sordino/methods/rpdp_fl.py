@@ -15,15 +15,15 @@ figures are printed, and who exceeds its budget.
 Departures: budgets are those of clients, so that all records of a client have the same rate; the paper also lets each
 record have its own. The largest budget's rate is `batch` over the mean number of records; the paper's is 1, which is a
 `batch` of all records. `paper` fits its curve to parts of that rate, the same ones as the released code; over few
-steps, where epsilon bends the other way and the released code finds no curve, it is a line. Whom the curve gives no
-rate has a millionth of the largest one, instead of none. Sampling of clients earns nothing, because the server knows
-who takes part. Averages are uniform.
+steps, where epsilon bends the other way and the released code finds no curve, it is a line. A client for which the
+curve has no rate gets a millionth of the largest one; in the released code it gets none. Sampling of clients earns
+nothing, because the server knows who takes part. Averages are uniform.
 
 | paper | code |
 |---|---|
 | epsilon_j, q_j | `fed.record_plan.budgets`, `.sampling`: `privacy/records.py: record_rate` |
 | eps(q), its inverse | `privacy/records.py: fitted_rate` |
-| sigma | the multiplier of the plan: the same for all; `privacy/records.py: published_multiplier` |
+| sigma | the multiplier of the plan: the same for all; `privacy/records.py: quick_multiplier` |
 | C, tau, eta | `clip`, `data.steps`, `rate` |
 """
 

@@ -50,7 +50,7 @@ FOLDS = 3
 PRIOR = 1.0
 """How many records the prior counts for each member: it keeps few records from deciding everything."""
 TRUSTED = 0.1
-"""From this ratio on of signal to noise, squared and per shared parameter, the federation's members are trusted as much
+"""The ratio of signal to noise, squared and per parameter, from which on the federation's members are trusted as much
 as the local one."""
 CAUTION = 4.0
 """How strongly a member's probabilities are kept as they are."""
@@ -74,10 +74,10 @@ def folds(labels: np.ndarray, seed: int) -> np.ndarray:
     return dealt
 
 
-def trust(trainable: float, parameters: int) -> float:
-    """How much of their prior the federation's members keep, from 0 to 1, where a budget leaves `trainable` shared
+def trust_of(feasible: float, parameters: int) -> float:
+    """How much of their prior the federation's members keep, from 0 to 1, where a budget leaves `feasible` shared
     parameters a signal as strong as the noise, and the network has so many `parameters`: all of it is public."""
-    return min(1.0, trainable / parameters / TRUSTED)
+    return min(1.0, feasible / parameters / TRUSTED)
 
 
 def priors(present: Tensor, trust: float) -> Tensor:

@@ -14,8 +14,8 @@ def check_count(clusters: int, clients: int) -> None:
     """Refuse more models than there are clients to choose them."""
     if clusters > clients:
         raise UserError(
-            f"clusters is {clusters:,}, but every client chooses one model only: set it to the number of clients, "
-            f"{clients:,}, at the most."
+            f"clusters is {clusters:,}, but every client chooses one model only: set it to {clients:,}, the number of "
+            "clients, or less."
         )
 
 

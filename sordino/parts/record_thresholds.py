@@ -1,9 +1,10 @@
 """How each client's clipping threshold is chosen at record level, from one participation to the next.
 
-A rule is a part that record-level methods take (`RecordClipped` of `methods/bases.py`): `--set clipping=quantile`, and
-its own settings as `--set clipping.quantile=0.7`. PAC-DP, whose point are thresholds of its own, and rPDP-FL take none.
-A rule keeps one threshold for each client in the server's state, as `clips`. Each client learns its own only. A rule
-that is to be private reads noised means over validation records, which are disjoint from those that are trained on.
+A rule is a part that record-level methods take (`RecordClipped` of `methods/record_clipped.py`): `--set
+clipping=quantile`, and its own settings as `--set clipping.quantile=0.7`. PAC-DP, whose point are thresholds of its
+own, and rPDP-FL take none. A rule keeps one threshold for each client in the server's state, as `clips`. Each client
+learns its own only. A rule that is to be private reads noised means over validation records, which are disjoint from
+those that are trained on.
 """
 
 from __future__ import annotations

@@ -43,12 +43,13 @@ class Noise:
             return full
         return full / math.sqrt(self.minimum_cohort - self.colluders if self.shares is None else self.shares)
 
-    def trainable(self, clients: int, turns: int) -> float:
+    def feasible(self, clients: int, turns: int) -> float:
         """How many shared parameters have a signal that is as strong as the noise.
 
         Where `clients` that take part `turns` times each pull the same way, all messages of a run add up to
         clients x turns bounds, and their noise to sqrt(clients x turns) times that of one message, in each parameter.
-        Squared, the ratio is clients x turns / z^2, which all parameters share.
+        Squared, the ratio is clients x turns / s^2, where s is the noise of one message over its bound; all parameters
+        share it.
         """
         return clients * turns / self.of_message(1.0) ** 2
 
@@ -76,12 +77,12 @@ class Allowance:
             raise ValueError("this run has no noise for whole clients: the method protects records, or nothing")
         return self.noise
 
-    def trainable(self, clients: int, turns: int, records: np.ndarray) -> float:
+    def feasible(self, clients: int, turns: int, records: np.ndarray) -> float:
         """How many shared parameters have a signal that is as strong as the noise; infinite without noise. `clients`
         take part `turns` times each, and have so many training `records`."""
         if self.noise is not None:
-            return self.noise.trainable(clients, turns)
-        return math.inf if self.records is None else self.records.trainable(records)
+            return self.noise.feasible(clients, turns)
+        return math.inf if self.records is None else self.records.feasible(records)
 
     @property
     def of_records(self) -> RecordPlan:

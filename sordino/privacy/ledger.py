@@ -176,7 +176,8 @@ class Ledger:
         self, name: str, clients: np.ndarray, about: tuple[int, int, str], most: np.ndarray | float
     ) -> list[Row]:
         unpaid = np.minimum(self._in_sums[name][:, clients], most)
-        # Rounding is measured by what noise covers: once something has left bare, nothing would be left to charge.
+        # Measured by what noise covers: what has been spent is infinite once something has left bare, and everything
+        # would count as rounding.
         unpaid = np.where(unpaid > ROUNDING * self._covered[-1, clients], unpaid, 0.0)
         if not unpaid.any():
             return []

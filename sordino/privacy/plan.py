@@ -116,7 +116,7 @@ def plan(
     shares = {view: honest_shares("server" if exposed else view, cohort, colluders) for view in VIEWS}
     mu = {view: protected * math.sqrt(planned / shares[view]) for view in VIEWS}
     noise = Noise(noise_multiplier, protect_from, minimum_cohort or cohort, colluders)
-    feasible = round(noise.trainable(clients, releases))
+    feasible = round(noise.feasible(clients, releases))
     return Plan(
         epsilon={view: epsilon_of(mu[view], delta) for view in VIEWS},
         attack_accuracy={view: attack_accuracy(mu[view]) for view in VIEWS},

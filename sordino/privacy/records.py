@@ -139,7 +139,7 @@ def record_rate(
     return most * FINE**-place
 
 
-def published_multiplier(epsilon: float, delta: float, rate: float, steps: int) -> float:
+def quick_multiplier(epsilon: float, delta: float, rate: float, steps: int) -> float:
     """The noise that rPDP-FL publishes: the smallest multiplier, to a quarter of a percent, with which the quick bound
     of `steps` sampled steps is within a budget. But for the orders, which go up to 1000 there, that bound is the
     accountant of the released code."""
@@ -330,7 +330,7 @@ class RecordPlan:
         """What one round costs a client's training records."""
         return float(self.sampling[client]), float(self.multipliers[client]), int(self.steps[client])
 
-    def trainable(self, records: np.ndarray) -> float:
+    def feasible(self, records: np.ndarray) -> float:
         """How many shared parameters have a signal that is as strong as the noise, if the gradients of all clients'
         `records` point the same way; infinite without noise.
 
@@ -394,7 +394,7 @@ def plan_records(
         largest = float(budgets.max())
         asked = (largest, delta, float(sampling[0]), int(steps[0]) * turns)
         others = _matrix(needs, largest, delta)
-        multiplier = published_multiplier(*asked) if varied == "fitted" else record_multiplier(*asked, others)
+        multiplier = quick_multiplier(*asked) if varied == "fitted" else record_multiplier(*asked, others)
     kinds = np.stack([sampling, steps, budgets], axis=1)
     different, kind_of = np.unique(kinds, axis=0, return_inverse=True)
     for kind, (rate, count, budget) in enumerate(different.tolist()):

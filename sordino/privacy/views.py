@@ -17,7 +17,7 @@ FOR_THE_SERVER = (
     "the published noise is meant for a server that sees every message: each carries all of it only with protect_from "
     "= server, and by default it is shared out over the cohort"
 )
-"""What a reader must know of a published multiplier that is not one of sums."""
+"""Told where a paper scales its noise for single messages and not for sums."""
 
 
 def honest_shares(view: View, cohort: int, colluders: int = 0) -> int:

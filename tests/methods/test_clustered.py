@@ -118,7 +118,7 @@ def test_ifca_finds_clients_that_label_alike(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["ifca", "dp-ifca"])
 def test_there_are_no_more_models_than_clients_to_choose_them(name: str, tmp_path: Path) -> None:
     sentence = refused("run", "--method", name, "--set", "clusters=100000000", *QUICK)
-    assert sentence.endswith("set it to the number of clients, 8, at the most.")
+    assert sentence.endswith("set it to 8, the number of clients, or less.")
     found = sordino.run(method=name, store=tmp_path, **QUICK_KEYS | {"set": {"clusters": 8, "epochs": 1, "batch": 64}})
     assert found["rounds"] == 2
 

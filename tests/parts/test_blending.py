@@ -27,7 +27,7 @@ from sordino.parts.blending import (
     power,
     priors,
     sharpened,
-    trust,
+    trust_of,
     weights,
 )
 
@@ -100,9 +100,9 @@ def test_whoever_drowns_in_noise_has_to_earn_all_of_its_weight() -> None:
 def test_trust_grows_with_what_can_be_trained_up_to_a_tenth_of_what_is_shared() -> None:
     """101 of 4,810 parameters are a fiftieth, and a fifth of a tenth."""
     assert TRUSTED == 0.1
-    assert trust(101, 4810) == pytest.approx(0.21, abs=0.001)
-    assert trust(481, 4810) == trust(1e9, 4810) == trust(math.inf, 4810) == 1
-    assert trust(0, 4810) == 0
+    assert trust_of(101, 4810) == pytest.approx(0.21, abs=0.001)
+    assert trust_of(481, 4810) == trust_of(1e9, 4810) == trust_of(math.inf, 4810) == 1
+    assert trust_of(0, 4810) == 0
 
 
 def test_a_mixture_mixes_probabilities() -> None:

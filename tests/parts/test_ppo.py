@@ -125,7 +125,7 @@ def test_it_finds_the_best_threshold_of_a_bandit(seed: int) -> None:
 
 
 def test_trimmed_mean_keeps_the_tenth_to_the_eightieth_percentile() -> None:
-    # H3 of the privacy review: of 50 clients, 35 remain; moving one of 40 zeros to B shifts the mean by B/35.
+    # Of 50 clients, 35 remain; moving one of 40 zeros to B shifts the mean by B/35.
     values = torch.tensor([0.0] * 40 + [7.0] * 10)
     assert trimmed_mean(values) == 0.0
     values[0] = 7.0

@@ -43,7 +43,7 @@ from sordino.privacy.release.bounding import symmetric
 from sordino.privacy.sealed import Sealed, SealedError, open_sealed
 
 
-# privacy review, section 2: delta = 1e-5, Poisson, add/remove. PAC-DP on MNIST: rate 128/1200, 1,172 steps; AdaDP-CFL:
+# delta = 1e-5, Poisson, add/remove. PAC-DP on MNIST: rate 128/1200, 1,172 steps; AdaDP-CFL:
 # rate 20/500, 1,250 steps, which is 10 participations.
 @pytest.mark.parametrize(
     ("epsilon", "rate", "steps", "multiplier"),

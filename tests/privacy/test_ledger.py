@@ -53,7 +53,7 @@ def test_only_own_participations_are_paid_for() -> None:
 
 
 def test_fewer_survivors_than_planned_cost_more_and_more_cost_less() -> None:
-    # H4 of the privacy review: 10, 30 and 50 % unaccounted dropouts turn 71.2 into 78.0, 96.9 and 130.3.
+    # 10, 30 and 50 % unaccounted dropouts turn 71.2 into 78.0, 96.9 and 130.3.
     for survivors, epsilon in ((45, 78.0), (35, 96.9), (25, 130.3)):
         ledger = charged(100, list(range(survivors)), Noise(1.0, "outsider", 50))
         assert ledger.epsilon(50**-1.1)["outsider"] == pytest.approx(epsilon, abs=0.1)
@@ -141,7 +141,7 @@ def test_only_what_was_read_is_charged() -> None:
 
 
 def test_what_was_computed_from_single_messages_exposes_all_of_them() -> None:
-    """H8 of the privacy review: counts of masks leave the server's guarantee only; 10 clients, target 2, is 10.1.
+    """Counts of masks leave the server's guarantee only; 10 clients, target 2, is 10.1.
 
     The mask may be sent in a step of its own: what it was computed from is charged all the same.
     """

@@ -32,7 +32,7 @@ def test_the_budget_is_met_for_the_protected_observer(clients, rounds, epsilon, 
     assert found.epsilon["peer"] <= found.epsilon["server"] * (1 + 1e-9)
 
 
-# privacy review, section 3: delta = 1e-5
+# delta = 1e-5
 @pytest.mark.parametrize(
     ("epsilon", "clients", "parameters"), [(8, 10, 278), (8, 50, 6939), (8, 1000, 2.8e6), (2, 10, 25), (2, 50, 629)]
 )
@@ -61,8 +61,8 @@ def test_feasibility_does_not_depend_on_rounds_or_turns() -> None:
     ],
 )
 def test_what_can_be_trained_of_whole_clients_by_hand(noise: Noise, parameters: float) -> None:
-    assert noise.trainable(clients=20, turns=5) == pytest.approx(parameters)
-    assert Allowance(noise).trainable(20, 5, np.zeros(20)) == pytest.approx(parameters)
+    assert noise.feasible(clients=20, turns=5) == pytest.approx(parameters)
+    assert Allowance(noise).feasible(20, 5, np.zeros(20)) == pytest.approx(parameters)
 
 
 def test_what_can_be_trained_of_records_by_hand() -> None:
@@ -82,9 +82,9 @@ def test_what_can_be_trained_of_records_by_hand() -> None:
         validation=nothing,
     )
     records = np.array([100, 50])
-    assert Allowance(records=plan).trainable(2, 3, records) == pytest.approx(170**2 / 80)
-    assert dataclasses.replace(plan, multipliers=nothing).trainable(records) == math.inf
-    assert Allowance().trainable(2, 3, records) == math.inf
+    assert Allowance(records=plan).feasible(2, 3, records) == pytest.approx(170**2 / 80)
+    assert dataclasses.replace(plan, multipliers=nothing).feasible(records) == math.inf
+    assert Allowance().feasible(2, 3, records) == math.inf
 
 
 def test_advice_names_the_clients_that_would_be_enough() -> None:

@@ -21,7 +21,7 @@ from sordino.privacy.records import (
     fitted_rate,
     plan_records,
     plan_without_noise,
-    published_multiplier,
+    quick_multiplier,
     quick_record_epsilon,
     record_epsilon,
     record_multiplier,
@@ -64,7 +64,7 @@ def truth(rate: float, multiplier: float) -> float:
 
 @functools.cache
 def noise() -> float:
-    return published_multiplier(LARGEST, DELTA, 1.0, STEPS)
+    return quick_multiplier(LARGEST, DELTA, 1.0, STEPS)
 
 
 @functools.cache
@@ -91,7 +91,7 @@ def test_noise_is_what_the_published_accountant_asks_for_at_the_largest_rate() -
     assert noise() == pytest.approx(13.31, rel=0.003)
     assert record_multiplier(LARGEST, DELTA, 1.0, STEPS) == pytest.approx(12.48, rel=0.003), "the exact one asks less"
     with pytest.raises(UserError, match=r"cannot print epsilon = 0\.001 .* use --variant sound"):
-        published_multiplier(0.001, DELTA, 1.0, STEPS)
+        quick_multiplier(0.001, DELTA, 1.0, STEPS)
 
 
 @pytest.mark.parametrize("budget", [0.05, 0.1, 0.2, 1.0, 5.0, 9.0])
@@ -113,7 +113,7 @@ def test_the_smallest_budgets_are_exceeded_and_the_others_are_not(budget: float,
 def test_the_curve_is_that_of_the_largest_rate() -> None:
     """With q many times rarer and the noise q times as large, steps cost about the same: rates are parts of q."""
     steps, q = 5000, 0.25
-    whole, part = (published_multiplier(4.0, 1e-5, rate, steps) for rate in (1.0, q))
+    whole, part = (quick_multiplier(4.0, 1e-5, rate, steps) for rate in (1.0, q))
     assert part == pytest.approx(q * whole, rel=0.01)
     for budget in (0.2, 1.0, 3.0):
         rate = fitted_rate(budget, 1e-5, part, steps, q)
@@ -125,7 +125,7 @@ def test_outside_of_the_range_rates_are_the_largest_and_the_least() -> None:
     assert fitted_rate(1e6, DELTA, noise(), STEPS, 0.3) == 0.3
     assert fitted_rate(0.001, DELTA, noise(), STEPS) == LEAST_RATE, "the accountant itself never says so little"
     assert 0.95 < fitted_rate(0.98 * LARGEST, DELTA, noise(), STEPS) < 1.0
-    multiplier = published_multiplier(4.0, 1e-5, 0.05, 75)
+    multiplier = quick_multiplier(4.0, 1e-5, 0.05, 75)
     almost = 0.999 * quick_record_epsilon(((0.05, multiplier, 75),), 1e-5)
     assert fitted_rate(almost, 1e-5, multiplier, 75, 0.05) == 0.05, "the curve crosses it at 1.02 times that"
 
@@ -133,7 +133,7 @@ def test_outside_of_the_range_rates_are_the_largest_and_the_least() -> None:
 def test_over_few_steps_the_curve_is_a_line() -> None:
     """Equal differences of budgets are equal differences of rates; where the line is above a budget at every rate, the
     least one is given."""
-    multiplier = published_multiplier(4.0, 1e-5, 0.25, 8)
+    multiplier = quick_multiplier(4.0, 1e-5, 0.25, 8)
     first, second, third = (fitted_rate(budget, 1e-5, multiplier, 8, 0.25) for budget in (1.0, 2.0, 3.0))
     assert second - first == pytest.approx(third - second, rel=1e-4)
     assert 0.02 < second - first < 0.1
