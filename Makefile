@@ -1,7 +1,7 @@
 # make demo         install, then compare local training, two methods and a blend on built-in real data, five seeds
 # make test         install, then lint, type-check and test
 # make test-slow    the statistical and learning checks that take longer; pages too, where Debian's chromium is installed
-# make mutants      break the privacy code in many ways and see that the tests notice
+# make mutants      break the code of privacy and of methods in many ways and see that the tests notice
 # make audit        attack what every method claims, in each variant, at three epsilons: a table, under twenty minutes
 # make faults       kill runs, damage stores, fuzz input, fill disks and see that no promise breaks, a quarter of an hour
 # make deployments  kill deployments at 200 random moments and send sites and servers 10,000 hostile messages; 1,000 flips

@@ -34,9 +34,9 @@ Level = Literal["client", "record", "none"]
 HELPS: dict[Unit, float] = {"client": TRUSTED, "record": 100.0}
 """From these ratios on a federated model adds something to a client's own when the two are mixed. Clients with so many
 records that the noise on each can be borne do well alone, so that records must be many more than noise asks for."""
-COUNTED = 4000
-"""From so many parameters that can be trained on, clients protected as wholes, the threshold is to follow a quantile of
-their updates: where fewer can, the counts by which it moves are mostly noise, and a fixed one did better."""
+QUANTILE_FROM = 4000
+"""Where whole clients are protected: from this many feasible parameters on the threshold follows a quantile of the
+updates. With fewer a fixed one did better, perhaps because the counts that move it are mostly noise."""
 ENOUGH = 1.0
 """From this ratio on a federated model stands on its own."""
 LEAST_CLIENTS: dict[Unit, int] = {"client": 15, "record": 2}
@@ -215,7 +215,7 @@ CHOICES = {
             BLENDING,
         ),
     ),
-    "client, few": _Choice(
+    "few": _Choice(
         "dp-fedavg",
         ("clipping=fixed", BLEND),
         ("dp-fedavg[clipping=fixed]", "local"),
@@ -232,7 +232,7 @@ CHOICES = {
         (
             "dp-fedavg-record with a fixed threshold, clip=1 where nothing else is known: blended, it was within a "
             "point of the best in our comparisons at record level. mr-mtl-record did as well; a threshold that follows "
-            "a quantile had 0.3 points less in the mean, clip=3 half a point less and clip=0.3 one.",
+            "a quantile had 0.4 points less in the mean, clip=3 half a point less and clip=0.3 one.",
             BLENDING,
         ),
     ),
@@ -243,12 +243,12 @@ CHOICES = {
         ("local training costs no privacy at all. Where more clients join, ask again.",),
     ),
 }
-"""By level; where whole clients are protected, also by how many parameters can be trained."""
+"""By level; where whole clients are protected and few parameters are feasible, `few`."""
 
 
 def _choice(situation: Situation, level: Level) -> _Choice:
-    few = level == "client" and situation.feasible(level) < COUNTED
-    return CHOICES["client, few" if few else level]
+    few = level == "client" and situation.feasible(level) < QUANTILE_FROM
+    return CHOICES["few" if few else level]
 
 
 def _level(situation: Situation) -> Level:

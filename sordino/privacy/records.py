@@ -141,7 +141,7 @@ def record_rate(
 
 def quick_multiplier(epsilon: float, delta: float, rate: float, steps: int) -> float:
     """The noise that rPDP-FL publishes: the smallest multiplier, to a quarter of a percent, with which the quick bound
-    of `steps` sampled steps is within a budget. But for the orders, which go up to 1000 there, that bound is the
+    of `steps` sampled steps is within a budget. But for the orders, which go up to 994 there, that bound is the
     accountant of the released code."""
 
     def excess(place: int) -> float:

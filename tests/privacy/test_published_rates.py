@@ -32,7 +32,7 @@ DELTA, STEPS, LARGEST = 1e-4, 750, 10.0
 GRID = np.unique(np.concatenate([np.arange(1, 100) * 0.001, np.arange(1, 101) * 0.01]).round(9))
 """The released code's sampling rates."""
 ORDERS = sorted({int(1.07**power + 1) for power in range(103)})
-"""The released code's orders, up to 993."""
+"""The released code's orders, up to 994."""
 
 
 def event(rate: float, multiplier: float) -> SelfComposedDpEvent:
