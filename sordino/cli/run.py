@@ -116,9 +116,11 @@ def resume(
 
 def show_meaning(rows: list[dict[str, Any]], console: Any) -> None:
     """At which delta and for which unit a comparison's epsilons hold, what they leave out, and what to know besides."""
+    from sordino.experiment.sweep import sends_anything
+
     meanings: dict[str, list[str]] = {}
     for row in rows:
-        if all(value == 0 for value in row["epsilon"].values()):  # nothing left, so that nothing needs a promise
+        if not sends_anything(row["method"]):  # nothing left, so that nothing needs a promise
             continue
         meanings.setdefault(f"delta = {delta_text(row['delta'])}, protecting one {row['unit']}", []).append(
             row["method"]

@@ -114,7 +114,7 @@ def make_method(
         if not is_dotted(method):
             raise
         raise failed(f"The method {method!r} cannot be made", error) from error
-    rule = getattr(done, "clipping", None)
+    rule = getattr(done, "clipping", None) if "clipping" in field_names(type(done)) else None
     if privacy == "none" and isinstance(rule, Threshold | RecordThreshold):
         return dataclasses.replace(done, clipping=rule.unprotected())  # type: ignore[call-arg]
     return done

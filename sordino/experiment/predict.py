@@ -62,8 +62,11 @@ def predict(models: Models, client: str | int, file: Path) -> Predictions:
     network = models.predictor(client)
     name = models.about.clients[models.about.number(client)]
     records = read_records(file, models.about, name)
+    if not len(records.x):
+        raise UserError(f"{file} has no records to predict.")
     said = np.full((len(records.x), len(models.about.meaning.classes)), np.nan)
-    said[records.usable] = probabilities(network, records.x[records.usable])
+    if records.usable.any():
+        said[records.usable] = probabilities(network, records.x[records.usable])
     return Predictions(records, models.about.meaning.classes, said)
 
 
@@ -71,7 +74,7 @@ def probabilities(network: nn.Module, x: np.ndarray) -> np.ndarray:
     """Class probabilities (records, classes), float64."""
     with torch.no_grad():
         parts = [torch.softmax(network(part).double(), dim=1) for part in torch.from_numpy(x).split(AT_ONCE)]
-    return torch.cat(parts).numpy() if len(x) else np.zeros((0, 0))
+    return torch.cat(parts).numpy()
 
 
 def read_records(file: Path, about: Description, client: str) -> NewRecords:

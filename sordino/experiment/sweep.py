@@ -11,6 +11,7 @@ from typing import Any
 from sordino.errors import UserError
 from sordino.experiment.config import KEYS, Experiment, setting
 from sordino.experiment.hyperparameters import check_known, concerns
+from sordino.methods import find
 
 BUDGET_KEYS = {"epsilon", "noise_multiplier", "delta", "protect_from", "minimum_cohort", "colluders"}
 """Keys that change nothing where nothing is noised."""
@@ -52,6 +53,11 @@ def contender(text: str) -> tuple[str, dict[str, Any]]:
         raise UserError(f"{text!r} is not understood; write hyper-parameters as in feddpa[tau=2,lambda1=0].")
     pairs = [part for part in rest.removesuffix("]").split(",") if part.strip()]
     return name.strip(), dict(setting(pair.strip()) for pair in pairs)
+
+
+def sends_anything(text: str) -> bool:
+    """Whether anything leaves clients with a contender's method."""
+    return any(find(contender(text)[0])().steps().values())
 
 
 def values_of(text: str) -> tuple[str, list[Any]]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sordino.errors import UserError
 from sordino.privacy.accountant import attack_accuracy, epsilon_of, mu_of, rdp_epsilon
 from sordino.privacy.allowance import Allowance, Noise, ProtectFrom
+from sordino.privacy.records import record_epsilon
 from sordino.privacy.release import Unit
 from sordino.privacy.views import VIEWS, View, honest_shares
 from sordino.rounding import percent_up
@@ -69,13 +70,21 @@ def multiplier_for(epsilon: float, delta: float, releases: int) -> float:
 
 def planned_epsilon(allowance: Allowance, turns: int, delta: float) -> float | None:
     """What the protected observer's epsilon comes to if every client takes its turns; the largest one where records
-    have budgets of their own. None where nothing is noised, or nobody's budget ends the run."""
+    have budgets of their own, or what their training costs where published rates exceed these. None where nothing is
+    noised, or nobody's budget ends the run."""
     if allowance.noise is not None:
         return epsilon_of(math.sqrt(turns) / allowance.noise.multiplier, delta)
-    if allowance.records is None or not allowance.records.multipliers.any():
+    records = allowance.records
+    if records is None or not records.multipliers.any():
         return None
-    largest = float(allowance.records.budgets.max())
-    return largest if math.isfinite(largest) else None
+    largest = float(records.budgets.max())
+    if not math.isfinite(largest):
+        return None
+    if len(set(records.multipliers.tolist())) == 1:  # else everybody's noise was made for a budget
+        charges = {(records.charge(client), int(turns)) for client, turns in enumerate(records.turns)}
+        trained = [record_epsilon(((rate, z, steps * times),), delta) for (rate, z, steps), times in charges if times]
+        largest = max(largest, *trained)
+    return largest
 
 
 def plan(

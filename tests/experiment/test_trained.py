@@ -134,6 +134,11 @@ def test_new_records_pass_the_checks_of_the_schema(trained: tuple[str, Path], tm
     assert "the value 'c', which the schema lacks (line 2)" in lines[1]
     assert not (tmp_path / "out.csv").exists()
     assert "There is no file" in refused("predict", run, tmp_path / "none.csv", *arguments)
+    (tmp_path / "empty.csv").write_text("ward,age\n")
+    assert "has no records to predict" in refused("predict", run, tmp_path / "empty.csv", *arguments)
+    (tmp_path / "unusable.csv").write_text("ward,age\n,50\n")
+    told = command("predict", run, tmp_path / "unusable.csv", *arguments, "--json")
+    assert told.document["without_prediction"] == told.document["records"] == 1
     assert "did you mean 'north'" in refused("predict", run, tmp_path / "new.csv", "--client=noth", "--store", store)
 
 

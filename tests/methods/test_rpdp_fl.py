@@ -15,6 +15,7 @@ from whole_runs import Ended
 from sordino.methods.dp_fedavg_record import DPFedAvgRecord
 from sordino.methods.rpdp_fl import RPDPFL
 from sordino.privacy.ledger import Ledger
+from sordino.testing.case import Case
 
 KEYS = {"clients": 4, "records": 500, "partition": "iid", "delta": 1e-5, "noise_multiplier": None}
 SETTINGS = {"epochs": 1, "batch": 25}
@@ -115,3 +116,10 @@ def test_the_sound_variant_exceeds_no_budget(tmp_path: Path) -> None:
     for client in planned["clients"]:
         assert 0.97 * client["budget"] < client["epsilon"] <= client["budget"]
     assert not any("more than their budgets" in warning for warning in planned["warnings"])
+
+
+def test_budgets_of_clients_are_told_to_stand_in_the_place_of_epsilon(tmp_path: Path) -> None:
+    method = RPDPFL(budgets="1,2,4,8", **SETTINGS)
+    asked, unasked = (Case(method, tmp_path).prepared(**(KEYS | more)).notes for more in ({"epsilon": 3.0}, {}))
+    assert "The clients' own budgets count, and epsilon = 3 does not." in asked
+    assert not any("own budgets count" in note for note in unasked)

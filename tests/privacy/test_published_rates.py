@@ -16,6 +16,8 @@ from scipy.stats import binom
 
 from sordino.errors import UserError
 from sordino.experiment.budgeting import beyond_budgets
+from sordino.privacy.allowance import Allowance
+from sordino.privacy.plan import planned_epsilon
 from sordino.privacy.records import (
     LEAST_RATE,
     fitted_rate,
@@ -176,3 +178,14 @@ def test_who_is_beyond_its_budget_is_told() -> None:
     ]
     assert beyond_budgets({1: 2.0, 3: 50.0}, budgets) == []
     assert "client 2: epsilon infinite" in beyond_budgets({1: 3.0, 2: float("inf")}, budgets)[0]
+
+
+def test_what_is_planned_is_what_published_rates_cost_where_that_is_more() -> None:
+    """Budgets of 0.05 at which records are sampled too often: all rounds together cost what the accountant says."""
+    budgets = np.array([0.05, 0.05])
+    plan = plan_records([100, 100], budgets, DELTA, batch=100, epochs=50, turns=15, varied="fitted", multiplier=13.3)
+    charged = record_epsilon(((float(plan.sampling[0]), 13.3, STEPS),), DELTA)
+    assert charged > 0.06
+    assert planned_epsilon(Allowance(records=plan), 15, DELTA) == charged
+    kept = plan_records([100, 100], budgets, DELTA, batch=100, epochs=50, turns=15, varied="sampling", multiplier=13.3)
+    assert planned_epsilon(Allowance(records=kept), 15, DELTA) == 0.05
