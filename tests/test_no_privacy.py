@@ -273,3 +273,18 @@ def test_the_same_method_with_privacy_declares_what_it_did() -> None:
         bare = find(name)(privacy="none").steps()
         wrapped = [release for step in bare.values() for release in step.values() if isinstance(release, Unprotected)]
         assert [release.of for release in wrapped] == private
+
+
+def test_a_rule_that_is_no_hyper_parameter_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A method of one's own may keep a rule as an attribute of its class: there is no field to put another one into."""
+    from sordino.experiment import hyperparameters
+    from sordino.methods.local import Local
+    from sordino.parts.record_thresholds import Quantile
+
+    class Own(Local):
+        """Its rule is its own affair."""
+
+        clipping = Quantile()
+
+    monkeypatch.setattr(hyperparameters, "find", lambda name: Own)
+    assert hyperparameters.make_method("own", "sound", "none", {}).clipping == Quantile()  # type: ignore[attr-defined]
