@@ -10,15 +10,17 @@
 # make bench-peers  the same against Flower, pfl and Opacus, each in an environment of its own under .bench/
 # make docs         build the documentation into build/docs, from the pages of docs/ and from the code, without network
 # make screenshots  pictures of pages in a browser, into build/screenshots: needs Debian's package chromium
+# make constraints  write constraints.txt anew: the newest releases that pyproject.toml admits, torch as it is
 # make readme       write the README's table of methods anew, from the code's own declarations
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+EXTRAS := report,data,docs,dev
 
-.PHONY: demo test test-slow mutants audit faults deployments bench bench-scale bench-peers docs screenshots readme format \
-	clean
+.PHONY: demo test test-slow mutants audit faults deployments bench bench-scale bench-peers docs screenshots readme constraints \
+	format clean
 
 demo: $(INSTALLED)
 	$(BIN)/sordino compare experiments/demo.toml --methods "local,dp-fedavg,feddpa[tau=0.8],dp-fedavg[personal=blend]" --seeds 5 --store .sordino/demo
@@ -66,13 +68,19 @@ readme: $(INSTALLED)
 	$(BIN)/python -c "from pathlib import Path; from sordino.report.catalogue import with_table; \
 	  readme = Path('README.md'); readme.write_text(with_table(readme.read_text()))"
 
+constraints:
+	$(PYTHON) -m venv --clear build/newest
+	build/newest/bin/pip install --quiet --disable-pip-version-check -e ".[$(EXTRAS)]" $$(grep '^torch==' constraints.txt)
+	{ grep '^#' constraints.txt; build/newest/bin/pip freeze --exclude-editable | sed 's/+cpu$$//'; } > build/constraints.txt
+	mv build/constraints.txt constraints.txt
+
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[report,data,docs,dev]" -c constraints.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check -e ".[$(EXTRAS)]" -c constraints.txt
 	touch $(INSTALLED)
 
 clean:

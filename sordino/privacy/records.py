@@ -372,7 +372,7 @@ def plan_records(
     epochs: int,
     turns: int,
     multiplier: float | None = None,
-    needs: RecordNeeds = RecordNeeds(),  # noqa: B008 (a frozen value)
+    needs: RecordNeeds = RecordNeeds(),
     varied: Varied = "noise",
 ) -> RecordPlan:
     """Noise for each client's budget, or how often a client may take part with a given `multiplier`.
