@@ -30,7 +30,7 @@ from sordino.data.dataset import Dealt, Split
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
 from sordino.experiment.run import start
-from sordino.privacy import records
+from sordino.privacy import record_plan, records
 from sordino.threads import single_threaded
 
 CLIENTS, BATCH, EPOCHS, CLASSES, FEATURES, RATE = 100, 16, 1, 10, 64, 0.05
@@ -88,7 +88,7 @@ def accounting(clients: int, epsilon: float) -> dict[str, float]:
     `epsilon` is anything known."""
     before = time.process_time()
     counts = sizes(clients).tolist()
-    plan = records.plan_records(counts, np.full(clients, epsilon), DELTA, batch=BATCH, epochs=EPOCHS, turns=TURNS)
+    plan = record_plan.plan_records(counts, np.full(clients, epsilon), DELTA, batch=BATCH, epochs=EPOCHS, turns=TURNS)
     planned = time.process_time()
     for client in range(clients):
         rate, multiplier, steps = plan.charge(client)

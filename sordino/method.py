@@ -27,7 +27,7 @@ from sordino.learning.descent import Descent, Optimizer
 from sordino.learning.parameters import Layout
 from sordino.learning.records import Records
 from sordino.message import Message
-from sordino.privacy.records import RecordNeeds, RecordPlan
+from sordino.privacy.record_plan import RecordNeeds, RecordPlan
 from sordino.privacy.release import Releases, Unit, record_needs, unprotected
 from sordino.schedule import Schedule
 

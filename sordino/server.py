@@ -25,7 +25,7 @@ from sordino.message import Message
 from sordino.method import Budget, Method, Replies, Result, State
 from sordino.privacy.gate import Gate
 from sordino.privacy.plan import planned_epsilon
-from sordino.privacy.records import RecordPlan
+from sordino.privacy.record_plan import RecordPlan
 from sordino.privacy.release import Public
 from sordino.privacy.views import VIEWS, View
 from sordino.rounds import OpenRound, RoundReport, Watch, mean, overall, worst

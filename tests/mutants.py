@@ -595,20 +595,31 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "privacy/records.py": (
-        "tests/privacy/test_published_rates.py tests/privacy/test_gradients.py tests/privacy/test_remembered.py "
-        "tests/test_contract.py",
+        "tests/privacy/test_gradients.py tests/privacy/test_losses.py tests/test_contract.py",
         [
-            ("records: one step is charged", "int(self.steps[client])", "1"),
             ("records: replaced ones cost no more", "multiplier / 2, count", "multiplier, count"),
+            ("records: the cheaper of adding and removing", "max(losses.epsilon(delta)", "min(losses.epsilon(delta)"),
+            ("records: no noise costs nothing", "return math.inf", "return 0.0"),
+            (
+                "records: whole batches are paid for once",
+                "sum(count / multiplier**2 for _, multiplier, count",
+                "sum(1 / multiplier**2 for _, multiplier, count",
+            ),
+            ("records: the quick bound counts one step", "sum(count * _divergences(", "sum(_divergences("),
+            (
+                "records: an attacker who is told nothing",
+                "max((1 + losses.delta()) / 2",
+                "max((0 + losses.delta()) / 2",
+            ),
+        ],
+    ),
+    "privacy/record_search.py": (
+        "tests/privacy/test_gradients.py tests/privacy/test_remembered.py tests/test_contract.py",
+        [
             (
                 "records: searches end above the budget",
                 "return math.log(spent / epsilon)",
                 "return math.log(spent / epsilon / 1.1)",
-            ),
-            (
-                "records: noise for one round",
-                "record_multiplier(budget, delta, rate, int(count) * turns,",
-                "record_multiplier(budget, delta, rate, int(count),",
             ),
             (
                 "records: noise forgets what else is released",
@@ -616,62 +627,19 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "((rate, FINE**place, steps),)",
             ),
             (
-                "records: rates for one round",
-                "record_rate(budget, delta, multiplier, int(count) * turns,",
-                "record_rate(budget, delta, multiplier, int(count),",
-            ),
-            (
-                "records: rates forget what else is released",
-                "int(count) * turns, rate, others)",
-                "int(count) * turns, rate)",
-            ),
-            (
-                "records: one rate for all budgets",
-                "plan.sampling[who] = record_rate(",
-                "_ = record_rate(",
-            ),
-            ("records: the noise of another kind of client", "kind_of.reshape(-1) == kind", "kind_of.reshape(-1) == 0"),
-            (
                 "records: where a search ended before is believed",
                 "found = first_within(excess, guess() if known is None else known, low, high)",
                 "found = first_within(excess, guess(), low, high) if known is None else known",
             ),
-            ("records: means have half the noise", "math.sqrt(needs.means", "0.5 * math.sqrt(needs.means"),
-            ("records: means are paid for once", "needs.means * turns)", "needs.means)"),
-            (
-                "published rates: half the noise",
-                "multiplier = quick_multiplier(*asked)",
-                "multiplier = 0.5 * quick_multiplier(*asked)",
-            ),
+        ],
+    ),
+    "privacy/published_rates.py": (
+        "tests/privacy/test_published_rates.py",
+        [
             (
                 "published rates: the noise of another accountant",
                 "epsilon, delta, quick_record_epsilon)",
                 "epsilon, delta)",
-            ),
-            (
-                "published rates: noise for one round",
-                "asked = (largest, delta, float(sampling[0]), int(steps[0]) * turns)",
-                "asked = (largest, delta, float(sampling[0]), int(steps[0]))",
-            ),
-            (
-                "published rates: for one round",
-                "fitted_rate(budget, delta, multiplier, int(count) * turns, rate)",
-                "fitted_rate(budget, delta, multiplier, int(count), rate)",
-            ),
-            (
-                "published rates: for the largest budget",
-                "fitted_rate(budget, delta, multiplier, int(count) * turns, rate)",
-                "fitted_rate(float(budgets.max()), delta, multiplier, int(count) * turns, rate)",
-            ),
-            (
-                "published rates: of whole clients",
-                "fitted_rate(budget, delta, multiplier, int(count) * turns, rate)",
-                "rate * fitted_rate(budget, delta, multiplier, int(count) * turns)",
-            ),
-            (
-                "published rates: by a search that keeps budgets",
-                "plan.sampling[who] = fitted_rate(budget,",
-                "plan.sampling[who] = record_rate(budget,",
             ),
             (
                 "published rates: above the largest",
@@ -703,6 +671,65 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "published rates: other places of the fit",
                 "np.concatenate([np.arange(1, 100) / 1000, np.arange(10, 101) / 100])",
                 "np.arange(1, 101) / 100",
+            ),
+        ],
+    ),
+    "privacy/record_plan.py": (
+        "tests/privacy/test_published_rates.py tests/privacy/test_gradients.py tests/test_contract.py",
+        [
+            ("records: one step is charged", "int(self.steps[client])", "1"),
+            (
+                "records: noise for one round",
+                "record_multiplier(budget, delta, rate, int(count) * turns,",
+                "record_multiplier(budget, delta, rate, int(count),",
+            ),
+            (
+                "records: rates for one round",
+                "record_rate(budget, delta, multiplier, int(count) * turns,",
+                "record_rate(budget, delta, multiplier, int(count),",
+            ),
+            (
+                "records: rates forget what else is released",
+                "int(count) * turns, rate, others)",
+                "int(count) * turns, rate)",
+            ),
+            (
+                "records: one rate for all budgets",
+                "plan.sampling[who] = record_rate(",
+                "_ = record_rate(",
+            ),
+            ("records: the noise of another kind of client", "kind_of.reshape(-1) == kind", "kind_of.reshape(-1) == 0"),
+            ("records: means have half the noise", "math.sqrt(needs.means", "0.5 * math.sqrt(needs.means"),
+            ("records: means are paid for once", "needs.means * turns)", "needs.means)"),
+            (
+                "published rates: half the noise",
+                "multiplier = quick_multiplier(*asked)",
+                "multiplier = 0.5 * quick_multiplier(*asked)",
+            ),
+            (
+                "published rates: noise for one round",
+                "asked = (largest, delta, float(sampling[0]), int(steps[0]) * turns)",
+                "asked = (largest, delta, float(sampling[0]), int(steps[0]))",
+            ),
+            (
+                "published rates: for one round",
+                "fitted_rate(budget, delta, multiplier, int(count) * turns, rate)",
+                "fitted_rate(budget, delta, multiplier, int(count), rate)",
+            ),
+            (
+                "published rates: for the largest budget",
+                "fitted_rate(budget, delta, multiplier, int(count) * turns, rate)",
+                "fitted_rate(float(budgets.max()), delta, multiplier, int(count) * turns, rate)",
+            ),
+            (
+                "published rates: of whole clients",
+                "fitted_rate(budget, delta, multiplier, int(count) * turns, rate)",
+                "rate * fitted_rate(budget, delta, multiplier, int(count) * turns)",
+            ),
+            (
+                "published rates: by a search that keeps budgets",
+                "plan.sampling[who] = fitted_rate(budget,",
+                "plan.sampling[who] = record_rate(budget,",
             ),
             (
                 "published rates: a run without privacy has others",

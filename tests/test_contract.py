@@ -21,7 +21,8 @@ from sordino.method import Method
 from sordino.methods import find, names
 from sordino.privacy.accountant import epsilon_of
 from sordino.privacy.allowance import Allowance
-from sordino.privacy.records import RecordPlan, record_epsilon
+from sordino.privacy.record_plan import RecordPlan
+from sordino.privacy.records import record_epsilon
 from sordino.privacy.release import Derived
 from sordino.privacy.views import VIEWS
 from sordino.testing import CHECKS, check_method

@@ -28,7 +28,7 @@ from sordino.privacy.allowance import Allowance
 from sordino.privacy.gate import Gate
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.noise import Seeded
-from sordino.privacy.records import plan_without_noise
+from sordino.privacy.record_plan import plan_without_noise
 from sordino.privacy.release import Average, Matrix, Number, Public, Release, Unprotected, Update, unprotected
 from sordino.privacy.sealed import Sealed
 from sordino.privacy.views import VIEWS

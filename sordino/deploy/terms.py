@@ -42,7 +42,7 @@ from sordino.privacy.ledger import Row
 from sordino.privacy.noise import Seeded
 from sordino.privacy.outlook import Outlook
 from sordino.privacy.plan import check_delta, default_delta, multiplier_for
-from sordino.privacy.records import RecordNeeds, RecordPlan, plan_records
+from sordino.privacy.record_plan import RecordNeeds, RecordPlan, plan_records
 from sordino.privacy.release import Public, Release, Releases, check_steps
 from sordino.schedule import Schedule
 from sordino.version import VERSION

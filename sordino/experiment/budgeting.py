@@ -16,7 +16,7 @@ from sordino.privacy.allowance import Allowance, Noise
 from sordino.privacy.noise import Seeded
 from sordino.privacy.outlook import Outlook
 from sordino.privacy.plan import check_delta, default_delta, drowning, multiplier_for
-from sordino.privacy.records import RecordPlan, plan_records, plan_without_noise
+from sordino.privacy.record_plan import RecordPlan, plan_records, plan_without_noise
 from sordino.privacy.release import all_releases
 from sordino.rounding import rounded_up
 from sordino.schedule import Schedule

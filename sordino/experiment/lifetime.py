@@ -19,7 +19,8 @@ from sordino.experiment.account import ledger_of
 from sordino.experiment.store import RunRow, Store
 from sordino.privacy.accountant import epsilon_of
 from sordino.privacy.ledger import Ledger
-from sordino.privacy.records import Recipe, RecordNeeds, RecordPlan, record_epsilon
+from sordino.privacy.record_plan import RecordNeeds, RecordPlan
+from sordino.privacy.records import Recipe, record_epsilon
 from sordino.privacy.release import Unit, all_releases
 from sordino.privacy.views import VIEWS, View, honest_shares
 from sordino.rounding import delta_text, rounded_up

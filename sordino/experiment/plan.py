@@ -16,12 +16,8 @@ from sordino.experiment.config import Experiment
 from sordino.experiment.lifetime import planned_recipes
 from sordino.method import Method
 from sordino.privacy.plan import Plan, plan
-from sordino.privacy.records import (
-    RecordPlan,
-    record_attack_accuracy,
-    record_epsilon,
-    replace_one,
-)
+from sordino.privacy.record_plan import RecordPlan
+from sordino.privacy.records import record_attack_accuracy, record_epsilon, replace_one
 from sordino.privacy.release import all_releases
 from sordino.privacy.views import VIEWS, View
 from sordino.rounding import percent_up

@@ -65,7 +65,7 @@ from sordino.parts.grouping import MOST, affordable_share
 from sordino.parts.record_thresholds import RULES, Learned, RecordThreshold
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.outlook import Outlook
-from sordino.privacy.records import held_out_count
+from sordino.privacy.record_plan import held_out_count
 from sordino.privacy.release import Bare, Gradients, Matrix, Releases, sends
 
 Clipping = Annotated[RecordThreshold, Named({"ddpg": Learned, **RULES})]

@@ -19,7 +19,7 @@ from sordino.parts.ppo_threshold import LearnedThreshold
 from sordino.parts.thresholds import Fixed, LayerWise, Median, Quantile, Threshold
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.outlook import Outlook
-from sordino.privacy.records import Varied
+from sordino.privacy.record_plan import Varied
 from sordino.privacy.release import Unit
 
 RULES = {"fixed": Fixed, "quantile": Quantile, "median": Median, "layer-wise": LayerWise, "ppo": LearnedThreshold}

@@ -21,9 +21,9 @@ nothing, because the server knows who takes part. Averages are uniform.
 
 | paper | code |
 |---|---|
-| epsilon_j, q_j | `fed.record_plan.budgets`, `.sampling`: `privacy/records.py: record_rate` |
-| eps(q), its inverse | `privacy/records.py: fitted_rate` |
-| sigma | the multiplier of the plan: the same for all; `privacy/records.py: quick_multiplier` |
+| epsilon_j, q_j | `fed.record_plan.budgets`, `.sampling`: `privacy/record_search.py: record_rate` |
+| eps(q), its inverse | `privacy/published_rates.py: fitted_rate` |
+| sigma | the multiplier of the plan: the same for all; `privacy/published_rates.py: quick_multiplier` |
 | C, tau, eta | `clip`, `data.steps`, `rate` |
 """
 
@@ -37,7 +37,7 @@ from torch import Tensor
 from sordino.method import Federation, Message, Result, Variant
 from sordino.methods.bases import RecordLevel
 from sordino.privacy.gradients import PrivateRecords
-from sordino.privacy.records import Varied
+from sordino.privacy.record_plan import Varied
 from sordino.privacy.release import Gradients, sends
 
 

@@ -22,7 +22,7 @@ from sordino.parts.agents.ddpg import Ddpg, threshold
 from sordino.parts.agents.ppo import observation
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.outlook import Outlook
-from sordino.privacy.records import RecordNeeds
+from sordino.privacy.record_plan import RecordNeeds
 from sordino.privacy.release import Average, Bare, Releases
 
 State = dict[str, Any]

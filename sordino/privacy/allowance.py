@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from sordino.privacy.records import RecordPlan
+from sordino.privacy.record_plan import RecordPlan
 
 ProtectFrom = Literal["outsider", "server"]
 

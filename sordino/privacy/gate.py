@@ -17,9 +17,9 @@ from torch import Tensor
 
 from sordino.errors import UserError
 from sordino.privacy.allowance import Allowance
+from sordino.privacy.losses import Sampled
 from sordino.privacy.mechanism import FLOATS, Mechanism, mean_of_sum
 from sordino.privacy.noise import Source
-from sordino.privacy.records import Sampled
 from sordino.privacy.release import Cover, Public, Release, Releases
 from sordino.privacy.release.bounding import check_thresholds
 

@@ -14,7 +14,7 @@ from sordino.learning.records import Batch, cross_entropies, cross_entropy
 from sordino.privacy.clipping import clipped_sum
 from sordino.privacy.gate import SampledGradients
 from sordino.privacy.noise import Source
-from sordino.privacy.records import held_out_count
+from sordino.privacy.record_plan import held_out_count
 from sordino.privacy.sealed import Sealed
 
 if TYPE_CHECKING:

@@ -28,12 +28,7 @@ from sordino.privacy import integers
 from sordino.privacy.accountant import attack_accuracy, epsilon_of, mu_of
 from sordino.privacy.allowance import Allowance
 from sordino.privacy.integers import CLIENTS, RECORDS, Gap
-from sordino.privacy.records import (
-    Recipe,
-    record_attack_accuracy,
-    record_epsilon,
-    replace_one,
-)
+from sordino.privacy.records import Recipe, record_attack_accuracy, record_epsilon, replace_one
 from sordino.privacy.release import PROMISED, Charge, Public, Releases, Unit
 from sordino.privacy.views import VIEWS, View, honest_shares
 

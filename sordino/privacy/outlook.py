@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sordino.privacy.records import RecordNeeds, RecordPlan, plan_records
+from sordino.privacy.record_plan import RecordNeeds, RecordPlan, plan_records
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from sordino.errors import UserError
 from sordino.learning.records import Learner
 from sordino.method import Method
 from sordino.privacy.compiled import CompiledSum, compiled_sum
-from sordino.privacy.records import RecordPlan
+from sordino.privacy.record_plan import RecordPlan
 from sordino.privacy.release import Gradients, all_releases
 from sordino.simulator.effort import eager_seconds
 

@@ -13,7 +13,8 @@ from sordino.data import load
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
 from sordino.privacy.accountant import epsilon_of
-from sordino.privacy.records import plan_records, record_epsilon
+from sordino.privacy.record_plan import plan_records
+from sordino.privacy.records import record_epsilon
 
 
 def images(folder: Path, seed: int) -> Path:

@@ -22,7 +22,7 @@ from sordino.parts.record_thresholds import Median, Percentile, Quantile, Record
 from sordino.privacy.allowance import Allowance
 from sordino.privacy.gate import Gate
 from sordino.privacy.noise import Seeded
-from sordino.privacy.records import plan_records
+from sordino.privacy.record_plan import plan_records
 from sordino.privacy.release import Public
 from sordino.privacy.sealed import Sealed
 from sordino.testing import check_method

@@ -21,23 +21,12 @@ from sordino.privacy.clipping import clipping_factors
 from sordino.privacy.gate import Gate, SampledGradients
 from sordino.privacy.gradients import PrivateRecords, validation_records
 from sordino.privacy.ledger import Ledger
+from sordino.privacy.losses import Sampled
 from sordino.privacy.noise import Seeded
 from sordino.privacy.outlook import Outlook
-from sordino.privacy.records import (
-    Recipe,
-    RecordNeeds,
-    RecordPlan,
-    Sampled,
-    affordable,
-    plan_records,
-    quick_record_epsilon,
-    record_attack_accuracy,
-    record_epsilon,
-    record_multiplier,
-    record_rate,
-    replace_one,
-    sampling_rates,
-)
+from sordino.privacy.record_plan import RecordNeeds, RecordPlan, plan_records, sampling_rates
+from sordino.privacy.record_search import affordable, record_multiplier, record_rate
+from sordino.privacy.records import Recipe, quick_record_epsilon, record_attack_accuracy, record_epsilon, replace_one
 from sordino.privacy.release import Average, Follows, Gradients, Matrix, Public, ReleaseError, check_steps, record_needs
 from sordino.privacy.release.bounding import symmetric
 from sordino.privacy.sealed import Sealed, SealedError, open_sealed

@@ -15,13 +15,9 @@ from scipy.special import ndtr
 from sordino.privacy import losses, records
 from sordino.privacy.accountant import delta_of, epsilon_of
 from sordino.privacy.losses import Sampled, composed
-from sordino.privacy.records import (
-    first_within,
-    plan_records,
-    quick_record_epsilon,
-    record_attack_accuracy,
-    record_epsilon,
-)
+from sordino.privacy.record_plan import plan_records
+from sordino.privacy.record_search import first_within
+from sordino.privacy.records import quick_record_epsilon, record_attack_accuracy, record_epsilon
 
 
 def by_google(recipe: tuple[Sampled, ...], delta: float, pessimistic: bool, grid: float) -> float:

@@ -25,7 +25,7 @@ from sordino.privacy.integers import CLIENTS, RECORDS, Grid, GridError
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.mechanism import MECHANISMS, mean_of_sum
 from sordino.privacy.noise import Secure, Seeded, Source
-from sordino.privacy.records import plan_records
+from sordino.privacy.record_plan import plan_records
 from sordino.privacy.release import Average, Matrix, Number, Public, Release, Update
 from sordino.privacy.sealed import Sealed
 from sordino.testing.case import Case

@@ -14,7 +14,7 @@ from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, prepare
 from sordino.privacy.allowance import Allowance, Noise
 from sordino.privacy.plan import check_delta, default_delta, multiplier_for, plan
-from sordino.privacy.records import RecordPlan
+from sordino.privacy.record_plan import RecordPlan
 
 
 @settings(deadline=None)

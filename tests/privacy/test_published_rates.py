@@ -18,16 +18,10 @@ from sordino.errors import UserError
 from sordino.experiment.budgeting import beyond_budgets
 from sordino.privacy.allowance import Allowance
 from sordino.privacy.plan import planned_epsilon
-from sordino.privacy.records import (
-    LEAST_RATE,
-    fitted_rate,
-    plan_records,
-    plan_without_noise,
-    quick_multiplier,
-    quick_record_epsilon,
-    record_epsilon,
-    record_multiplier,
-)
+from sordino.privacy.published_rates import fitted_rate, quick_multiplier
+from sordino.privacy.record_plan import plan_records, plan_without_noise
+from sordino.privacy.record_search import LEAST_RATE, record_multiplier
+from sordino.privacy.records import quick_record_epsilon, record_epsilon
 
 DELTA, STEPS, LARGEST = 1e-4, 750, 10.0
 """Of the published setting on Heart Disease: 50 steps in each of 15 rounds."""

@@ -11,7 +11,7 @@ import pytest
 
 from sordino.privacy import records, remembered
 from sordino.privacy.losses import composed
-from sordino.privacy.records import record_multiplier, record_rate
+from sordino.privacy.record_search import record_multiplier, record_rate
 from sordino.privacy.remembered import FILE
 
 SEARCH = ("multiplier", 3.0, 1e-5, 0.1, 30, ())

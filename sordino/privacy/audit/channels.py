@@ -29,7 +29,7 @@ from sordino.privacy.audit.bounds import Guesses
 from sordino.privacy.audit.federation import Recorded, other_noise
 from sordino.privacy.audit.findings import SAID, SURE, Attack
 from sordino.privacy.gate import Gate
-from sordino.privacy.records import RecordPlan
+from sordino.privacy.record_plan import RecordPlan
 from sordino.privacy.release import Releases
 from sordino.privacy.views import VIEWS, View
 from sordino.testing.case import with_steps
