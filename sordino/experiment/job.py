@@ -15,7 +15,7 @@ import sys
 from typing import Any, TextIO
 
 from sordino.errors import UserError
-from sordino.simulator.workers import end_with
+from sordino.simulator.serving import end_with
 
 
 def main() -> None:

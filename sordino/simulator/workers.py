@@ -4,27 +4,19 @@ Workers are forked once, so they share the data without copies, and this process
 reaches them as a few numbers; tensors travel through slabs that are set up when a name or size is first seen.
 Each client's batch order depends on the run's seed, the round and the client, its noise also on the run's identity and
 the question: it does not matter who does the work.
-
-A worker may be killed at any instant. Nobody waits for it then: the turn is a number in a file that all processes have
-open, under a lock that the system takes away from a process which ends. A worker ends with the process that started it.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import fcntl
 import gc
 import multiprocessing
 import os
 import signal
-import sys
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,20 +27,10 @@ from sordino.errors import UserError, WorkerError
 from sordino.learning.metrics import Reached
 from sordino.message import Each, Message
 from sordino.simulator import slabs
-from sordino.simulator.engine import Engine, Work, together
+from sordino.simulator.engine import Engine, Work
+from sordino.simulator.serving import EVALUATIONS, TURN, Figures, Shared, SharedRows, serve, taken
 from sordino.simulator.slabs import Slabs
 from sordino.transport import Answer
-
-TURN = 8
-"""Bytes of the number whose turn it is."""
-Figures = Literal["accuracies", "metrics"]
-EVALUATIONS: dict[Figures, Callable[[Engine, Sequence[int], Tensor | None], Any]] = {
-    "accuracies": lambda engine, clients, model: engine.accuracies(clients, model),
-    "metrics": lambda engine, clients, model: engine.metrics(clients, model),
-}
-"""What may be measured of models on clients' test records."""
-PARENT_DEATH_SIGNAL = 1
-"""Linux's number for the wish to be sent a signal when the parent ends (PR_SET_PDEATHSIG)."""
 
 
 @dataclass
@@ -164,7 +146,7 @@ class Workers:
                 here, there = context.Pipe()
                 others = [*(worker.pipe for worker in self._team), here]
                 given = (self.engine, there, others, self._turn, os.getpid())
-                process = context.Process(target=_serve, args=given, daemon=True)
+                process = context.Process(target=serve, args=given, daemon=True)
                 process.start()
                 there.close()
                 self._team.append(_Worker(process, here))
@@ -183,7 +165,7 @@ class Workers:
 
     def _own(self, units: int, one: Callable[[int], Any]) -> Iterator[tuple[int, Any]]:
         """The units that fall to this process, and what comes of them."""
-        for number in _taken(self._turn, units) if self._team else range(units):
+        for number in taken(self._turn, units) if self._team else range(units):
             yield number, one(number)
 
     def _gathered(self, units: list[list[int]], one: Callable[[int], Answer]) -> Answer:
@@ -204,18 +186,18 @@ class Workers:
         light: dict[str, Any] = {}
         for name, value in message.items():
             if isinstance(value, Each):
-                light[name] = _SharedRows(self._filled(f"{prefix}/{name}", value.values))
+                light[name] = SharedRows(self._filled(f"{prefix}/{name}", value.values))
             else:
                 light[name] = self._filled(f"{prefix}/{name}", value) if isinstance(value, Tensor) else value
         return light
 
-    def _filled(self, key: str, value: Tensor) -> _Shared:
+    def _filled(self, key: str, value: Tensor) -> Shared:
         """A slab that holds a tensor, by its name."""
         slab = self._shared.get(key)
         if slab is None or slab.shape != value.shape or slab.dtype != value.dtype:
             slab = self._shared[key] = self._slab(key, value)
         slab.copy_(value)
-        return _Shared(key)
+        return Shared(key)
 
     def _slab(self, key: str, like: Tensor) -> Tensor:
         """A new slab that every worker knows."""
@@ -250,14 +232,6 @@ class Workers:
                 raise WorkerError(f"A worker process failed ({what}) where this one did not.")
 
 
-class _Shared(str):
-    """The name of a tensor in shared memory."""
-
-
-class _SharedRows(str):
-    """The name of a tensor in shared memory of which every client gets its own row."""
-
-
 def _joined(answers: list[Answer], places: list[list[int]]) -> Answer:
     """Several answers as one, each row put where `places` says."""
     order = np.concatenate([np.asarray(part) for part in places])
@@ -281,129 +255,3 @@ def _index(places: list[int]) -> slice | Tensor:
     if places == list(range(places[0], places[0] + len(places))):
         return slice(places[0], places[0] + len(places))
     return torch.tensor(places)
-
-
-def _serve(engine: Engine, pipe: Connection, others: list[Connection], turn: int, parent: int) -> None:
-    """A worker's life: answer questions until the process that asks them is gone."""
-    end_with(parent)
-    for other in others:  # inherited ends of the main process; open here they would keep pipes from closing
-        other.close()
-    torch.set_num_threads(1)
-    shared: Slabs = {}
-    answers: Slabs = {}
-    with contextlib.suppress(EOFError, OSError):  # nobody is there any more who could be told
-        while True:
-            kind, *content = slabs.receive(pipe)
-            if kind == "slab":
-                key, shape, dtype = content
-                shared[key] = slabs.taken(pipe, shape, dtype)
-                continue
-            (question, units), (clients, slots, participations) = content
-            engine.memory.slots[clients] = slots
-            engine.memory.participations[clients] = participations
-            one = KINDS[kind](engine, shared, question, units)
-            done: dict[int, Any] = {}
-            try:
-                for number in _taken(turn, len(units)):
-                    if os.getppid() != parent:
-                        return
-                    done[number] = one(number)
-            except BaseException as error:
-                slabs.send(pipe, ("failed", number, traceback.format_exception_only(error)[-1].strip()))
-                continue
-            if kind in EVALUATIONS:
-                slabs.send(pipe, ("done", (list(done), list(done.values()))))
-            else:
-                _answer(pipe, answers, done)
-
-
-def end_with(parent: int) -> None:
-    """End this process when the one that started it ends, even if this one is stopped at that moment.
-
-    Where the system cannot do that, a worker notices before its next unit.
-    """
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, ctypes.c_ulong(signal.SIGKILL))
-    if os.getppid() != parent:  # it ended before the wish was heard
-        os._exit(0)
-
-
-def _taken(turn: int, units: int) -> Iterator[int]:
-    """The numbers of the units that fall to this process: the next one each time it is free."""
-    while (number := _next(turn)) < units:
-        yield number
-
-
-def _next(turn: int) -> int:
-    """The number that all processes see, which is one higher for whoever comes next.
-
-    The lock belongs to this process: where it dies, the system lets go of it.
-    """
-    fcntl.lockf(turn, fcntl.LOCK_EX)
-    try:
-        number = int.from_bytes(os.pread(turn, TURN, 0), "little")
-        os.pwrite(turn, (number + 1).to_bytes(TURN, "little"), 0)
-    finally:
-        fcntl.lockf(turn, fcntl.LOCK_UN)
-    return number
-
-
-def _work(engine: Engine, shared: Slabs, work: Work, units: list[list[int]]) -> Callable[[int], Answer]:
-    """How one unit of a question is worked on."""
-    message = {name: _found(shared, value) for name, value in work.question.message.items()}
-    whole = replace(work, question=replace(work.question, message=message))
-    return lambda number: engine.work(whole.part(units[number]))
-
-
-def _found(shared: Slabs, value: Any) -> Any:
-    """A value of a message, from shared memory where it lies there."""
-    if isinstance(value, _SharedRows):
-        return Each(shared[value])
-    return shared[value] if isinstance(value, _Shared) else value
-
-
-def _evaluation(
-    figures: Figures, engine: Engine, shared: Slabs, question: dict[str, Any], units: list[Sequence[int]]
-) -> Callable[[int], Any]:
-    """How one unit of clients is evaluated."""
-    model = shared[question["model"]] if question else None
-    return lambda number: EVALUATIONS[figures](engine, units[number], model)
-
-
-def _blending(
-    engine: Engine, shared: Slabs, message: dict[str, Any], units: list[Sequence[int]]
-) -> Callable[[int], Answer]:
-    """How the models of one unit of clients are blended."""
-    found = {name: _found(shared, value) for name, value in message.items()}
-    return lambda number: engine.blend(units[number], found)
-
-
-KINDS: dict[str, Callable[..., Callable[[int], Any]]] = {
-    "work": _work,
-    "accuracies": partial(_evaluation, "accuracies"),
-    "metrics": partial(_evaluation, "metrics"),
-    "blend": _blending,
-}
-"""What a worker may be asked for, each with what makes a function of a unit's number."""
-
-
-def _answer(pipe: Connection, answers: Slabs, done: dict[int, Answer]) -> None:
-    """Leave the rows of the units that were done in slabs, and tell of them."""
-    if not done:
-        slabs.send(pipe, ("done", ([], None)))
-        return
-    answer = together(list(done.values()))
-    for name, rows in answer.values.items():
-        slab = answers.get(name)
-        if slab is None or slab.dtype != rows.dtype or slab.shape[1:] != rows.shape[1:] or len(slab) < len(rows):
-            try:
-                slab, descriptor = slabs.new(rows)
-            except UserError as error:
-                slabs.send(pipe, ("refused", str(error)))
-                return
-            slabs.give(pipe, name, slab, descriptor)
-            os.close(descriptor)
-            answers[name] = slab
-        slab[: len(rows)] = rows
-    rest = (answer.accuracies, answer.rejected, answer.bytes, answer.kept)
-    slabs.send(pipe, ("done", (list(done), (list(answer.values), *rest))))

@@ -24,7 +24,7 @@ from sordino.api import run
 from sordino.cli import main
 from sordino.errors import UserError, WorkerError
 from sordino.experiment.store import Store
-from sordino.simulator import slabs, workers
+from sordino.simulator import serving, slabs
 from sordino.simulator.engine import Engine
 from sordino.simulator.workers import Workers
 
@@ -73,7 +73,7 @@ def dies_in_a_worker(function: Callable[..., Any], call: int, when: str) -> Call
 
 
 def dies_when_it_has_the_turn(function: Callable[..., Iterator[int]], call: int) -> Callable[..., Iterator[int]]:
-    """`_taken`, but a worker dies as soon as it has taken a unit."""
+    """`taken`, but a worker dies as soon as it has taken a unit."""
     calls = iter(range(1, 10**6))
 
     def dying(*arguments: Any) -> Iterator[int]:
@@ -95,7 +95,7 @@ def half_sent(pipe: Any, message: Any) -> None:
 
 
 MOMENTS: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {
-    "with the turn in its hands": (workers, "_taken", lambda f: dies_when_it_has_the_turn(f, 3)),
+    "with the turn in its hands": (serving, "taken", lambda f: dies_when_it_has_the_turn(f, 3)),
     "before a unit": (Engine, "work", lambda f: dies_in_a_worker(f, 11, "before")),
     "after a unit": (Engine, "work", lambda f: dies_in_a_worker(f, 16, "after")),
     "before it tells of a slab": (slabs, "give", lambda f: dies_in_a_worker(f, 1, "before")),
@@ -168,7 +168,7 @@ def test_every_unit_is_taken_once() -> None:
         child = os.fork()
         if child == 0:
             with os.fdopen(writer, "w") as file:
-                file.write(" ".join(str(number) for number in workers._taken(turn, count)))
+                file.write(" ".join(str(number) for number in serving.taken(turn, count)))
             os._exit(0)
         os.close(writer)
         readers.append(reader)
