@@ -326,10 +326,13 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("a single message may show", "masking.check_cohort(*cohort)", "pass"),
             ("whole numbers are free", "whole=not seeded", "whole=False"),
             ("a known seed is no reason", 'known=SEED_IS_KNOWN if seeded else ""', 'known=""'),
-            ("bare releases", "if not release.private:", "if False:"),
             ("what a schema read is not told", "return [*read, *method", "return [*method"),
             ("spare turns are free", "schedule.turns + experiment.spare_turns", "schedule.turns"),
         ],
+    ),
+    "deploy/declared.py": (
+        "tests/deploy/test_terms.py tests/deploy/test_failures.py",
+        [("bare releases", "if not release.private:", "if False:")],
     ),
     "deploy/wire.py": (
         "tests/deploy/test_wire.py",

@@ -1,0 +1,91 @@
+"""What a deployed experiment must declare, and what real machines refuse, in sentences."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from sordino.errors import UserError
+from sordino.experiment.config import Experiment
+from sordino.learning.records import Learner
+from sordino.method import Method
+from sordino.methods.bases import RecordLevel
+
+SIMULATE = "simulate it with `sordino run`"
+
+
+def shape_of(experiment: Experiment) -> tuple[int, ...]:
+    """The declared shape of a record."""
+    if experiment.shape is None and experiment.table is not None:
+        return (len(experiment.table.features()),)
+    return experiment.shape or ()
+
+
+def labels_of(experiment: Experiment) -> tuple[str, ...]:
+    """The declared labels, in the order of the classes."""
+    if experiment.table is not None:
+        return experiment.table.label.values
+    return tuple(str(label) for label in experiment.labels or ())
+
+
+def check_declared(experiment: Experiment) -> None:
+    """Refuse an experiment that leaves open what nobody may read from the sites' records, or wants the impossible."""
+    needed = {"clients": "how many sites there are, as in clients = 5"}
+    if experiment.table is None:
+        needed |= {
+            "shape": "the shape of a record, as in shape = [13]",
+            "labels": 'the labels that may occur, as in labels = ["healthy", "ill"]',
+        }
+    for key, what in needed.items():
+        if getattr(experiment, key) is None:
+            raise UserError(f"On real machines nobody sees all records: the experiment must declare {what}.")
+    if experiment.privacy == "none":
+        raise UserError(f'privacy = "none" cannot be deployed, everything would leave as it is: {SIMULATE}.')
+    if experiment.precision != "fp32" or experiment.device != "cpu":
+        raise UserError("Sites train in fp32 on their processors: leave out `precision` and `device`.")
+    labels = labels_of(experiment)
+    if len(labels) < 2 or len(set(labels)) < len(labels):
+        raise UserError("`labels` must declare at least two labels, each once.")
+    if experiment.columns is not None and math.prod(shape_of(experiment)) != len(experiment.columns):
+        raise UserError(
+            f"The experiment declares {len(experiment.columns)} columns, but records of shape {experiment.shape}."
+        )
+    if experiment.drop or experiment.categorical:
+        raise UserError("`drop` and `categorical` read values from the records: declare them with a schema.")
+
+
+def check_releases(experiment: Experiment, method: Method, initial: Tensor, learner: Learner) -> None:
+    """Refuse a method of which something leaves that no noise covers, or that depends on single messages."""
+    name = experiment.method
+    if not method.is_private():
+        raise UserError(f"{name} sends nothing that noise covers: there is nothing to deploy; {SIMULATE}.")
+    for releases in method.steps().values():
+        for what, release in releases.items():
+            if not release.private:
+                raise UserError(f"{name} sends each client's {what} as it is: {SIMULATE}.")
+            if release.state is not None:
+                raise UserError(f"{name} sends each client's {what}, which tells of its single messages: {SIMULATE}.")
+    if method.public_memory(initial, learner.layout):
+        raise UserError(f"{name} bounds what clients send by what they sent before, one by one: {SIMULATE}.")
+
+
+def check_records(experiment: Experiment, method: RecordLevel) -> None:
+    """Refuse what records cannot be protected by where nobody knows how many all sites have."""
+    name = experiment.method
+    if experiment.records_each is None:
+        raise UserError(
+            f"{name} protects records: the experiment must declare about how many training records a site has, as in "
+            "records_each = 300."
+        )
+    if experiment.noise_multiplier is not None:
+        raise UserError(
+            "Where records are protected, how long a given noise_multiplier lasts depends on each site's records: "
+            "deploy with an epsilon."
+        )
+    if experiment.metrics_share:
+        raise UserError(f"{name} protects records, and metrics_share is for what protects sites: leave it out.")
+    if method.varied != "noise":
+        raise UserError(f"{name} samples records by how many all clients have, which nobody knows: {SIMULATE}.")
+    if method.variant == "paper":
+        raise UserError(f"The published noise of {name} does not keep its epsilon: leave out `variant`.")
