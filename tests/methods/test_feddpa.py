@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from sordino.experiment.config import Experiment
+from sordino.experiment.prepare import prepare
 from sordino.learning.parameters import Layout, flatten
 from sordino.learning.records import Learner, Records
 from sordino.methods.dp_fedavg import DPFedAvg
@@ -15,8 +18,9 @@ from sordino.methods.feddpa import FedDPA, scaled
 from sordino.privacy.plan import plan
 from sordino.privacy.views import VIEWS
 from sordino.rounding import rounded_up
-from sordino.testing.case import CLIENTS, ROUNDS, Case
+from sordino.testing.case import CLIENTS, ROUNDS, Case, OneRound
 
+ROOT = Path(__file__).resolve().parents[2]
 LAYOUT = Layout(("a", "b"), ((2, 2), (2,)))
 
 
@@ -168,3 +172,14 @@ def test_twice_the_passes_are_told(tmp_path: Path) -> None:
     data, model = client()
     FedDPA(epochs=3).local({"global": model, "clip": 0.5}, first_time(model), data)
     assert data._epochs == 6
+
+
+@pytest.mark.parametrize(("tau", "personal"), [(0.4, 0.08), (0.8, 0.017)])
+def test_how_much_of_the_examples_small_network_is_personal(tau: float, personal: float, tmp_path: Path) -> None:
+    """What experiments/demo.toml and the README say of the default; the paper's networks have 0.5 to 1.5 %."""
+    given = tomllib.loads((ROOT / "experiments" / "demo.toml").read_text("utf-8"))
+    ready = prepare(Experiment.make(given | {"method": "feddpa", "store": tmp_path, "set": {"tau": tau}}))
+    own = OneRound(ready, tmp_path / "rounds", rounds=10).memory.read(range(100))["model"]
+    records = [Records(client.x, client.y, ready.learner, seed=0) for client in ready.data.clients]
+    masks = [scaled(held.fisher(model), held.layout) >= tau for held, model in zip(records, own, strict=True)]
+    assert torch.stack(masks).double().mean().item() == pytest.approx(personal, rel=0.25)
