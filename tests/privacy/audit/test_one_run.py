@@ -84,6 +84,14 @@ def test_what_another_predicts_with_tells_no_more_than_is_claimed(name: str) -> 
     assert sound.surely < 2.0 < broken.surely
 
 
+def test_canaries_are_told_apart_by_one_of_several_models_nearly_without_noise() -> None:
+    """Of a message for several models, one holds a part of each direction: parts tell of other canaries too."""
+    with with_noise_times(0.01):
+        scores = attacked(method="dp-ifca", epsilon=2.0)[0][-1].scores
+    assert scores is not None
+    assert scores.inside.min() > scores.outside.max()
+
+
 def test_canaries_are_there_by_secret_coins_and_orthogonal() -> None:
     ready = prepared()
     joined = one_run.Joined(record(ready).gate, 0, {}, [], [10], 40, np.random.default_rng(0))
