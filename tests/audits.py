@@ -117,7 +117,9 @@ def full_table(cases: Sequence[Case], pool: ProcessPoolExecutor) -> int:
     for found in pool.map(line, cases):
         refuted = [view for view, false in found.refuted.items() if false]
         false = [view for view in VIEWS if found.claimed[view] < found.true[view] * (1 - 1e-3)]
-        verdict = f"REFUTED: {', '.join(refuted)}" if refuted else "consistent"
+        above = any(found.reached[view] > found.claimed[view] for view in VIEWS)
+        consistent = "consistent at 99.9 %" if above else "consistent"
+        verdict = f"REFUTED: {', '.join(refuted)}" if refuted else consistent
         print(
             f"| {found.name} | {found.variant} | {figures(found.claimed)} | {figures(found.true)} | "
             f"{figures(found.reached)} | {verdict} |",

@@ -920,8 +920,12 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "privacy/audit/findings.py": (
-        "tests/privacy/audit/test_bounds.py",
-        [("what chose the threshold counts", "cls(inside[first[0] :], outside[first[1] :]", "cls(inside, outside")],
+        "tests/privacy/audit/test_bounds.py tests/privacy/audit/test_findings.py",
+        [
+            ("what chose the threshold counts", "cls(inside[first[0] :], outside[first[1] :]", "cls(inside, outside"),
+            ("another run's claim is attacked", "self.claimed = max(self.claimed, attack.paid)", "pass"),
+            ("what refutes is not named", "(self._refutes(one), one.bound)", "one.bound"),
+        ],
     ),
     "privacy/audit/canaries.py": (
         "tests/privacy/audit/test_false_claims.py",
@@ -988,6 +992,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         "tests/privacy/audit/test_one_run.py",
         [
             ("always the first of several models", "place = int((last - model).norm(dim=1).argmin())", "place = 0"),
+            ("canaries join every round", "if self.client not in question.clients:", "if False:"),
+            ("canaries take anybody's turns", "canaries.target_of(first), number", "0, number"),
             ("canaries tell of each other", "if parts > 1 and size <= UNTANGLED", "if False"),
             (
                 "canaries know their coins",

@@ -211,10 +211,17 @@ def test_an_audit_has_a_page(store: Path) -> None:
             "trials": {"trials": [10, 100], "bound": [0.5, 1.879]},
         },
     }
+    above = {
+        "claimed": 2.1,
+        "bound": 2.3,
+        "confidence": 0.95,
+        "surely": {"bound": 1.95, "confidence": 0.999},
+        "refuted": False,
+    }
     bad = {"claimed": 2.0, "true": None, "bound": 9.1, "confidence": 0.999, "refuted": True}
     document = {"method": "dp-fedavg", "variant": "sound", "unit": "client", "delta": 1e-5}
     document |= {
-        "views": {"outsider": view, "server": bad},
+        "views": {"outsider": view, "peer": above, "server": bad},
         "findings": ["<b>odd</b>", {"tier": 3, "name": "length", "sentence": "a leak", "refuted": True}],
     }
     path = store.parent / "audit.json"
@@ -225,6 +232,7 @@ def test_an_audit_has_a_page(store: Path) -> None:
         "1.87",
         "A claim is refuted. Protecting one client",
         "REFUTED",
+        "consistent at 99.9%, where it is at least 1.95",
         "Tier 3, length: a leak",
         "<b>odd</b>",
         "Scores of the attack: outsider",

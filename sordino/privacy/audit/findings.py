@@ -76,6 +76,8 @@ class Attack:
     scores: Scores | None = None
     single: float | None = None
     """The mu that is charged for what the scores are of, where that is one release of many."""
+    paid: float = 0.0
+    """What the ledger says of the run that was attacked, where that is not the run whose claim is printed."""
 
 
 @dataclass
@@ -89,8 +91,8 @@ class ViewReport:
 
     @property
     def best(self) -> Attack | None:
-        """The attack that reached most."""
-        return max(self.attacks, key=lambda one: one.bound, default=None)
+        """The attack that reached most; where some refute the claim, of those."""
+        return max(self.attacks, key=lambda one: (self._refutes(one), one.bound), default=None)
 
     @property
     def bound(self) -> float:
@@ -98,9 +100,24 @@ class ViewReport:
         return 0.0 if self.best is None else self.best.bound
 
     @property
+    def surely(self) -> float:
+        """What the same attack reached, at the confidence with which claims are refuted."""
+        return 0.0 if self.best is None else self.best.surely
+
+    @property
     def refuted(self) -> bool:
         """Whether an attack surely reached more than is claimed."""
-        return any(one.surely > self.claimed * (1 + 1e-9) for one in self.attacks)
+        return any(self._refutes(one) for one in self.attacks)
+
+    def add(self, attack: Attack) -> None:
+        """Take in an attack. How long a script goes on may follow from noise: the ledger's claim is that of the run
+        that cost most, of those that were attacked. A paper's claim is the same for all of them."""
+        self.attacks.append(attack)
+        if self.true is None:
+            self.claimed = max(self.claimed, attack.paid)
+
+    def _refutes(self, attack: Attack) -> bool:
+        return attack.surely > self.claimed * (1 + 1e-9)
 
 
 @dataclass
@@ -123,7 +140,11 @@ class Report:
 
     def refutes(self, view: View) -> bool:
         """Whether what is claimed against one observer is false."""
-        return self.views[view].refuted or any(one.refuted and view in one.views for one in self.findings)
+        return self.views[view].refuted or bool(self.against(view))
+
+    def against(self, view: View) -> list[Finding]:
+        """The findings that refute what is claimed against one observer."""
+        return [one for one in self.findings if one.refuted and view in one.views]
 
     def asdict(self, pictures: bool = False) -> dict[str, Any]:
         """For machines: infinite figures are None."""
@@ -133,6 +154,7 @@ class Report:
                 "claimed": finite(view.claimed),
                 "bound": finite(view.bound),
                 "confidence": SAID,
+                "surely": {"bound": finite(view.surely), "confidence": SURE},
                 "refuted": self.refutes(name),
                 "model_free": finite(0.0 if view.best is None else view.best.model_free),
                 "attack": None if view.best is None else view.best.name,

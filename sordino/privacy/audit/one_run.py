@@ -1,10 +1,11 @@
 """Tier 2: canaries in one real run, by what one run tells of all of them together.
 
 Where whole clients are protected, canaries join a real training run: each has a direction of its own, as long as a
-client's message may be, and is in all rounds or in none by a secret coin. They are bounded as a client's message is and
-added to what the cohort sends, without noise of their own: whoever sees the sum meets each of them behind the cohort's
-noise, as it meets a client. Where records are protected, canaries are records of one client. Nobody's budget is spent:
-the run is thrown away.
+client's message may be, and takes all turns of one client or none by a secret coin. They are bounded as that client's
+message is and added to it, without noise of their own: whoever sees the sum meets each of them behind the cohort's
+noise, as it meets the client, and as often. Where records are protected, canaries are records of one client. In both
+cases it is the client that pays most: a canary is exposed as often as what is claimed covers, and not once more.
+Nobody's budget is spent: the run is thrown away.
 
 Scores of canaries are bounded in three ways: Steinke et al. 2023 (any mechanism, any dependence), the one-run bound for
 Gaussian curves (Mahloujifar et al. 2024) and, as an estimate, the difference of the means (Andrew et al. 2023).
@@ -25,6 +26,7 @@ from sordino.client import Question
 from sordino.data.dataset import ClientData
 from sordino.experiment.prepare import Prepared
 from sordino.learning.records import Batch, cross_entropy
+from sordino.privacy.audit import canaries, records
 from sordino.privacy.audit.bounds import best_one_run, mean_difference, one_run, one_run_gaussian
 from sordino.privacy.audit.canaries import LOUD, entrywise
 from sordino.privacy.audit.federation import Recorded, record
@@ -50,9 +52,11 @@ are normal themselves."""
 
 @dataclass
 class Joined:
-    """Canaries that join what a cohort sends."""
+    """Canaries that join what one client sends."""
 
     gate: Gate
+    client: int
+    """The client whose turns they take."""
     steps: dict[str, Releases]
     states: Collection[str]
     """The names of the clients' public states, of which bounds may be read."""
@@ -73,7 +77,11 @@ class Joined:
         return _Between(transport, self)
 
     def join(self, question: Question, answer: Answer, states: dict[str, Tensor]) -> None:
-        """Add the canaries to what came back, and note what the sum tells of each."""
+        """Add the canaries to what came back, where it is their turn, and note what the sum tells of each."""
+        if self.client not in question.clients:
+            return
+        place = list(question.clients).index(self.client)
+        here = slice(place, place + 1)
         public = Public(question.message, question.clients, states, self.layers)
         for name, release in due(self.steps[question.step], question.round).items():
             rows = answer.values[name]
@@ -82,11 +90,11 @@ class Joined:
             cover = release.cover(rows.shape[1], self.gate.allowance, public)
             if cover is None:
                 continue
-            longest = entrywise(replace(cover, deviations=cover.bounds), len(rows))[:1].float()
+            longest = entrywise(replace(cover, deviations=cover.bounds), len(rows))[here].float()
             loud = self._directions(name, rows.shape[1]) * longest
-            one = Public(public.message, public.clients[:1], {n: s[:1] for n, s in states.items()}, self.layers)
+            one = Public(public.message, public.clients[here], {n: s[here] for n, s in states.items()}, self.layers)
             bounded = torch.cat([release.bounded(LOUD * row.unsqueeze(0), one).rows for row in loud])
-            rows[0] += torch.from_numpy(self.coins.astype(np.float32)) @ bounded
+            rows[place] += torch.from_numpy(self.coins.astype(np.float32)) @ bounded
             variance = entrywise(cover, len(public.clients)).square().sum(dim=0)
             weights = torch.where(variance > 0, bounded.double() / variance, 0.0)
             total = self.gate.mean(release, rows, public).double() * len(rows)
@@ -123,19 +131,23 @@ class _Between:
         return self.of.accuracies(clients, model)
 
 
-def attacks(prepared: Prepared, number: int = 4, risk: float = 1 - SURE) -> tuple[list[Attack], list[Finding]]:
-    """What one run tells: attacks, and sentences on what was estimated."""
-    if prepared.method.unit == "record":
-        return _of_records(prepared, number, risk)
-    if prepared.mechanism is not FLOATS:
+def attacks(first: Recorded, number: int = 4, risk: float = 1 - SURE) -> tuple[list[Attack], list[Finding]]:
+    """What one more run like the `first` tells: attacks, and sentences on what was estimated.
+
+    Whose turn it is follows from the seed alone: the client that paid most in the first run has as many turns again.
+    """
+    if first.method.unit == "record":
+        return _of_records(first.prepared, records.target_of(first), number, risk)
+    if first.prepared.mechanism is not FLOATS:
         return [], []
-    return _of_clients(prepared, number, risk)
+    return _of_clients(first.prepared, canaries.target_of(first), number, risk)
 
 
-def _of_clients(prepared: Prepared, number: int, risk: float) -> tuple[list[Attack], list[Finding]]:
+def _of_clients(prepared: Prepared, target: int, number: int, risk: float) -> tuple[list[Attack], list[Finding]]:
     layout, method = prepared.learner.layout, prepared.method
     joined = Joined(
         Gate(prepared.allowance, prepared.source, prepared.mechanism),
+        target,
         method.steps(),
         sorted(method.public_memory(prepared.initial, layout)),
         layout.layers,
@@ -148,11 +160,17 @@ def _of_clients(prepared: Prepared, number: int, risk: float) -> tuple[list[Atta
     delta, coins, risk = prepared.budget.delta, joined.coins, risk / 3
     scores = joined.scores / math.sqrt(joined.information)
     found = [_bounded("canary clients in one run", "outsider", scores, coins, delta, risk)]
-    for where, view, models in _left_behind(recorded, _peer(prepared)):
+    for where, view, models in _left_behind(recorded, _peer(prepared, target)):
         told = _along_models(joined, models, recorded)
         if told is not None and told.any():
             found.append(_bounded(f"canary clients by {where}", view, told, coins, delta, risk, "curve"))
-    return [attack for attack, _ in found], [finding for _, finding in found]
+    return _paid(recorded, [attack for attack, _ in found]), [finding for _, finding in found]
+
+
+def _paid(recorded: Recorded, found: Sequence[Attack]) -> list[Attack]:
+    """Attacks on a run, with what its ledger says of it."""
+    epsilon = recorded.ledger.epsilon(recorded.prepared.budget.delta)
+    return [replace(attack, paid=epsilon[attack.view]) for attack in found]
 
 
 def _left_behind(recorded: Recorded, peer: int) -> Iterator[tuple[str, View, Tensor]]:
@@ -164,8 +182,9 @@ def _left_behind(recorded: Recorded, peer: int) -> Iterator[tuple[str, View, Ten
         yield "another's personal model", "peer", recorded.personal[peer]
 
 
-def _peer(prepared: Prepared, but: int | None = None) -> int:
-    """The client whose personal model is looked at, decided beforehand: the one with most records, if not `but`."""
+def _peer(prepared: Prepared, but: int) -> int:
+    """The client whose personal model is looked at, decided beforehand: the one with most records other than `but`, if
+    there is another."""
     order = np.argsort(-prepared.data.train.sizes, kind="stable").tolist()
     return next((client for client in order if client != but), order[0])
 
@@ -217,9 +236,8 @@ def _bounded(
     return attack, Finding(2, name, sentence)
 
 
-def _of_records(prepared: Prepared, number: int, risk: float) -> tuple[list[Attack], list[Finding]]:
-    """Canary records at the client with most records, looked for in what the server sees of it."""
-    target = int(np.argmax(prepared.data.train.sizes))
+def _of_records(prepared: Prepared, target: int, number: int, risk: float) -> tuple[list[Attack], list[Finding]]:
+    """Canary records at one client, looked for in what the server sees of it."""
     random = np.random.default_rng([number, prepared.experiment.seed])
     own = prepared.data.clients[target]
     x = torch.from_numpy(random.normal(size=(RECORDS, *prepared.data.shape))).float() * 3 * own.x.abs().max()
@@ -250,7 +268,7 @@ def _of_records(prepared: Prepared, number: int, risk: float) -> tuple[list[Atta
             "canary records by another's personal model", "peer", told, coins, delta, risk, "nothing"
         )
         found, findings = [*found, attack], [*findings, finding]
-    return found, findings
+    return _paid(recorded, found), findings
 
 
 def _along(recorded: Recorded, model: Tensor, x: Tensor, y: Tensor) -> np.ndarray:

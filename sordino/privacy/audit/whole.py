@@ -61,7 +61,7 @@ def audited(
         report.trials = _mechanism(first, trials, views, risk)
     if 2 in tiers and method.is_private():
         tell("tier 2: canaries in one real run")
-        found, told = one_run.attacks(prepared, risk=risk)
+        found, told = one_run.attacks(first, risk=risk)
         report.findings += told
         _add(found, views)
     if 3 in tiers and any(method.steps().values()):
@@ -84,7 +84,7 @@ def _mechanism(first: Recorded, trials: int, views: dict[View, ViewReport], risk
 
 def _add(found: Sequence[Attack], views: dict[View, ViewReport]) -> None:
     for attack in found:
-        views[attack.view].attacks.append(attack)
+        views[attack.view].add(attack)
 
 
 def published_claim(prepared: Prepared) -> float | None:

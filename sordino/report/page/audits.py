@@ -56,8 +56,17 @@ def _view(name: str, view: Mapping[str, Any]) -> dict[str, Any]:
         "bound": bound_words(view["bound"]),
         "confidence": f"{100 * view['confidence']:g}%",
         "refuted": bool(view["refuted"]),
+        "surely": _surely(view),
         "pictures": [picture for picture in found if picture],
     }
+
+
+def _surely(view: Mapping[str, Any]) -> str:
+    """Where a bound lies above a claim that is not refuted: the one that decides, at a higher confidence."""
+    claimed, bound, surely = view["claimed"], view["bound"], view.get("surely")
+    if view["refuted"] or not surely or claimed is None or bound is None or bound <= claimed:
+        return ""
+    return f"at {100 * surely['confidence']:g}%, where it is at least {bound_words(surely['bound'])}"
 
 
 def _finding(one: str | Mapping[str, Any]) -> dict[str, Any]:

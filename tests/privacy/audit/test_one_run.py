@@ -12,9 +12,13 @@ import pytest
 import sordino
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, prepare
-from sordino.privacy.audit import channels, one_run
+from sordino.privacy.accountant import mu_of
+from sordino.privacy.audit import canaries, channels, one_run
 from sordino.privacy.audit.federation import record
+from sordino.privacy.audit.findings import Attack, Finding
+from sordino.privacy.gate import Gate
 from sordino.privacy.noise import Seeded
+from sordino.privacy.views import VIEWS
 
 SMALL: dict[str, Any] = {
     "method": "dp-fedavg",
@@ -33,6 +37,10 @@ def prepared(**keys: Any) -> Prepared:
     return prepare(Experiment.make(SMALL, keys))
 
 
+def attacked(**keys: Any) -> tuple[list[Attack], list[Finding]]:
+    return one_run.attacks(record(prepared(**keys)))
+
+
 def with_noise_times(factor: float) -> contextlib.ExitStack:
     """Less noise than is charged, wherever noise is drawn."""
     alone, together, stack = Seeded.normals, Seeded.rows, contextlib.ExitStack()
@@ -47,7 +55,7 @@ SLOW = [pytest.param(one, marks=pytest.mark.slow) for one in ("apfl", "feddpa", 
 @pytest.mark.parametrize("name", ["dp-fedavg", *SLOW])
 def test_canary_clients_in_one_run_are_consistent(name: str) -> None:
     """The estimate comes near the claim, and its bound at 99.9 % stays below it."""
-    (attack, *others), findings = one_run.attacks(prepared(method=name))
+    (attack, *others), findings = attacked(method=name)
     assert 2.0 < attack.bound < 11.0
     assert attack.surely < 8.0
     assert all(other.bound < 8.0 for other in others)
@@ -56,7 +64,7 @@ def test_canary_clients_in_one_run_are_consistent(name: str) -> None:
 
 def test_canary_clients_in_one_run_find_half_of_the_noise() -> None:
     with with_noise_times(0.5):
-        found, _ = one_run.attacks(prepared())
+        found, _ = attacked()
     assert found[0].surely > 8.0
     assert [(attack.name, attack.view) for attack in found] == [
         ("canary clients in one run", "outsider"),
@@ -69,28 +77,85 @@ def test_canary_clients_in_one_run_find_half_of_the_noise() -> None:
 def test_what_another_predicts_with_tells_no_more_than_is_claimed(name: str) -> None:
     """A mixture, one of several models, shared layers: a peer's own model is all that the attack sees. With a
     thirtieth of the noise it tells more than is claimed."""
-    sound = one_run.attacks(prepared(method=name, epsilon=2.0))[0][-1]
+    sound = attacked(method=name, epsilon=2.0)[0][-1]
     with with_noise_times(0.03):
-        broken = one_run.attacks(prepared(method=name, epsilon=2.0))[0][-1]
+        broken = attacked(method=name, epsilon=2.0)[0][-1]
     assert (sound.view, sound.name) == ("peer", "canary clients by another's personal model")
     assert sound.surely < 2.0 < broken.surely
 
 
+def test_canaries_are_told_apart_by_one_of_several_models_nearly_without_noise() -> None:
+    """Of a message for several models, one holds a part of each direction: parts tell of other canaries too."""
+    with with_noise_times(0.01):
+        scores = attacked(method="dp-ifca", epsilon=2.0)[0][-1].scores
+    assert scores is not None
+    assert scores.inside.min() > scores.outside.max()
+
+
 def test_canaries_are_there_by_secret_coins_and_orthogonal() -> None:
     ready = prepared()
-    joined = one_run.Joined(record(ready).gate, {}, [], [10], 40, np.random.default_rng(0))
+    joined = one_run.Joined(record(ready).gate, 0, {}, [], [10], 40, np.random.default_rng(0))
     assert joined.coins.sum() == 20
     directions = joined._directions("update", 650).double().numpy()
     assert np.allclose(directions @ directions.T, np.eye(40), atol=1e-5)
 
 
-def test_canary_records_in_one_run_are_consistent_and_find_missing_noise() -> None:
-    keys = {"method": "dp-fedavg-record", "epsilon": 2.0, "clients": 4}
-    found, _ = one_run.attacks(prepared(**keys))
+TURNS: dict[str, Any] = {"clients": 10, "rounds": 5, "participation": 0.3}
+"""Fifteen places for ten clients: five of them have two turns, the others one."""
+
+
+@pytest.mark.parametrize("name", ["dp-fedavg", "dp-ifca", "fedper"])
+def test_canaries_pay_for_as_many_turns_as_the_client_that_pays_most(name: str) -> None:
+    """What all sums together tell of a canary is the mu^2 of epsilon 8, at which noise for two turns was planned."""
+    ready = prepared(method=name, **TURNS)
+    first, gate = record(ready), Gate(ready.allowance, ready.source, ready.mechanism)
+    target, layers, random = canaries.target_of(first), ready.learner.layout.layers, np.random.default_rng(0)
+    joined = one_run.Joined(gate, target, ready.method.steps(), [], layers, 40, random)
+    recorded = record(ready, 4, around=joined.around)
+    asked = [len(recorded.exchanges_of(client)) for client in range(10)]
+    assert asked == [len(first.exchanges_of(client)) for client in range(10)], "every run has the same turns"
+    assert sorted(asked) == [1] * 5 + [2] * 5
+    assert asked[target] == 2
+    assert joined.information == pytest.approx(mu_of(8.0, 1e-5) ** 2, rel=1e-4)
+    assert recorded.ledger.spent[VIEWS.index("outsider"), target] == pytest.approx(joined.information, rel=1e-4)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("participation", [0.2, 0.5])
+def test_canary_clients_that_take_turns_refute_half_of_the_noise_and_nothing_true(
+    participation: float, seed: int
+) -> None:
+    """In every round they would tell 2 to 5 times the mu^2 that is claimed."""
+    keys: dict[str, Any] = {"clients": 20, "rounds": 10, "participation": participation, "seed": seed}
+    (sound, *others), _ = attacked(**keys)
+    with with_noise_times(0.5):
+        broken = attacked(**keys)[0][0]
+    assert 2.0 < sound.bound < 11.0
+    assert sound.paid == pytest.approx(8.0)
+    assert sound.surely < 8.0 < broken.surely
+    assert all(other.bound < 8.0 for other in others)
+
+
+@pytest.mark.parametrize(("name", "attack"), [("dp-fedavg", "_of_clients"), ("dp-fedavg-record", "_of_records")])
+def test_canaries_stand_for_a_client_with_most_turns(name: str, attack: str) -> None:
+    first = record(prepared(method=name, **TURNS))
+    with mock.patch.object(one_run, attack, return_value=([], [])) as called:
+        one_run.attacks(first)
+    asked = [len(first.exchanges_of(client)) for client in range(10)]
+    assert asked[called.call_args.args[1]] == 2
+    assert asked[0] == 1, "else the first of all would do"
+
+
+@pytest.mark.parametrize(("rounds", "participation"), [(4, 1.0), (10, 0.4)])
+def test_canary_records_in_one_run_are_consistent_and_find_missing_noise(rounds: int, participation: float) -> None:
+    """Each client has four turns."""
+    keys: dict[str, Any] = {"method": "dp-fedavg-record", "epsilon": 2.0, "clients": 10}
+    keys |= {"rounds": rounds, "participation": participation}
+    found, _ = attacked(**keys)
     assert all(attack.surely < 2.0 for attack in found)
     assert found[-1].name == "canary records by another's personal model"
     with with_noise_times(0.02):
-        broken, _ = one_run.attacks(prepared(**keys))
+        broken, _ = attacked(**keys)
     assert min(attack.bound for attack in broken[:-1]) > max(0.3, *(attack.bound for attack in found))
 
 

@@ -120,7 +120,8 @@ def test_the_command_prints_what_scripts_rely_on(tmp_path: Path) -> None:
     for view in found["views"].values():
         assert {"claimed", "bound", "confidence", "refuted"} <= view.keys()
         assert view["refuted"] is False
-        assert 0 < view["bound"] < 1.2 * view["claimed"]
+        assert 0 < view["surely"]["bound"] < view["bound"] < 1.2 * view["claimed"]
+        assert (view["confidence"], view["surely"]["confidence"]) == (0.95, 0.999)
     (stored,) = (tmp_path / "audits").glob("*.json")
     pictures = json.loads(stored.read_text())["views"]["outsider"]["pictures"]
     assert sum(pictures["scores"]["in"]) == sum(pictures["scores"]["out"])
