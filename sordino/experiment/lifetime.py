@@ -2,13 +2,13 @@
 
 Runs on the same people compose, whatever their methods. People are known by their data set: its records as they were
 loaded, before they were dealt to clients (`sordino.data.people`). Of each run the unit that has spent most is taken, so
-the figure holds for everybody. A run that is under way counts with all that it was going to spend, and so does one
-whose files are gone, which would say how far it came.
+the figure holds for everybody. Each observer's figure is made of what this observer meets in all runs. A run that is
+under way counts with all that it was going to spend, and so does one whose files are gone, which would say how far it
+came.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
@@ -19,18 +19,15 @@ from sordino.experiment.account import ledger_of
 from sordino.experiment.store import RunRow, Store
 from sordino.privacy.accountant import epsilon_of
 from sordino.privacy.ledger import Ledger
+from sordino.privacy.possibilities import Run, dearest_epsilon, merged
 from sordino.privacy.record_plan import RecordNeeds, RecordPlan
-from sordino.privacy.records import Recipe, record_epsilon
+from sordino.privacy.records import Recipe
 from sordino.privacy.release import Unit, all_releases
 from sordino.privacy.views import VIEWS, View, honest_shares
 from sordino.rounding import delta_text, rounded_up
 
 if TYPE_CHECKING:
     from sordino.experiment.prepare import Prepared
-
-
-POSSIBILITIES = 64
-"""How many combinations of what records may have gone through are worked out exactly."""
 
 
 class Spent(TypedDict):
@@ -90,23 +87,12 @@ def over_runs(
     their records.
     """
     spent = [spent_in(row, store) for row in store.all() if same_people(row.people, people) and row.run != but]
-    costly = [as_paid_by(unit, one) for one in (*spent, *more) if spends(one)]
-    others = [one for one in (*spent, *more) if spends(one) and unit == "client" != one["unit"]]
+    costly = [one for one in (*spent, *more) if spends(one)]
     total = composed(costly, unit, delta)
-    fixed = [one["promised"][1] for one in costly if "promised" in one]
-    at = sum(fixed) + (0.0 if fixed and not any(one["recipes"] for one in costly) else delta)
+    others = [one for one in costly if unit == "client" != one["unit"]]
+    fixed = [one["promised"][1] for one in costly if unit == "record" and "promised" in one]
+    at = sum(fixed) + (0.0 if fixed and not any(one["mu"] or one["recipes"] for one in costly) else delta)
     return {"unit": unit, "runs": len(costly), "epsilon": total, "delta": at, "unprotected": len(others)}
-
-
-def as_paid_by(unit: Unit, spent: Spent) -> Spent:
-    """What a run has cost a unit, whichever it protected."""
-    if spent["unit"] == unit:
-        return spent
-    if unit == "client":
-        return {"unit": unit, "mu": [None] * len(VIEWS), "recipes": []}
-    server = spent["mu"][VIEWS.index("server")]
-    whole = INFINITE if server is None else [[1.0, 1 / (2 * server), 1]]
-    return {"unit": unit, "mu": [], "recipes": [whole]}
 
 
 def spends(spent: Spent) -> bool:
@@ -115,28 +101,37 @@ def spends(spent: Spent) -> bool:
 
 
 def composed(spent: Sequence[Spent], unit: Unit, delta: float) -> dict[View, float | None]:
-    """The epsilon for each observer of several runs together; None where it is infinite. What is promised adds up, and
-    has its own delta besides."""
-    if unit == "client":
-        found = {}
-        for place, view in enumerate(VIEWS):
-            parts = [one["mu"][place] for one in spent]
-            known = [part for part in parts if part is not None]
-            found[view] = epsilon_of(math.hypot(*known), delta) if len(known) == len(parts) else None
-        return found
-    whole = _records_composed([[_recipe(one) for one in run["recipes"]] for run in spent if run["recipes"]], delta)
-    whole += sum(run["promised"][0] for run in spent if "promised" in run)
-    return dict.fromkeys(VIEWS, whole if math.isfinite(whole) else None)
+    """The epsilon of a unit for each observer of several runs together, whichever unit they protected; None where it is
+    infinite. What is promised adds up, and has its own delta besides."""
+    cost = _of_clients if unit == "client" else _of_records
+    whole = {view: cost(spent, view, delta) for view in VIEWS}
+    return {view: epsilon if math.isfinite(epsilon) else None for view, epsilon in whole.items()}
 
 
-def _records_composed(runs: Sequence[Sequence[Recipe]], delta: float) -> float:
-    """The epsilon of a record that went through one recipe of each run, whichever they were.
+def _of_clients(spent: Sequence[Spent], view: View, delta: float) -> float:
+    """The epsilon of whole clients for an observer: runs that protect records protect none of them."""
+    parts = [run["mu"][VIEWS.index(view)] if run["unit"] == "client" else None for run in spent]
+    return epsilon_of(math.hypot(*(math.inf if part is None else part for part in parts)), delta)
 
-    Where there are too many possibilities to try them all, each run gets its part of delta, and epsilons add up.
+
+def _of_records(spent: Sequence[Spent], view: View, delta: float) -> float:
+    """The epsilon of records for an observer."""
+    runs = tuple(_seen(one, view) for one in spent)
+    return dearest_epsilon(runs, delta) + sum(one["promised"][0] for one in spent if "promised" in one)
+
+
+def _seen(spent: Spent, view: View) -> Run:
+    """What records went through in a run, as an observer sees it.
+
+    Noise of a client's own stands between its records and everybody. Where whole clients are protected, the observer
+    meets what noise it cannot subtract, and one record may move its client's bounded contribution by twice the bound.
     """
-    if math.prod(len(recipes) for recipes in runs) <= POSSIBILITIES:
-        return max((record_epsilon(merged(chosen), delta) for chosen in itertools.product(*runs)), default=0.0)
-    return sum(max(record_epsilon(recipe, delta / len(runs)) for recipe in recipes) for recipes in runs)
+    if spent["unit"] == "record":
+        return tuple(_recipe(one) for one in spent["recipes"])
+    mu = spent["mu"][VIEWS.index(view)]
+    if mu is None:
+        return (_recipe(INFINITE),)
+    return (((1.0, 1 / (2 * mu), 1),),) if mu else ()
 
 
 def check_lifetime(store: Store, prepared: Prepared, run: str | None = None) -> None:
@@ -155,16 +150,18 @@ def check_lifetime(store: Store, prepared: Prepared, run: str | None = None) -> 
         others = f" and {before} before it on these people" if before else ""
         raise UserError(
             f"This run{others} in {store.folder} would come to {_shown(epsilon)} for the {view}, above the "
-            f"{limit:g} of budget_over_runs: {_instead(more, epsilon)}."
+            f"{limit:g} of budget_over_runs: {_instead(more, total, epsilon)}."
         )
 
 
-def _instead(more: Spent, epsilon: float | None) -> str:
+def _instead(more: Spent, total: OverRuns, epsilon: float | None) -> str:
     """What to do about a run that would spend too much, together with those before it."""
     if epsilon is not None:
         return "plan a smaller epsilon"
     if None in more["mu"] or INFINITE in more["recipes"]:
         return "something leaves its clients without noise, so that no budget covers it; take a method that adds noise"
+    if total["unprotected"]:
+        return "an earlier run protects records, no whole client; take a method that protects records too"
     return "an earlier run let something leave without noise, and no later one can make up for that"
 
 
@@ -226,14 +223,6 @@ def sentence(total: OverRuns, view: View) -> str | None:
 
 def _shown(epsilon: float | None) -> str:
     return "an infinite epsilon" if epsilon is None else f"an epsilon of {rounded_up(epsilon)}"
-
-
-def merged(recipes: Sequence[Recipe]) -> Recipe:
-    """Several recipes one after the other, as one."""
-    counts: dict[tuple[float, float], int] = {}
-    for rate, multiplier, count in (charge for recipe in recipes for charge in recipe):
-        counts[rate, multiplier] = counts.get((rate, multiplier), 0) + int(count)
-    return tuple((rate, multiplier, count) for (rate, multiplier), count in sorted(counts.items()))
 
 
 def _recipe(stored: Sequence[Sequence[float]]) -> Recipe:

@@ -194,6 +194,11 @@ def _between(x: np.ndarray) -> np.ndarray:
     return np.maximum(np.where(x[1:] <= 0, np.diff(below), -np.diff(above)), 0.0)
 
 
+def together(masses: Sequence[Masses], counts: Sequence[int], grid: float, delta: float) -> Losses:
+    """So many of each kind of step on the same grid, composed, to be asked about `delta`."""
+    return _together(masses, counts, grid, _window(masses, counts, TAIL * delta), delta)
+
+
 def _together(
     masses: Sequence[Masses], counts: Sequence[int], grid: float, window: tuple[int, int], delta: float
 ) -> Losses:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import shutil
@@ -24,7 +25,6 @@ from sordino.experiment.lifetime import (
     OverRuns,
     Spent,
     composed,
-    merged,
     over_runs,
     planned,
     sentence,
@@ -38,6 +38,7 @@ from sordino.experiment.store import NewRun, Store
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.privacy.accountant import epsilon_of, mu_of
 from sordino.privacy.ledger import Ledger, Row
+from sordino.privacy.possibilities import merged
 from sordino.privacy.records import record_epsilon
 from sordino.privacy.release import Charge, Unit
 from sordino.privacy.views import VIEWS
@@ -135,6 +136,32 @@ def test_recipes_add_up() -> None:
     of_two = composed([record_level([[1, 2, 1]]), record_level([[1, 9, 1]], [[1, 2, 1]])], "record", DELTA)
     assert of_two["server"] == pytest.approx(epsilon_of(math.sqrt(2) / 2, DELTA))
     assert composed([record_level([[1, 0, 1]]), record_level([[1, 2, 1]])], "record", DELTA)["server"] is None
+
+
+def test_each_observer_has_a_sum_of_its_own() -> None:
+    """Whole clients' noise as this observer meets it, at twice their mu, and records' own noise, which all meet."""
+    steps: list[list[float]] = [[0.1, 1.5, 10]]
+    found = composed([client_level(0.5, 1.0, 4.0), record_level(steps)], "record", DELTA)
+    by_hand = [record_epsilon(((0.1, 1.5, 10), (1.0, 1 / (2 * mu), 1)), DELTA) for mu in (0.5, 1.0, 4.0)]
+    assert [found[view] for view in VIEWS] == by_hand
+    assert by_hand[0] < by_hand[1] < by_hand[2]
+    found = composed([client_level(0.0, 0.5, None), record_level(steps)], "record", DELTA)
+    assert found["outsider"] == record_epsilon(((0.1, 1.5, 10),), DELTA)
+    assert found["peer"] == by_hand[0]
+    assert found["server"] is None
+    found = composed([client_level(0.5, 1.0, 4.0), record_level(steps)], "client", DELTA)
+    assert found == dict.fromkeys(VIEWS), "noise for records protects no whole client"
+
+
+def test_many_possibilities_in_each_run() -> None:
+    """Nine recipes of about the same cost in two runs: 81 combinations, whose epsilons are far below their sum."""
+    runs = [record_level(*([[0.1 * part, 1.5 * part, 100]] for part in range(1, 10))) for _ in range(2)]
+    found = composed(runs, "record", DELTA)["server"]
+    recipes = [((0.1 * part, 1.5 * part, 100),) for part in range(1, 10)]
+    dearest = max(record_epsilon(merged(pair), DELTA) for pair in itertools.combinations_with_replacement(recipes, 2))
+    assert found is not None
+    assert dearest * (1 - 1e-3) <= found <= dearest * 1.01
+    assert found < 0.8 * 2 * max(record_epsilon(recipe, DELTA / 2) for recipe in recipes)
 
 
 def test_only_runs_that_spend_on_these_people_count(tmp_path: Path) -> None:
@@ -289,6 +316,18 @@ def test_a_limit_for_records(tmp_path: Path) -> None:
         run(store=tmp_path, seed=1, budget_over_runs=2.5, **RECORDS)
     assert len(Store(tmp_path).all()) == 1
     run(store=tmp_path, seed=1, budget_over_runs=4, **RECORDS)
+
+
+def test_a_limit_is_for_the_observer_whom_noise_is_planned_against(tmp_path: Path) -> None:
+    """For the server, who sees each of eight messages, the two would come to far more."""
+    mu = run(store=tmp_path, **KEYS)["spent"]["mu"]
+    outsider, server = (epsilon_of(2 * mu[VIEWS.index(view)], DELTA) + 2 for view in ("outsider", "server"))
+    assert outsider < server / 2
+    run(store=tmp_path, budget_over_runs=outsider, **RECORDS)
+    with pytest.raises(UserError, match="for the server, above the"):
+        run(store=tmp_path, seed=1, budget_over_runs=outsider, protect_from="server", **RECORDS)
+    with pytest.raises(UserError, match="an earlier run protects records, no whole client; take a method that"):
+        run(store=tmp_path, seed=1, budget_over_runs=100, **KEYS)
 
 
 def test_a_limit_refuses_what_leaves_bare_and_lets_local_training_through(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
+from closed_forms import by_google, true_delta
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ndtr
@@ -18,26 +19,6 @@ from sordino.privacy.losses import Sampled, composed
 from sordino.privacy.record_plan import plan_records
 from sordino.privacy.record_search import first_within
 from sordino.privacy.records import quick_record_epsilon, record_attack_accuracy, record_epsilon
-
-
-def by_google(recipe: tuple[Sampled, ...], delta: float, pessimistic: bool, grid: float) -> float:
-    """Epsilon by Google's accountant, rounded up or down, without any of our code."""
-    from dp_accounting.pld.common import DifferentialPrivacyParameters  # noqa: F401 (the module must be whole)
-    from dp_accounting.pld.privacy_loss_distribution import from_gaussian_mechanism
-
-    whole = None
-    for rate, multiplier, count in recipe:
-        one = from_gaussian_mechanism(
-            multiplier,
-            sampling_prob=rate,
-            value_discretization_interval=grid,
-            pessimistic_estimate=pessimistic,
-            use_connect_dots=pessimistic,
-        ).self_compose(count)
-        whole = one if whole is None else whole.compose(one)
-    assert whole is not None
-    return float(whole.get_epsilon_for_delta(delta))
-
 
 CASES = [
     (((0.1, 1.5, 100),), 1e-5, 1e-4),
@@ -83,16 +64,6 @@ def test_one_step_on_a_grid_is_nowhere_below_the_truth(
         for epsilon in np.concatenate([loss, loss + grid / 3]):
             found = masses.infinite + float(masses.mass @ np.maximum(-np.expm1(epsilon - loss), 0.0))
             assert found >= true_delta(rate, multiplier, float(epsilon), direction) - 1e-12
-
-
-def true_delta(rate: float, multiplier: float, epsilon: float, direction: int) -> float:
-    """Of one step, for a removed (0) or an added (1) record: a difference of normal distribution functions."""
-    sign = (1, -1)[direction]
-    ratio = 1 + math.expm1(sign * epsilon) / rate  # of the unsampled densities where the loss is epsilon
-    x = -math.inf if ratio <= 0 else multiplier**2 * math.log(ratio) + 0.5
-    absent, present = (float(ndtr(sign * (mean - x) / multiplier)) for mean in (0, 1))
-    mixed = (1 - rate) * absent + rate * present
-    return max(0.0, mixed - math.exp(epsilon) * absent if direction == 0 else absent - math.exp(epsilon) * mixed)
 
 
 @pytest.mark.parametrize("mu", [1e-3, 0.1, 1.0, 3.0])
