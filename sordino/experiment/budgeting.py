@@ -187,9 +187,11 @@ def unusual(experiment: Experiment, method: Method, schedule: Schedule) -> list[
     """What is allowed, but hardly meant."""
     if not method.is_private():
         return []
-    notes = [] if experiment.epsilon is None else unusual_budget(experiment.epsilon)
+    notes = []
     if experiment.epsilon is not None and isinstance(method, RecordLevel) and method.budgets is not None:
         notes.append(f"The clients' own budgets count, and epsilon = {experiment.epsilon:g} does not.")
+    elif experiment.epsilon is not None:
+        notes += unusual_budget(experiment.epsilon)
     if method.unit == "client" and schedule.clients == 1:
         notes.append(
             "There is one client, and this method protects clients as wholes: nobody's noise adds to its own. Protect "
