@@ -239,6 +239,13 @@ def test_notes_on_a_part_of_a_sweep_say_on_which(tmp_path: Path) -> None:
     assert "epsilon 100: The model shares" not in outcome.out
 
 
+def test_notes_of_a_comparison_name_their_method(tmp_path: Path) -> None:
+    given = ("--methods=local,dp-fedavg[epsilon=1],dp-fedavg-record", "--seeds=1", *QUICK, "--store", tmp_path)
+    told = " ".join(command("compare", *given).out.split())
+    assert "Note: dp-fedavg[epsilon=1]: The model shares 650 parameters" in told
+    assert "Not covered: dp-fedavg-record: How many records a client has shows" in told
+
+
 def test_a_comparison_that_is_refused_leaves_no_file(tmp_path: Path) -> None:
     given = ("compare", "--methods=local", *QUICK, "--store", tmp_path / "store", "--jobs=0")
     assert "at least one job" in refused(*given, "--csv", tmp_path / "table.csv")
