@@ -62,7 +62,7 @@ def unknown(what: str, given: str, known: Iterable[str]) -> UserError:
 
 def quoted(value: object) -> str:
     """A value as it was written, in short: what a user gave may be a book."""
-    text = repr(value)
+    text = repr(str(value) if isinstance(value, Path) else value)
     return text if len(text) <= 200 else f"{text[:100]}...{text[-50:]}"
 
 

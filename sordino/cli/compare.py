@@ -113,7 +113,8 @@ def _kept(found: Any, chosen: Any, picture: Path | None, csv: Path | None) -> st
     from sordino.files import write_whole
 
     page = chosen.store / DOCUMENT
-    document = json.dumps(found.document() | {"picture": None if picture is None else str(picture)})
+    places = {"picture": None if picture is None else str(picture), "store": str(chosen.store.resolve())}
+    document = json.dumps(found.document() | places)
     with writing(page):
         write_whole(page, document)
     if csv is not None:

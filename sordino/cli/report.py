@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from sordino.cli.options import Json, StoreFolder
+from sordino.cli.options import Json
 from sordino.experiment.defaults import DEFAULT_STORE
 
 
@@ -20,7 +20,10 @@ def report(
         ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The HTML file.")] = Path("report.html"),
-    store: StoreFolder = DEFAULT_STORE,
+    store: Annotated[
+        Path | None,
+        typer.Option(help=f"The folder for runs. [default: the comparison's, else {DEFAULT_STORE}]"),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Make one HTML file about runs, a comparison or an audit: figures, pictures, ledger and how to repeat it."""

@@ -117,6 +117,7 @@ def resume(
 def show_meaning(rows: list[dict[str, Any]], console: Any) -> None:
     """At which delta and for which unit a comparison's epsilons hold, what they leave out, and what to know besides."""
     from sordino.experiment.sweep import sends_anything
+    from sordino.report.wording import sentences_of
 
     meanings: dict[str, list[str]] = {}
     for row in rows:
@@ -128,20 +129,10 @@ def show_meaning(rows: list[dict[str, Any]], console: Any) -> None:
     for meaning, names in meanings.items():
         whose = "" if len(meanings) == 1 else f": {', '.join(names)}"
         console.print(f"epsilon at {meaning}{whose}", style="dim", highlight=False)
-    for reason in dict.fromkeys(reason for row in rows for reason in row["not_covered"]):
+    for reason in sentences_of(rows, "not_covered"):
         console.print(f"Not covered: {reason.rstrip('.')}.", style="red", highlight=False)
-    for note in dict.fromkeys(note for row in rows for note in row["notes"]):
-        where = _at([row for row in rows if note in row["notes"]], rows)
-        console.print(f"Note: {where}{note}", style="yellow", highlight=False)
-
-
-def _at(some: list[dict[str, Any]], rows: list[dict[str, Any]]) -> str:
-    """Where on the way through a sweep some of its rows lie; nothing where they are everywhere."""
-    places, everywhere = (
-        dict.fromkeys(", ".join(f"{key} {value}" for key, value in row["at"].items()) for row in which)
-        for which in (some, rows)
-    )
-    return "" if len(places) == len(everywhere) else f"{'; '.join(places)}: "
+    for note in sentences_of(rows, "notes"):
+        console.print(f"Note: {note}", style="yellow", highlight=False)
 
 
 def show_result(result: Mapping[str, Any], folder: Path, as_json: bool, measured: str | None = None) -> None:

@@ -68,12 +68,17 @@ def described(row: Any) -> dict[str, Any]:
 
 
 def _budget(row: Any) -> float | None:
-    """The epsilon that was asked for; None where noise was given instead, or nothing is noised."""
+    """The epsilon that was asked for; None where noise was given instead, clients have budgets of their own, or nothing
+    is noised."""
     from sordino.experiment.defaults import DEFAULT_EPSILON
 
     given = row.configuration
-    noised = (row.summary or {}).get("noise_multiplier") is not None and given.get("noise_multiplier") is None
-    return given.get("epsilon") or (DEFAULT_EPSILON if noised else None)
+    own = (f"{scope}budgets" for scope in ("", "method.", f"{row.method}."))
+    noised = row.summary is None or row.summary.get("noise_multiplier") is not None
+    if not noised or any((given.get("set") or {}).get(key) is not None for key in own):
+        return None
+    known = row.summary is not None and given.get("noise_multiplier") is None
+    return given.get("epsilon") or (DEFAULT_EPSILON if known else None)
 
 
 def _of_budget(budget: float | None) -> str:

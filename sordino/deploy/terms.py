@@ -26,7 +26,7 @@ from sordino.data.schema import Column, Label, Number, Schema
 from sordino.deploy import accuracies, masking
 from sordino.deploy.declared import check_declared, check_records, check_releases, labels_of, shape_of
 from sordino.errors import UserError
-from sordino.experiment.budgeting import client_budgets
+from sordino.experiment.budgeting import client_budgets, own_budgets
 from sordino.experiment.config import Experiment
 from sordino.experiment.hyperparameters import address
 from sordino.experiment.identity import identity_of
@@ -191,7 +191,8 @@ def terms_of(experiment: Experiment) -> Terms:
         delta = experiment.delta or default_delta(experiment.records_each or 1)
         budgets = client_budgets(experiment, method, schedule)
         sizes = np.full(clients, experiment.records_each)
-        method, notes = method.planned(Outlook(sizes, budgets, delta, turns))
+        method, choices = method.planned(Outlook(sizes, budgets, delta, turns))
+        notes = own_budgets(experiment, method) + choices
     else:
         delta = experiment.delta or default_delta(clients)
     check_steps(method.steps(), method.unit, method.public_memory(initial, learner.layout))

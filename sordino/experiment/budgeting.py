@@ -25,6 +25,8 @@ LEAST_USUAL, MOST_USUAL = 0.01, 100.0
 """Budgets that are meant lie between these."""
 TOLERANCE = 1e-6
 """The share of a budget by which a figure may exceed it and still keep it: rounding of the search."""
+ROUNDED = 0.005
+"""By how much a share of the clients may be off that is written with two decimals."""
 
 
 @dataclass(frozen=True)
@@ -183,13 +185,27 @@ def beyond_budgets(spent: Mapping[int, float], budgets: np.ndarray) -> list[str]
     ]
 
 
+def own_budgets(experiment: Experiment, method: RecordLevel) -> list[str]:
+    """What is to be known of budgets that clients have of their own: that they overrule epsilon, and that shares which
+    do not come to one are scaled."""
+    if method.budgets is None:
+        return []
+    shares = [float(part.partition(":")[2]) for part in method.budgets.split(",") if ":" in part]
+    notes = []
+    if experiment.epsilon is not None:
+        notes.append(f"The clients' own budgets count, and epsilon = {experiment.epsilon:g} does not.")
+    if shares and abs(sum(shares) - 1) > ROUNDED * len(shares) * (1 + TOLERANCE):
+        notes.append(f"The shares of the clients' budgets come to {sum(shares):g}, not 1: each is divided by that.")
+    return notes
+
+
 def unusual(experiment: Experiment, method: Method, schedule: Schedule) -> list[str]:
     """What is allowed, but hardly meant."""
     if not method.is_private():
         return []
-    notes = [] if experiment.epsilon is None else unusual_budget(experiment.epsilon)
-    if experiment.epsilon is not None and isinstance(method, RecordLevel) and method.budgets is not None:
-        notes.append(f"The clients' own budgets count, and epsilon = {experiment.epsilon:g} does not.")
+    notes = own_budgets(experiment, method) if isinstance(method, RecordLevel) else []
+    if experiment.epsilon is not None and not notes:  # it counts
+        notes = unusual_budget(experiment.epsilon)
     if method.unit == "client" and schedule.clients == 1:
         notes.append(
             "There is one client, and this method protects clients as wholes: nobody's noise adds to its own. Protect "

@@ -161,13 +161,14 @@ class Experiment(BaseModel):
         for source in (RECOMMENDED, *sources) if unnamed else sources:
             check_representable(source)
             given = {key.replace("-", "_"): value for key, value in source.items() if value is not None}
-            _read_schema(given)
             more = given.pop("set", {})
             if not isinstance(more, Mapping):
                 raise UserError('"set" must be a table of hyper-parameters, for example [set] with tau = 0.3.')
             flat = dotted(more)
             own = {key for key in flat if key.replace("-", "_") in {*cls.model_fields, SCHEMA} and key != "set"}
-            given |= {key.replace("-", "_"): flat.pop(key) for key in own}
+            within = {key.replace("-", "_"): flat.pop(key) for key in own}
+            _check_agreement(given, within)
+            given |= within
             _read_schema(given)
             settings |= flat
             values |= given
@@ -257,6 +258,15 @@ class Experiment(BaseModel):
         """How public records are chosen."""
         chosen = None if self.public == "default" else self.public
         return PublicChoice(chosen, self.data_dir, self.reading(), self.test, self.seed)
+
+
+def _check_agreement(given: Mapping[str, Any], within: Mapping[str, Any]) -> None:
+    """Refuse a key that a source gives both by itself and `within` its table `set`, as something else."""
+    for key, value in within.items():
+        if key in given and given[key] != value and str(given[key]) != str(value):
+            raise UserError(
+                f"{key} is given twice, as {quoted(given[key])} and by `set` as {quoted(value)}: leave one of them out."
+            )
 
 
 def _read_schema(given: dict[str, Any]) -> None:

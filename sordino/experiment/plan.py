@@ -11,7 +11,7 @@ import numpy as np
 from sordino.data.federate import DEFAULT_CLIENTS
 from sordino.errors import UserError
 from sordino.experiment.advise import Situation
-from sordino.experiment.budgeting import beyond_budgets, planned_method, shares_a_part, spending
+from sordino.experiment.budgeting import beyond_budgets, planned_method, shares_a_part, spending, unusual
 from sordino.experiment.config import Experiment
 from sordino.experiment.lifetime import planned_recipes
 from sordino.method import Method
@@ -107,7 +107,8 @@ def _clients_plan(
         colluders=noise.colluders,
         exposed=any(release.tells == "everything" for release in releases),
     )
-    found.warnings.extend(note for note in spent.notes if note not in found.warnings)
+    told = [*unusual(experiment, method, schedule), *spent.notes]
+    found.warnings.extend(note for note in told if note not in found.warnings)
     return found
 
 
@@ -139,7 +140,13 @@ def _records_plan(
         clients=[{"client": names[number]} | _client(noise, sizes, number, one) for number, one in enumerate(each)],
         feasible_parameters=where.feasible("record"),
         delta=delta,
-        warnings=[*spent.notes, *choices, *beyond_budgets(dict(enumerate(each)), noise.budgets), *_weak(accuracy)],
+        warnings=[
+            *unusual(experiment, method, schedule),
+            *spent.notes,
+            *choices,
+            *beyond_budgets(dict(enumerate(each)), noise.budgets),
+            *_weak(accuracy),
+        ],
         advice=_advice(where, parameters),
     )
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sordino.errors import UserError
+from sordino.errors import UserError, quoted
 from sordino.experiment.config import KEYS, Experiment, setting
 from sordino.experiment.hyperparameters import check_known, concerns
 from sordino.methods import find
@@ -42,17 +41,32 @@ class Cell:
 
 
 def split_methods(text: str) -> list[str]:
-    """Methods separated by commas; commas inside brackets belong to a method."""
-    return [part.strip() for part in re.split(r",(?![^\[]*\])", text) if part.strip()]
+    """Methods separated by commas; commas inside brackets or double quotes belong to a method."""
+    parts, depth, inside = [""], 0, False
+    for letter in text:
+        inside ^= letter == '"'
+        if not inside:
+            depth += (letter == "[") - (letter == "]")
+        if letter == "," and depth <= 0 and not inside:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return [part.strip() for part in parts if part.strip()]
 
 
 def contender(text: str) -> tuple[str, dict[str, Any]]:
     """`name` or `name[key=value,...]` as a method and its hyper-parameters."""
     name, bracket, rest = text.partition("[")
-    if bracket and not rest.endswith("]"):
-        raise UserError(f"{text!r} is not understood; write hyper-parameters as in feddpa[tau=2,lambda1=0].")
-    pairs = [part for part in rest.removesuffix("]").split(",") if part.strip()]
-    return name.strip(), dict(setting(pair.strip()) for pair in pairs)
+    parts = split_methods(rest.removesuffix("]"))
+    if bracket and not (rest.endswith("]") and all("=" in part for part in parts[:1])):
+        raise UserError(f"{quoted(text)} is not understood; write hyper-parameters as in feddpa[tau=2,lambda1=0].")
+    pairs: list[str] = []
+    for part in parts:
+        if "=" in part:
+            pairs.append(part)
+        else:  # a value may have commas, as budgets=1:0.5,2:0.5 has
+            pairs[-1] += f",{part}"
+    return name.strip(), dict(setting(pair) for pair in pairs)
 
 
 def sends_anything(text: str) -> bool:

@@ -69,5 +69,11 @@ def _fitted_curve(delta: float, multiplier: float, steps: int, most: float) -> t
         return start + slope * np.expm1(bend * part) / bend
 
     limits = ([STRAIGHT, 0.0, -np.inf], [BENT, np.inf, np.inf])
-    (bend, slope, start), _ = curve_fit(curve, FITTED_AT, costs / costs[-1], p0=(1.0, 1.0, 0.0), bounds=limits)
+    try:
+        (bend, slope, start), _ = curve_fit(curve, FITTED_AT, costs / costs[-1], p0=(1.0, 1.0, 0.0), bounds=limits)
+    except RuntimeError as error:  # no curve comes close enough
+        raise UserError(
+            f"The published rates follow a curve, and none fits what {steps} steps with a noise multiplier of "
+            f"{multiplier:g} cost: use --variant sound."
+        ) from error
     return float(bend), float(slope * costs[-1]), float(start * costs[-1])

@@ -40,6 +40,33 @@ def method_name(row: Mapping[str, Any]) -> str:
     return str(row["method"]) if row["variant"] == "sound" else f"{row['method']} ({row['variant']})"
 
 
+def sentences_of(rows: Sequence[Mapping[str, Any]], key: str) -> list[str]:
+    """The sentences that a comparison's rows have under `key`, each once; where it is not about all rows, with the
+    methods, or the places on the way through a sweep, that it is about."""
+    found = []
+    for sentence in dict.fromkeys(sentence for row in rows for sentence in row[key]):
+        whose = _whose([row for row in rows if sentence in row[key]], rows)
+        found.append(f"{whose}: {sentence}" if whose else sentence)
+    return found
+
+
+def _whose(some: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> str:
+    """What sets some of a comparison's rows apart; nothing where they are all."""
+    if len(some) == len(rows):
+        return ""
+    methods, places = (dict.fromkeys(called(row) for row in some) for called in (method_name, _place))
+    if len(some) == sum(method_name(row) in methods for row in rows):
+        return ", ".join(methods)
+    if len(some) == sum(_place(row) in places for row in rows):
+        return "; ".join(places)
+    return "; ".join(f"{method_name(row)}, {_place(row)}" for row in some)
+
+
+def _place(row: Mapping[str, Any]) -> str:
+    """Where on the way through a sweep a comparison's row lies."""
+    return ", ".join(f"{key} {value}" for key, value in row["at"].items())
+
+
 def markdown_table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     """A table in Markdown."""
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *body))

@@ -15,7 +15,7 @@ from rich.console import Console
 
 import sordino
 from sordino.cli import COMMANDS
-from sordino.cli.runs import _table
+from sordino.cli.runs import _table, described
 from sordino.data import catalogue
 from sordino.display import Silent
 from sordino.experiment.config import Experiment
@@ -174,7 +174,7 @@ def test_help_tells_of_arguments_once_and_has_no_markup() -> None:
 
 def row(name: str, **more: Any) -> RunRow:
     configuration = {"data": "a-folder-with-a-long-name", "seed": 12, "epsilon": 8.0, "protect_from": "outsider"}
-    summary = {"accuracy": {"personal": 0.9}, "epsilon": {"outsider": 8.0}}
+    summary = {"accuracy": {"personal": 0.9}, "epsilon": {"outsider": 8.0}, "noise_multiplier": 1.0}
     about: dict[str, Any] = {"run": name, "method": "dp-fedavg-record", "configuration": configuration, "identity": ""}
     about |= {"people": "", "unit": "client", "state": "done", "rounds": 30, "rounds_done": 30, "checkpoint": None}
     return RunRow(**(about | {"models": None, "seconds": 1.0, "created": time.time(), "summary": summary} | more))
@@ -192,6 +192,26 @@ def test_names_of_runs_are_never_cut(width: int) -> None:
     assert "stopped 4/30" in shown
     assert ("8.00 of 8" in shown) == (width > 60), "epsilon and the budget go together"
     assert max(len(line) for line in shown.splitlines()) <= width
+
+
+def test_a_run_is_of_the_budget_that_counted() -> None:
+    """Clients' own budgets overrule epsilon, by whatever key they are given; nothing is spent where nothing leaves."""
+
+    unspent: dict[str, Any] = {"accuracy": {}, "epsilon": {}, "noise_multiplier": None}
+    spent = unspent | {"noise_multiplier": 1.0}
+
+    def budget(summary: Any = spent, **keys: Any) -> float | None:
+        return described(row("", configuration={"protect_from": "outsider"} | keys, summary=summary))["budget"]
+
+    assert budget(epsilon=3.0) == 3
+    assert budget() == 8
+    assert budget(noise_multiplier=1.0) is None
+    assert budget(epsilon=3.0, summary=None) == 3
+    assert budget(epsilon=3.0, summary=unspent) is None
+    for key in ("budgets", "method.budgets", "dp-fedavg-record.budgets"):
+        assert budget(set={key: "1:0.5,2:0.5"}) is None
+        assert budget(set={key: "1:0.5,2:0.5"}, epsilon=3.0) is None
+    assert budget(set={"pac-dp.budgets": "1:0.5,2:0.5", "clip": 1}, epsilon=3.0) == 3, "another method's"
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
@@ -237,6 +257,13 @@ def test_notes_on_a_part_of_a_sweep_say_on_which(tmp_path: Path) -> None:
     outcome = command("compare", "--methods=dp-fedavg", "--epsilon=1,100", "--seeds=1", *QUICK, "--store", tmp_path)
     assert "Note: epsilon 1: The model shares 650 parameters, but only" in outcome.out
     assert "epsilon 100: The model shares" not in outcome.out
+
+
+def test_notes_of_a_comparison_name_their_method(tmp_path: Path) -> None:
+    given = ("--methods=local,dp-fedavg[epsilon=1],dp-fedavg-record", "--seeds=1", *QUICK, "--store", tmp_path)
+    told = " ".join(command("compare", *given).out.split())
+    assert "Note: dp-fedavg[epsilon=1]: The model shares 650 parameters" in told
+    assert "Not covered: dp-fedavg-record: How many records a client has shows" in told
 
 
 def test_a_comparison_that_is_refused_leaves_no_file(tmp_path: Path) -> None:

@@ -113,6 +113,12 @@ def test_a_site_s_records_pay_no_more_than_their_budget(records: int) -> None:
     assert isinstance(plan.budgets, np.ndarray)
 
 
+def test_budgets_of_sites_that_are_scaled_or_overrule_epsilon_are_told() -> None:
+    notes = terms_of(experiment(method="dp-fedavg-record", epsilon=3.0, set={"budgets": "4:0.6,16:0.6"})).notes
+    assert "The clients' own budgets count, and epsilon = 3 does not." in notes
+    assert "The shares of the clients' budgets come to 1.2, not 1: each is divided by that." in notes
+
+
 def test_a_matrix_wider_than_the_network_is_paid_for_too() -> None:
     """60 x 60 entries are rounded where the network has 130 parameters; together with the gradients they cost 4."""
     changes = {"cluster_share": 0.3, "clipping": "fixed", "dimensions": 60, "epochs": 1}

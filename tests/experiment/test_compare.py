@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import statistics
 from pathlib import Path
 from types import SimpleNamespace
@@ -116,6 +117,37 @@ def test_methods_may_come_with_their_own_hyper_parameters(tmp_path: Path) -> Non
     assert contender(parts[1]) == ("feddpa", {"tau": 2, "lambda1": 0})
     with pytest.raises(UserError, match="not understood"):
         contender("feddpa[tau=2")
+
+
+@pytest.mark.parametrize(
+    ("text", "settings"),
+    [
+        ("pac-dp[budgets=1:0.5,2:0.5,clip=2]", {"budgets": "1:0.5,2:0.5", "clip": 2}),
+        ("pac-dp[clip=2,budgets=1, 8 ,2]", {"budgets": "1,8,2", "clip": 2}),
+        ('pac-dp[budgets="1:0.5,2:0.5",clip=2]', {"budgets": "1:0.5,2:0.5", "clip": 2}),
+        ("pac-dp[clip=2,model.hidden=[64,32]]", {"clip": 2, "model.hidden": [64, 32]}),
+        ("pac-dp[]", {}),
+    ],
+)
+def test_a_value_inside_brackets_may_have_commas(text: str, settings: dict[str, object]) -> None:
+    from sordino.experiment.sweep import contender, split_methods
+
+    assert split_methods(f"local,{text},dp-fedavg") == ["local", text, "dp-fedavg"]
+    assert contender(text) == ("pac-dp", settings)
+
+
+@pytest.mark.parametrize("text", ["pac-dp[budgets]", "pac-dp[1:0.5,2:0.5]", "pac-dp[budgets=1:0.5,2:0.5"])
+def test_brackets_that_name_no_key_are_told_as_they_were_written(text: str) -> None:
+    from sordino.experiment.sweep import contender
+
+    with pytest.raises(UserError, match=re.escape(f"{text!r} is not understood; write hyper-parameters as in")):
+        contender(text)
+
+
+def test_values_with_commas_are_gone_through_in_quotes() -> None:
+    from sordino.experiment.sweep import values_of
+
+    assert values_of('budgets="1:0.5,2:0.5","4:1"') == ("budgets", ["1:0.5,2:0.5", "4:1"])
 
 
 @pytest.mark.slow

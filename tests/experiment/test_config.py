@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -123,3 +124,26 @@ def test_contenders_of_a_comparison_may_differ_in_what_clients_predict_with() ->
     experiment = Experiment.make({"set": {"tau": 0.1}}, methods=["feddpa"])
     assert experiment.for_method("dp-fedavg", {"personal": "blend"}).personal == "blend"
     assert experiment.for_method("dp-fedavg", {}).personal == "own"
+
+
+@pytest.mark.parametrize(
+    ("given", "within"),
+    [
+        ({"personal": "own"}, {"personal": "blend"}),
+        ({"rounds": 3}, {"rounds": 5}),
+        ({"epsilon": 3.0}, {"epsilon": 4}),
+        ({"data-dir": Path("here")}, {"data_dir": "there"}),
+        ({"schema": Path("a.toml")}, {"schema": "b.toml"}),
+    ],
+)
+def test_a_key_that_is_given_twice_must_be_the_same(given: dict[str, Any], within: dict[str, Any]) -> None:
+    """Within one source; a later source may say otherwise."""
+    ((key, value),), (other,) = given.items(), within.values()
+    shown = str(value) if isinstance(value, Path) else value
+    sentence = f"{key.replace('-', '_')} is given twice, as {shown!r} and by `set` as {other!r}: leave one of them out."
+    with pytest.raises(UserError, match=re.escape(sentence)):
+        Experiment.make({**given, "set": within})
+    if key != "schema":
+        again = Experiment.make({**given, "set": {key: shown}})
+        assert again == Experiment.make(given)
+        assert Experiment.make(given, {"set": within}) == Experiment.make(within)

@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 import sordino
 from sordino.data.people import sketch
 from sordino.errors import UserError
+from sordino.experiment.budgeting import unusual
 from sordino.experiment.config import Experiment
 from sordino.experiment.curve_fitting import fit_curve
 from sordino.experiment.prepare import deal, prepare
@@ -25,6 +26,7 @@ from sordino.experiment.store import Store
 from sordino.methods.pac_dp import PACDP
 from sordino.parts.curves import PUBLISHED, Curve, plateau_then_cosine, save
 from sordino.privacy.gate import Gate
+from sordino.schedule import Schedule
 
 KEYS = {"method": "pac-dp", "clients": 4, "partition": "iid", "rounds": 3, "delta": 1e-5}
 SETTINGS = {"epochs": 1, "batch": 60}
@@ -44,6 +46,25 @@ def test_budgets_are_dealt_by_shares_or_listed() -> None:
 def test_wrong_budgets_are_refused(wrong: str) -> None:
     with pytest.raises(UserError, match="budgets"):
         PACDP(budgets=wrong).client_budgets(3, 8.0, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(
+    ("budgets", "told"),
+    [
+        ("1:0.5,2:0.7", "1.2"),
+        ("1:3,2:1", "4"),
+        ("1:60,2:30,4:10", "100"),
+        ("1:0.9", "0.9"),
+        ("1:0.33,2:0.33,4:0.33", None),  # thirds with two decimals
+        ("1:0.17,2:0.17,3:0.17,4:0.17,5:0.17,6:0.17", None),
+        ("1:0.1,2:0.2,4:0.7", None),
+        ("1,2,4,8", None),
+    ],
+)
+def test_shares_that_do_not_come_to_one_are_told(budgets: str, told: str | None) -> None:
+    notes = unusual(Experiment.make(KEYS, {"set": {"budgets": budgets}}), PACDP(budgets=budgets), Schedule.of(3, 4, 1))
+    sentence = f"The shares of the clients' budgets come to {told}, not 1: each is divided by that."
+    assert notes == ([] if told is None else [sentence])
 
 
 @pytest.mark.slow

@@ -123,3 +123,13 @@ def test_budgets_of_clients_are_told_to_stand_in_the_place_of_epsilon(tmp_path: 
     asked, unasked = (Case(method, tmp_path).prepared(**(KEYS | more)).notes for more in ({"epsilon": 3.0}, {}))
     assert "The clients' own budgets count, and epsilon = 3 does not." in asked
     assert not any("own budgets count" in note for note in unasked)
+
+
+def test_a_plan_tells_what_is_hardly_meant_as_a_run_does() -> None:
+    """An epsilon that does not count is not called unusual besides; one that counts is."""
+    records = ("plan", *PUBLISHED, "--records=30", "--json")
+    own = "The clients' own budgets count, and epsilon = 3000 does not."
+    assert command(*records, "--epsilon=3000").document["warnings"] == [own]
+    assert command(*records).document["warnings"] == []
+    of_clients = command("plan", "--clients=100", "--epsilon=0.001", "--json").document["warnings"]
+    assert any("epsilon = 0.001 means noise that leaves nothing to learn from" in warning for warning in of_clients)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 
 import numpy as np
 import pytest
@@ -162,6 +163,17 @@ def test_with_given_noise_rates_are_fitted_too() -> None:
     assert plan.multipliers.tolist() == [10.0, 10.0]
     assert plan.sampling.tolist() == [fitted_rate(1.0, DELTA, 10.0, STEPS), 1.0]
     assert plan.turns.tolist() == [15, 15]
+
+
+def test_a_curve_that_cannot_be_fitted_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As scipy says it where the bound is zero at most rates: delta 0.00133, noise 2165.7, 756 steps, rate 0.161."""
+
+    def failing(*_: object, **__: object) -> None:
+        raise RuntimeError("Optimal parameters not found: The maximum number of function evaluations is exceeded.")
+
+    monkeypatch.setattr(sys.modules[fitted_rate.__module__], "curve_fit", failing)
+    with pytest.raises(UserError, match="none fits what 751 steps with a noise multiplier"):
+        fitted_rate(0.5, DELTA, 13.3, STEPS + 1)  # a curve that no other test has left in the cache
 
 
 def test_who_is_beyond_its_budget_is_told() -> None:

@@ -188,6 +188,28 @@ def test_a_comparison_is_read_from_its_file(store: Path) -> None:
     assert "data:image/png;base64" in " ".join(read.references)
 
 
+def test_a_comparison_finds_its_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In its store, elsewhere, moved with its store, or beside another one, whose runs have the same names."""
+    monkeypatch.chdir(tmp_path)
+    keys = ("compare", "--methods=local", "--seeds=1", "--clients=8", "--partition=iid", "--workers=1")
+    sordino.run(**QUICK_KEYS | {"rounds": 3}, method="local")  # local-digits-1 of the usual store
+    document = command(*keys, "--rounds=1", "--store=mine", "--json").document
+    Path("copy.json").write_text(json.dumps(document))
+
+    def rounds(*what: str) -> str:
+        assert command("report", *what, "-o", "page.html").code == 0
+        (found,) = re.findall(r"rounds = (\d+)", Path("page.html").read_text("utf-8"))
+        return str(found)
+
+    assert rounds("mine/compare.json") == rounds("copy.json") == "1"
+    assert rounds("copy.json", "--store=.sordino") == "3", "what is named is taken"
+    Path("mine").rename("moved")
+    assert rounds("moved/compare.json") == "1"
+    assert "mine' of the comparison copy.json is not there: name it with --store" in refused("report", "copy.json")
+    Path("old.json").write_text(json.dumps({key: value for key, value in document.items() if key != "store"}))
+    assert rounds("old.json") == "3", "a comparison that names no store"
+
+
 def test_record_level_and_bare_runs_have_pages(store: Path) -> None:
     read = page(store, "pac-dp-digits-6")
     assert "one record that is replaced by another epsilon is" in read.text.lower()

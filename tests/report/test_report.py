@@ -15,7 +15,7 @@ from sordino.privacy.views import VIEWS
 from sordino.report.figures import curves
 from sordino.report.progress import Known, fitting, line, watching
 from sordino.report.tables import comparison_table, epsilon_text, run_report
-from sordino.report.wording import attack_words, percent
+from sordino.report.wording import attack_words, percent, sentences_of
 from sordino.rounding import delta_text
 
 
@@ -147,6 +147,28 @@ def test_run_report_names_what_is_not_covered() -> None:
     text = shown(run_report(summary, "store"))
     for part in ("1,234 parameters", "25.0%", "∞", "Not covered: update: it is sent as it is.", "Note: mind the gap"):
         assert part in text
+
+
+def test_sentences_of_a_comparison_say_whose_they_are() -> None:
+    """Two methods at two budgets: a sentence of all, of a method, of a budget, of two rows, and of one."""
+    about = {
+        ("a", 1): ["all", "of a", "at 1", "across"],
+        ("b", 1): ["all", "at 1", "alone"],
+        ("a", 8): ["all", "of a"],
+        ("b", 8): ["all", "across"],
+    }
+    rows = [
+        {"method": method, "variant": "sound" if method == "a" else "paper", "at": {"epsilon": at}, "notes": notes}
+        for (method, at), notes in about.items()
+    ]
+    assert sentences_of(rows, "notes") == [
+        "all",
+        "a: of a",
+        "epsilon 1: at 1",
+        "a, epsilon 1; b (paper), epsilon 8: across",
+        "b (paper), epsilon 1: alone",
+    ]
+    assert sentences_of(rows[:1], "notes") == about["a", 1], "one method needs no name"
 
 
 def report(**more: Any) -> Any:

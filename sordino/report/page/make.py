@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
-from sordino.errors import UserError, writing
+from sordino.errors import UserError, quoted, writing
+from sordino.experiment.database import DATABASE
 from sordino.experiment.defaults import DEFAULT_STORE
 from sordino.files import write_whole
 from sordino.report.page.audits import audit_page, is_audit
@@ -12,27 +15,28 @@ from sordino.report.page.gather import compared_runs, read_document
 from sordino.report.page.runs import runs_page
 
 
-def make_report(*what: str | Path, output: str | Path = "report.html", store: str | Path = DEFAULT_STORE) -> Path:
+def make_report(*what: str | Path, output: str | Path = "report.html", store: str | Path | None = None) -> Path:
     """Write one self-contained HTML file about runs of a store, a comparison, or an audit, and return its path.
 
-    `what` are names of finished runs, or one file of `sordino compare --json` or `sordino audit --json`.
+    `what` are names of finished runs, or one file of `sordino compare --json` or `sordino audit --json`. The runs of a
+    comparison are looked for in the store that they were made in, unless another is named.
     """
     path = Path(output)
     with writing(path):  # told before the work
         if path.is_dir():
             raise ValueError("it is a folder")
-    text = _page([str(one) for one in what], Path(store))
+    text = _page([str(one) for one in what], None if store is None else Path(store))
     with writing(path):
         write_whole(path, text)
     return path
 
 
-def _page(what: list[str], store: Path) -> str:
+def _page(what: list[str], store: Path | None) -> str:
     if not what:
         raise UserError("Name a run, or a file of `sordino compare --json`: `sordino runs` lists the runs.")
     files = [one for one in what if one.endswith(".json")]
     if not files:
-        return runs_page(what, store)
+        return runs_page(what, store or DEFAULT_STORE)
     if len(what) > 1:
         raise UserError("A page is made of one file, or of runs: name one of them only.")
     path = Path(files[0])
@@ -44,4 +48,16 @@ def _page(what: list[str], store: Path) -> str:
     runs = compared_runs(path)
     if not runs:
         raise UserError(f"{path} holds no comparison and no audit: make one with `sordino compare --json`.")
-    return runs_page(runs, store)
+    return runs_page(runs, store or _store_of(document, path))
+
+
+def _store_of(document: Mapping[str, Any], path: Path) -> Path:
+    """Where the runs of a comparison are: in the store that it names, or the folder that its file lies in. Another
+    store may have other runs of the same names; only a comparison that names none is looked for in the usual one."""
+    named = document.get("store")
+    for folder in (Path(str(named)), path.parent):
+        if (folder / DATABASE).exists():
+            return folder
+    if named is not None:
+        raise UserError(f"The store {quoted(named)} of the comparison {path} is not there: name it with --store.")
+    return DEFAULT_STORE

@@ -14,7 +14,7 @@ from sordino.privacy.release import PROMISED
 from sordino.privacy.views import VIEWS
 from sordino.report.page import pictures, rendered, words
 from sordino.report.page.gather import Group, RunTold, Told, gather
-from sordino.report.wording import epsilon_words, method_name, percent
+from sordino.report.wording import epsilon_words, method_name, percent, sentences_of
 from sordino.rounding import delta_text, none
 
 TOLD = {name: name.replace("_", " ") for name in METRICS if name != "one_class"} | {
@@ -55,21 +55,11 @@ def _context(told: Told) -> dict[str, Any]:
         "labels": pictures.labels(first),
         "groups": [_group(group) for group in told.groups],
         "audits": told.audits,
-        "not_covered": _sentences(told, "not_covered"),
-        "notes": _sentences(told, "notes"),
+        "not_covered": sentences_of(told.comparison.rows, "not_covered"),
+        "notes": sentences_of(told.comparison.rows, "notes"),
         "together": told.comparison.together("outsider") if len(told.groups) == 1 else [],
         "store": str(told.store),
     }
-
-
-def _sentences(told: Told, key: str) -> list[str]:
-    """Sentences of all methods, each once, with the methods that it is about where it is not about all."""
-    found: dict[str, list[str]] = {}
-    for row in told.comparison.rows:
-        for sentence in row[key]:
-            found.setdefault(sentence, []).append(row["method"])
-    everybody = len(told.comparison.rows)
-    return [one if len(whose) == everybody else f"{', '.join(whose)}: {one}" for one, whose in found.items()]
 
 
 def _tiles(told: Told) -> list[tuple[str, str]]:
