@@ -86,7 +86,7 @@ def instructions(
     message: dict[str, Any] = {
         "initial": initial,
         "passes": schedule.turns * method.epochs,
-        "trust": trust_of(feasible, len(initial)),
+        "trust": trust_of(feasible, len(initial), method.unit),
     }
     return message if served is None else message | {"global": served[0], "clusters": served[1]}
 

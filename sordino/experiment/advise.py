@@ -24,14 +24,13 @@ from sordino.data.federate import DEFAULT_CLIENTS
 from sordino.errors import UserError
 from sordino.experiment.budgeting import unusual_budget
 from sordino.experiment.config import Experiment
-from sordino.parts.blending import TRUSTED
 from sordino.privacy.accountant import mu_of
 from sordino.privacy.allowance import ProtectFrom
 from sordino.privacy.plan import check_delta, default_delta
 from sordino.privacy.release import Unit
 
 Level = Literal["client", "record", "none"]
-HELPS: dict[Unit, float] = {"client": TRUSTED, "record": 100.0}
+HELPS: dict[Unit, float] = {"client": 0.1, "record": 100.0}
 """From these ratios on a federated model adds something to a client's own when the two are mixed. Clients with so many
 records that the noise on each can be borne do well alone, so that records must be many more than noise asks for."""
 QUANTILE_FROM = 4000

@@ -41,6 +41,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from sordino.privacy.release import Unit
+
 MEMBERS = ("local", "tuned", "own", "global", "adjusted")
 """What is mixed: models trained alone, the server's model tuned, the method's personal model, the server's model as it
 is, and adjusted to the client's labels."""
@@ -49,9 +51,10 @@ FOLDS = 3
 """Into how many parts a client's records are dealt: training without each costs twice what training on all does."""
 PRIOR = 1.0
 """How many records the prior counts for each member: it keeps few records from deciding everything."""
-TRUSTED = 0.1
-"""The ratio of signal to noise, squared and per parameter, from which on the federation's members are trusted as much
-as the local one."""
+TRUSTED: dict[Unit, float] = {"client": 32.0, "record": 3200.0}
+"""How many parameters must have a signal as strong as the noise, for each unit of the root of the network's size, until
+the federation's members are trusted as much as the local one: the larger a network, the smaller the share of it that
+matters. Gradients of records agree far less with each other than updates of clients do."""
 CAUTION = 4.0
 """How strongly a member's probabilities are kept as they are."""
 POWERS = (0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0)
@@ -74,10 +77,11 @@ def folds(labels: np.ndarray, seed: int) -> np.ndarray:
     return dealt
 
 
-def trust_of(feasible: float, parameters: int) -> float:
-    """How much of their prior the federation's members keep, from 0 to 1, where a budget leaves `feasible` shared
-    parameters a signal as strong as the noise, and the network has so many `parameters`: all of it is public."""
-    return min(1.0, feasible / parameters / TRUSTED)
+def trust_of(feasible: float, parameters: int, unit: Unit) -> float:
+    """How much of their prior the federation's members keep, from 0 to 1, where a budget that protects a `unit` leaves
+    `feasible` shared parameters a signal as strong as the noise, and the network has so many `parameters`: all of it is
+    public."""
+    return min(1.0, feasible / math.sqrt(parameters) / TRUSTED[unit])
 
 
 def priors(present: Tensor, trust: float) -> Tensor:
