@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypedDict
+from typing import NotRequired, Protocol, TypedDict
 
 import numpy as np
 
@@ -55,10 +55,14 @@ ENOUGH = 10
 """With so many test records, a model that gives them all one class is worth a warning."""
 NAMED = 10
 """How many clients a sentence names."""
+SAME = 1e-9
+"""Accuracies nearer than this are the same."""
 
 
 Figures = dict[View, float | None]
 """One figure for each observer; None where it is infinite."""
+Against = dict[str, int]
+"""How many clients `gain` by one model against another, how many `lose`, and for how many it is the `same`."""
 Accuracies = dict[str, float | None]
 """Means over clients, each on its own test records; None where there is no such model."""
 
@@ -73,6 +77,8 @@ class BlendFigures(TypedDict):
     """The same over the tenth of the clients that are worst off with each."""
     weights: dict[str, float]
     """The mean weight of each member."""
+    against_local: NotRequired[Against]
+    """Clients with the blend, against the models that they trained alone; older runs do not tell."""
 
 
 class Metric(TypedDict):
@@ -228,7 +234,14 @@ def _blend_figures(blends: Blends, own: np.ndarray, shared: np.ndarray | None) -
         "accuracy": {name: none(mean(values)) for name, values in found.items()},
         "worst_tenth": {name: none(worst_tenth(values)) for name, values in found.items()},
         "weights": dict(zip(MEMBERS, blends.rules["weights"].mean(dim=0).tolist(), strict=True)),
+        "against_local": against(found["blend"] - found["local"]),
     }
+
+
+def against(differences: np.ndarray) -> Against:
+    """How many clients gain and lose by differences of accuracy; those without test records are not counted."""
+    gain, lose = int((differences > SAME).sum()), int((differences < -SAME).sum())
+    return {"gain": gain, "lose": lose, "same": int(np.isfinite(differences).sum()) - gain - lose}
 
 
 def _if_public(ledger: Ledger, prepared: Told) -> list[str]:
