@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from sordino.data.federate import DEFAULT_CLIENTS
+from sordino.data.federate import DEFAULT_CLIENTS, numbered
 from sordino.errors import UserError
 from sordino.experiment.advise import Situation
 from sordino.experiment.budgeting import beyond_budgets, planned_method, shares_a_part, spending, unusual
@@ -61,7 +61,7 @@ def plan_of(
     _check_plannable(experiment, method)
     clients = experiment.clients or DEFAULT_CLIENTS
     sizes = None if records is None else np.full(clients, records)
-    names = [str(number) for number in range(clients)]
+    names = numbered(clients)
     if look:
         prepared = _looked_at(experiment, parameters, records)
         parameters, sizes = parameters or prepared.learner.layout.size, prepared.data.train.sizes
@@ -148,7 +148,7 @@ def _records_plan(
             *unusual(experiment, method, schedule),
             *spent.notes,
             *choices,
-            *beyond_budgets(dict(enumerate(each)), noise.budgets),
+            *beyond_budgets(dict(enumerate(each)), noise.budgets, names),
             *_weak(accuracy),
         ],
         advice=_advice(where, parameters),

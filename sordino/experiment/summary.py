@@ -147,12 +147,13 @@ def summarize(
     prepared: Told,
     ending: Ending,
     books: RunBooks,
+    names: Sequence[str],
     own: np.ndarray,
     blends: Blends | None = None,
     reached: Reached | None = None,
 ) -> Summary:
-    """The result of a run whose clients have the accuracies `own` with the method's personal models, and
-    reach what `reached` says with what they predict with."""
+    """The result of a run whose clients are called `names`, have the accuracies `own` with the method's personal
+    models, and reach what `reached` says with what they predict with."""
     personal = own if blends is None else blends.figures("accuracy")[:, 0]
     ledger, delta = books.ledger, prepared.budget.delta
     summary: Summary = {
@@ -180,7 +181,7 @@ def summarize(
         "clients": prepared.schedule.clients,
         "parameters": prepared.learner.layout.size,
         "seed": prepared.experiment.seed,
-        "notes": prepared.notes + _if_public(ledger, prepared) + _who_stopped(prepared, ending),
+        "notes": prepared.notes + _if_public(ledger, prepared) + _who_stopped(prepared, ending, names),
         "seconds": round(books.seconds, 3),
     }
     if prepared.data is not None:
@@ -188,12 +189,11 @@ def summarize(
     if reached is not None and prepared.data is not None:
         summary["metrics"] = metrics_over_clients(reached, prepared.data.meaning.positive)
         summary["positive"] = prepared.data.meaning.positive_name
-        clients = prepared.data.clients
-        judged = np.array([len(client.y_test) for client in clients])
-        summary["notes"] += one_class_notes(reached.each, [client.name for client in clients], judged)
+        judged = np.array([len(client.y_test) for client in prepared.data.clients])
+        summary["notes"] += one_class_notes(reached.each, names, judged)
     if prepared.method.unit == "record":
         summary |= _record_figures(ledger, delta, ending)
-        summary["notes"] += _beyond_budgets(ledger, prepared)
+        summary["notes"] += _beyond_budgets(ledger, prepared, names)
     if blends is not None:
         summary["blend"] = _blend_figures(blends, own, ending.shared)
     return summary
@@ -216,12 +216,17 @@ def one_class_notes(figures: np.ndarray, names: Sequence[str], records: np.ndarr
     places = np.flatnonzero((figures[:, METRICS.index("one_class")] == 1) & (records >= ENOUGH))
     if not len(places):
         return []
-    shown = ", ".join(names[place] for place in places[:NAMED])
-    more = f" and {len(places) - NAMED} more" if len(places) > NAMED else ""
+    shown = _called([names[place] for place in places.tolist()])
     return [
-        f"{len(places)} of {len(names)} clients' models give all test records one class ({shown}{more}): compare the "
+        f"{len(places)} of {len(names)} clients' models give all test records one class ({shown}): compare the "
         "accuracy with the majority class's, and look at balanced accuracy and AUC."
     ]
+
+
+def _called(names: Sequence[str]) -> str:
+    """Clients by their names, the first few of many."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
 
 
 def _blend_figures(blends: Blends, own: np.ndarray, shared: np.ndarray | None) -> BlendFigures:
@@ -253,12 +258,12 @@ def _if_public(ledger: Ledger, prepared: Told) -> list[str]:
     return [f"If what leaves bare were public, epsilon would be {figures}."]
 
 
-def _beyond_budgets(ledger: Ledger, prepared: Told) -> list[str]:
+def _beyond_budgets(ledger: Ledger, prepared: Told, names: Sequence[str]) -> list[str]:
     """Whose records paid more than was allowed, where nothing left bare, which no budget covers."""
     plan = prepared.allowance.records
     if plan is None or ledger.reasons():
         return []
-    return beyond_budgets(ledger.record_epsilons(prepared.budget.delta), plan.budgets)
+    return beyond_budgets(ledger.record_epsilons(prepared.budget.delta), plan.budgets, names)
 
 
 def _record_figures(ledger: Ledger, delta: float, ending: Ending) -> Summary:
@@ -274,20 +279,20 @@ def _record_figures(ledger: Ledger, delta: float, ending: Ending) -> Summary:
     }
 
 
-def _who_stopped(prepared: Told, ending: Ending) -> list[str]:
+def _who_stopped(prepared: Told, ending: Ending, names: Sequence[str]) -> list[str]:
     """Whose budget was used up and when, who never took part, and whether the run ended before its last round."""
     stopped, notes = ending.stopped, []
-    by_round: dict[int, list[int]] = {}
+    by_round: dict[int, list[str]] = {}
     for client, number in stopped.items():
-        by_round.setdefault(number, []).append(client)
-    ends = [f"{_clients(by_round[number])} after round {number}" for number in sorted(by_round) if number]
+        by_round.setdefault(number, []).append(names[client])
+    ends = [f"{_called(by_round[number])} after round {number}" for number in sorted(by_round) if number]
     if ends:
         notes.append(f"Budgets were used up, and their clients took no further part: {'; '.join(ends)}.")
     if 0 in by_round:
-        notes.append(f"Budgets too small for a single round; these never took part: {_clients(by_round[0])}.")
-    unreached = [client for client in ending.unreached if client not in stopped]
+        notes.append(f"Budgets too small for a single round; these never took part: {_called(by_round[0])}.")
+    unreached = [names[client] for client in ending.unreached if client not in stopped]
     if prepared.method.unit == "record" and unreached:
-        notes.append(f"Rounds too few to reach everybody; these never took part: {_clients(unreached)}.")
+        notes.append(f"Rounds too few to reach everybody; these never took part: {_called(unreached)}.")
     done, planned = ending.now.rounds, prepared.schedule.rounds
     if done < planned:
         why = "the method ended it" if _ended_by_method(prepared, ending) else "everybody's budget was used up"
@@ -308,10 +313,3 @@ def _chosen_end(prepared: Told, ending: Ending) -> list[str]:
     planned = planned_epsilon(prepared.allowance, prepared.schedule.turns, prepared.budget.delta)
     whole = "the epsilon of all planned rounds" + ("" if planned is None else f", {rounded_up(planned)},")
     return [f"When the method ended the run: if it chose that by what clients had sent, only {whole} covers it."]
-
-
-def _clients(numbers: list[int]) -> str:
-    """Clients by their numbers, the first few of many."""
-    shown = ", ".join(str(number) for number in numbers[:NAMED])
-    more = f" and {len(numbers) - NAMED} more" if len(numbers) > NAMED else ""
-    return f"client{'s' if len(numbers) > 1 else ''} {shown}{more}"
