@@ -20,9 +20,11 @@ from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import GIVEN_AWAY, deal
 from sordino.experiment.run import carry_on, register, resume
 from sordino.experiment.store import Store
+from sordino.experiment.summary import against
 from sordino.message import Message
 from sordino.methods import find, names
 from sordino.parts.blending import ADJUSTED, FOLDS, GLOBAL, LOCAL, MEMBERS, OWN, TUNED
+from sordino.report.wording import against_words
 from sordino.simulator.workers import Workers
 from sordino.testing.case import CLIENTS, Case
 from sordino.transport import Answer
@@ -55,6 +57,7 @@ def test_every_method_can_blend(name: str, tmp_path: Path) -> None:
     assert sum(figures["weights"].values()) == pytest.approx(1)
     assert GIVEN_AWAY in summary["not_covered"]
     assert figures["accuracy"]["local"] is not None
+    assert sum(figures["against_local"].values()) == CLIENTS
     assert figures["accuracy"]["global"] == summary["accuracy"]["global"]
     assert len(models["blend"]) == len(models["weights"]) == CLIENTS
     assert (models["weights"][:, GLOBAL] > 0).all() == (summary["accuracy"]["global"] is not None)
@@ -220,3 +223,24 @@ def test_the_command_line_shows_the_mixture_beside_its_members(tmp_path: Path) -
     document = command(*by_option, "--store", tmp_path / "b").document
     assert set(document["blend"]["weights"]) == set(MEMBERS)
     assert set(document["blend"]["accuracy"]) == {"blend", "local", "own", "global"}
+
+
+def test_who_gains_by_blending_is_counted_and_told(tmp_path: Path) -> None:
+    """Of clients with test records; a comparison adds the seeds up, and rows that do not blend say nothing."""
+    found = against(np.array([0.1, -0.1, 0.2, 1e-12, np.nan, 0.0]))
+    assert found == {"gain": 2, "lose": 1, "same": 2}
+    assert against_words({"gain": 1, "lose": 1, "same": 0}) == "1 client gains, 1 loses and 0 see no difference"
+    given = ("--methods=local,dp-fedavg[personal=blend]", "--seeds=2", "--clients=8", "--rounds=2", "--workers=1")
+    options = ("compare", *given, "--set=epochs=1", "--store", tmp_path)
+    alone, row = command(*options, "--json").document["rows"]
+    assert alone["against_local"] is None
+    each = [command("show", run, "--store", tmp_path, "--json").document["blend"] for run in row["runs"]]
+    for key, count in row["against_local"].items():
+        assert count == sum(one["against_local"][key] for one in each)
+    assert sum(row["against_local"].values()) == 16
+    told = against_words(row["against_local"], 2)
+    assert told.endswith("counted over 2 seeds")
+    sentence = f"dp-fedavg[personal=blend]: against the local models of the mixture alone, {told}."
+    assert sentence in " ".join(command(*options).out.split())
+    shown = " ".join(command("show", row["runs"][0], "--store", tmp_path).out.split())
+    assert f"Against local models alone, {against_words(each[0]['against_local'])}." in shown

@@ -168,10 +168,11 @@ def _show(found: Any, chosen: Any) -> None:
 
     from sordino.experiment.tuning import sentences
     from sordino.report.tables import comparison_table
+    from sordino.report.wording import gains_of
 
     console = Console(markup=False)
     console.print(comparison_table(found.rows, found.sweep))
     show_meaning(found.rows, console)
-    told = (*found.verdict, *sentences(found.tuned, chosen.protect_from), *found.together(chosen.protect_from))
-    for sentence in told:
+    cost = (*sentences(found.tuned, chosen.protect_from), *found.together(chosen.protect_from))
+    for sentence in (*found.verdict, *gains_of(found.rows), *cost):
         console.print(sentence, highlight=False)

@@ -45,7 +45,7 @@ def federate(
         pool = np.arange(len(dataset.y)) if dataset.test is None else np.flatnonzero(~dataset.test)
         client = np.full(len(dataset.y), NOBODY, np.int64)
         client[pool] = deal(chosen, dataset.y.numpy()[pool], dataset.classes, count, deal_rng)
-        names = [f"client-{index}" for index in range(count)]
+        names = numbered(count)
         in_test = None
     if test == "official" and dataset.test is not None:
         train = np.where(dataset.test, NOBODY, client)
@@ -55,6 +55,11 @@ def federate(
     train, tested = np.where(in_test, NOBODY, client), np.where(in_test, client, NOBODY)
     test_order, test_sizes = order_by_client(tested, len(names))
     return build(dataset, names, train, test_order, test_sizes)
+
+
+def numbered(clients: int) -> list[str]:
+    """What clients are called that have no names of their own."""
+    return [f"client-{number}" for number in range(clients)]
 
 
 def client_count(dataset: Dataset, clients: int | None) -> int:

@@ -165,9 +165,10 @@ def _carried_on(
     except OutOfBudgetError:
         notes.append("The run ended early: too few sites had budget left for another question.")
     ending = server.end()
-    models = _save_models(run, terms, ending, sites.names(), store.path(run))
+    names = sites.names()
+    models = _save_models(run, terms, ending, names, store.path(run))
     found, deviation = _shared_accuracies(terms, ending, sites, books, early=len(notes) > len(terms.notes))
-    summary = summarize(run, terms, ending, books, np.full(clients, np.nan))
+    summary = summarize(run, terms, ending, books, names, np.full(clients, np.nan))
     summary["deployed"] = True
     if found:
         summary["accuracy"] = {**summary["accuracy"], **found}

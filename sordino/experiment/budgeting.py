@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -170,9 +170,9 @@ def unusual_budget(epsilon: float) -> list[str]:
     return [f"epsilon = {epsilon:g} means {means}: budgets lie between {LEAST_USUAL:g} and {MOST_USUAL:g}."]
 
 
-def beyond_budgets(spent: Mapping[int, float], budgets: np.ndarray) -> list[str]:
+def beyond_budgets(spent: Mapping[int, float], budgets: np.ndarray, names: Sequence[str]) -> list[str]:
     """A warning where records pay more than their clients allow: how many clients' do, and whose do so by the largest
-    factor. `spent` has clients by their numbers."""
+    factor. `spent` has clients by their numbers, `names` is what they are called."""
     over = {client: epsilon / budgets[client] for client, epsilon in spent.items()}
     beyond = [client for client, factor in over.items() if factor > 1 + TOLERANCE]
     if not beyond:
@@ -181,7 +181,7 @@ def beyond_budgets(spent: Mapping[int, float], budgets: np.ndarray) -> list[str]
     paid = rounded_up(spent[worst]) if math.isfinite(spent[worst]) else "infinite"
     return [
         f"{len(beyond)} of {len(budgets)} clients' records pay more than their budgets allow, most of all those of "
-        f"client {worst}: epsilon {paid} for a budget of {budgets[worst]:g}."
+        f"{names[worst]}: epsilon {paid} for a budget of {budgets[worst]:g}."
     ]
 
 

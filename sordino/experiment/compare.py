@@ -16,7 +16,7 @@ from sordino.experiment.config import Experiment, check_seeds
 from sordino.experiment.lifetime import OverRuns, over_runs, sentence
 from sordino.experiment.side_by_side import results_of
 from sordino.experiment.store import Store
-from sordino.experiment.summary import Summary
+from sordino.experiment.summary import Against, Summary
 from sordino.experiment.sweep import Cell, Sweep, cells, points
 from sordino.experiment.tuning import Ground, Tuned, tune
 from sordino.experiment.verdict import Difference, verdicts
@@ -153,6 +153,7 @@ def _row(name: str, at: dict[str, Any], results: list[Summary], store: Store) ->
         "unit": first["unit"],
         "seeds": len(results),
         "accuracy": accuracy,
+        "against_local": _against_local(results),
         "epsilon": {view: _highest([result["epsilon"][view] for result in results]) for view in VIEWS},
         "delta": first["delta"],
         "not_covered": first["not_covered"],
@@ -162,6 +163,15 @@ def _row(name: str, at: dict[str, Any], results: list[Summary], store: Store) ->
         "by_seed": [{"seed": result["seed"], "run": result["run"], **result["accuracy"]} for result in results],
         "curves": [store.curve(result["run"]) for result in results],
     }
+
+
+def _against_local(results: Sequence[Summary]) -> Against | None:
+    """How many clients gain and lose by blending, over all seeds; None where they do not blend, or runs do not tell."""
+    told = [result["blend"].get("against_local") for result in results if "blend" in result]
+    known = [one for one in told if one is not None]
+    if len(known) < len(results):
+        return None
+    return {key: sum(one[key] for one in known) for key in known[0]}
 
 
 def _spread(values: Sequence[float | None]) -> dict[str, float] | None:

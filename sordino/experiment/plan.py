@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from sordino.data.federate import DEFAULT_CLIENTS
+from sordino.data.federate import DEFAULT_CLIENTS, numbered
 from sordino.errors import UserError
 from sordino.experiment.advise import Situation
 from sordino.experiment.budgeting import beyond_budgets, planned_method, shares_a_part, spending, unusual
@@ -25,6 +25,9 @@ from sordino.schedule import Schedule
 
 if TYPE_CHECKING:
     from sordino.experiment.prepare import Prepared
+
+MOST_LISTED = 1_000_000
+"""Of how many clients a plan tells one by one."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +59,12 @@ def plan_of(
     method = experiment.build_method()
     _check_plannable(experiment, method)
     clients = experiment.clients or DEFAULT_CLIENTS
-    sizes = None if records is None else np.full(clients, records)
-    names = [str(number) for number in range(clients)]
+    if method.unit == "record" and clients > MOST_LISTED:
+        raise UserError(
+            f"A plan for records tells of each client, and {clients:,} are too many to list: plan for at most "
+            f"{MOST_LISTED:,}."
+        )
+    sizes, names = None if records is None else np.broadcast_to(records, clients), None
     if look:
         prepared = _looked_at(experiment, parameters, records)
         parameters, sizes = parameters or prepared.learner.layout.size, prepared.data.train.sizes
@@ -72,7 +79,7 @@ def plan_of(
     method = method.settled(clients)
     if method.unit == "record":
         assert sizes is not None
-        return _records_plan(experiment, method, sizes, names, schedule, parameters)
+        return _records_plan(experiment, method, sizes, names or numbered(clients), schedule, parameters)
     return _clients_plan(experiment, method, sizes, schedule, parameters)
 
 
@@ -90,8 +97,7 @@ def _looked_at(experiment: Experiment, parameters: int | None, records: int | No
 def _clients_plan(
     experiment: Experiment, method: Method, sizes: np.ndarray | None, schedule: Schedule, parameters: int | None
 ) -> Plan:
-    assumed = np.ones(schedule.clients, dtype=np.int64) if sizes is None else sizes
-    spent = spending(experiment, method, assumed, schedule)
+    spent = spending(experiment, method, np.ones(1, dtype=np.int64) if sizes is None else sizes, schedule)
     releases = all_releases(method.steps())
     noise = spent.allowance.of_clients
     found = plan(
@@ -144,7 +150,7 @@ def _records_plan(
             *unusual(experiment, method, schedule),
             *spent.notes,
             *choices,
-            *beyond_budgets(dict(enumerate(each)), noise.budgets),
+            *beyond_budgets(dict(enumerate(each)), noise.budgets, names),
             *_weak(accuracy),
         ],
         advice=_advice(where, parameters),

@@ -150,7 +150,8 @@ def _carried_on(
     blended = _blended(prepared, transport, ending, books, store.path(run), told)
     own = _own_figures(prepared, transport, state)
     reached = own if blended is None else blended.reached()
-    summary = summarize(run, prepared, ending, books, own.each[:, METRICS.index("accuracy")], blended, reached)
+    names, accuracies = [client.name for client in prepared.data.clients], own.each[:, METRICS.index("accuracy")]
+    summary = summarize(run, prepared, ending, books, names, accuracies, blended, reached)
     models = _save_models(prepared, transport, state, store, run, blended, reached.each)
     with contextlib.suppress(UserError):  # pictures are extra, and need matplotlib
         method.pictures(state, store.path(run))

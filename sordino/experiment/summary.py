@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, TypedDict
+from typing import NotRequired, Protocol, TypedDict
 
 import numpy as np
 
@@ -55,10 +55,14 @@ ENOUGH = 10
 """With so many test records, a model that gives them all one class is worth a warning."""
 NAMED = 10
 """How many clients a sentence names."""
+SAME = 1e-9
+"""Accuracies nearer than this are the same."""
 
 
 Figures = dict[View, float | None]
 """One figure for each observer; None where it is infinite."""
+Against = dict[str, int]
+"""How many clients `gain` by one model against another, how many `lose`, and for how many it is the `same`."""
 Accuracies = dict[str, float | None]
 """Means over clients, each on its own test records; None where there is no such model."""
 
@@ -73,6 +77,8 @@ class BlendFigures(TypedDict):
     """The same over the tenth of the clients that are worst off with each."""
     weights: dict[str, float]
     """The mean weight of each member."""
+    against_local: NotRequired[Against]
+    """Clients with the blend, against the models that they trained alone; older runs do not tell."""
 
 
 class Metric(TypedDict):
@@ -141,12 +147,13 @@ def summarize(
     prepared: Told,
     ending: Ending,
     books: RunBooks,
+    names: Sequence[str],
     own: np.ndarray,
     blends: Blends | None = None,
     reached: Reached | None = None,
 ) -> Summary:
-    """The result of a run whose clients have the accuracies `own` with the method's personal models, and
-    reach what `reached` says with what they predict with."""
+    """The result of a run whose clients are called `names`, have the accuracies `own` with the method's personal
+    models, and reach what `reached` says with what they predict with."""
     personal = own if blends is None else blends.figures("accuracy")[:, 0]
     ledger, delta = books.ledger, prepared.budget.delta
     summary: Summary = {
@@ -174,7 +181,7 @@ def summarize(
         "clients": prepared.schedule.clients,
         "parameters": prepared.learner.layout.size,
         "seed": prepared.experiment.seed,
-        "notes": prepared.notes + _if_public(ledger, prepared) + _who_stopped(prepared, ending),
+        "notes": prepared.notes + _if_public(ledger, prepared) + _who_stopped(prepared, ending, names),
         "seconds": round(books.seconds, 3),
     }
     if prepared.data is not None:
@@ -182,12 +189,11 @@ def summarize(
     if reached is not None and prepared.data is not None:
         summary["metrics"] = metrics_over_clients(reached, prepared.data.meaning.positive)
         summary["positive"] = prepared.data.meaning.positive_name
-        clients = prepared.data.clients
-        judged = np.array([len(client.y_test) for client in clients])
-        summary["notes"] += one_class_notes(reached.each, [client.name for client in clients], judged)
+        judged = np.array([len(client.y_test) for client in prepared.data.clients])
+        summary["notes"] += one_class_notes(reached.each, names, judged)
     if prepared.method.unit == "record":
         summary |= _record_figures(ledger, delta, ending)
-        summary["notes"] += _beyond_budgets(ledger, prepared)
+        summary["notes"] += _beyond_budgets(ledger, prepared, names)
     if blends is not None:
         summary["blend"] = _blend_figures(blends, own, ending.shared)
     return summary
@@ -210,12 +216,17 @@ def one_class_notes(figures: np.ndarray, names: Sequence[str], records: np.ndarr
     places = np.flatnonzero((figures[:, METRICS.index("one_class")] == 1) & (records >= ENOUGH))
     if not len(places):
         return []
-    shown = ", ".join(names[place] for place in places[:NAMED])
-    more = f" and {len(places) - NAMED} more" if len(places) > NAMED else ""
+    shown = _called([names[place] for place in places.tolist()])
     return [
-        f"{len(places)} of {len(names)} clients' models give all test records one class ({shown}{more}): compare the "
+        f"{len(places)} of {len(names)} clients' models give all test records one class ({shown}): compare the "
         "accuracy with the majority class's, and look at balanced accuracy and AUC."
     ]
+
+
+def _called(names: Sequence[str]) -> str:
+    """Clients by their names, the first few of many."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
 
 
 def _blend_figures(blends: Blends, own: np.ndarray, shared: np.ndarray | None) -> BlendFigures:
@@ -228,7 +239,14 @@ def _blend_figures(blends: Blends, own: np.ndarray, shared: np.ndarray | None) -
         "accuracy": {name: none(mean(values)) for name, values in found.items()},
         "worst_tenth": {name: none(worst_tenth(values)) for name, values in found.items()},
         "weights": dict(zip(MEMBERS, blends.rules["weights"].mean(dim=0).tolist(), strict=True)),
+        "against_local": against(found["blend"] - found["local"]),
     }
+
+
+def against(differences: np.ndarray) -> Against:
+    """How many clients gain and lose by differences of accuracy; those without test records are not counted."""
+    gain, lose = int((differences > SAME).sum()), int((differences < -SAME).sum())
+    return {"gain": gain, "lose": lose, "same": int(np.isfinite(differences).sum()) - gain - lose}
 
 
 def _if_public(ledger: Ledger, prepared: Told) -> list[str]:
@@ -240,12 +258,12 @@ def _if_public(ledger: Ledger, prepared: Told) -> list[str]:
     return [f"If what leaves bare were public, epsilon would be {figures}."]
 
 
-def _beyond_budgets(ledger: Ledger, prepared: Told) -> list[str]:
+def _beyond_budgets(ledger: Ledger, prepared: Told, names: Sequence[str]) -> list[str]:
     """Whose records paid more than was allowed, where nothing left bare, which no budget covers."""
     plan = prepared.allowance.records
     if plan is None or ledger.reasons():
         return []
-    return beyond_budgets(ledger.record_epsilons(prepared.budget.delta), plan.budgets)
+    return beyond_budgets(ledger.record_epsilons(prepared.budget.delta), plan.budgets, names)
 
 
 def _record_figures(ledger: Ledger, delta: float, ending: Ending) -> Summary:
@@ -261,20 +279,20 @@ def _record_figures(ledger: Ledger, delta: float, ending: Ending) -> Summary:
     }
 
 
-def _who_stopped(prepared: Told, ending: Ending) -> list[str]:
+def _who_stopped(prepared: Told, ending: Ending, names: Sequence[str]) -> list[str]:
     """Whose budget was used up and when, who never took part, and whether the run ended before its last round."""
     stopped, notes = ending.stopped, []
-    by_round: dict[int, list[int]] = {}
+    by_round: dict[int, list[str]] = {}
     for client, number in stopped.items():
-        by_round.setdefault(number, []).append(client)
-    ends = [f"{_clients(by_round[number])} after round {number}" for number in sorted(by_round) if number]
+        by_round.setdefault(number, []).append(names[client])
+    ends = [f"{_called(by_round[number])} after round {number}" for number in sorted(by_round) if number]
     if ends:
         notes.append(f"Budgets were used up, and their clients took no further part: {'; '.join(ends)}.")
     if 0 in by_round:
-        notes.append(f"Budgets too small for a single round; these never took part: {_clients(by_round[0])}.")
-    unreached = [client for client in ending.unreached if client not in stopped]
+        notes.append(f"Budgets too small for a single round; these never took part: {_called(by_round[0])}.")
+    unreached = [names[client] for client in ending.unreached if client not in stopped]
     if prepared.method.unit == "record" and unreached:
-        notes.append(f"Rounds too few to reach everybody; these never took part: {_clients(unreached)}.")
+        notes.append(f"Rounds too few to reach everybody; these never took part: {_called(unreached)}.")
     done, planned = ending.now.rounds, prepared.schedule.rounds
     if done < planned:
         why = "the method ended it" if _ended_by_method(prepared, ending) else "everybody's budget was used up"
@@ -295,10 +313,3 @@ def _chosen_end(prepared: Told, ending: Ending) -> list[str]:
     planned = planned_epsilon(prepared.allowance, prepared.schedule.turns, prepared.budget.delta)
     whole = "the epsilon of all planned rounds" + ("" if planned is None else f", {rounded_up(planned)},")
     return [f"When the method ended the run: if it chose that by what clients had sent, only {whole} covers it."]
-
-
-def _clients(numbers: list[int]) -> str:
-    """Clients by their numbers, the first few of many."""
-    shown = ", ".join(str(number) for number in numbers[:NAMED])
-    more = f" and {len(numbers) - NAMED} more" if len(numbers) > NAMED else ""
-    return f"client{'s' if len(numbers) > 1 else ''} {shown}{more}"

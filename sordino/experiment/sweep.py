@@ -16,6 +16,7 @@ BUDGET_KEYS = {"epsilon", "noise_multiplier", "delta", "protect_from", "minimum_
 """Keys that change nothing where nothing is noised."""
 FIXED = {"method", "seed", "store", "workers", "data_dir", "budget_over_runs"}
 """Keys that no study goes through: methods and seeds have options of their own, the others change no result."""
+ELSEWHERE = "methods, seeds and places have options of their own"
 MOST_CELLS = 10_000
 Sweep = Mapping[str, Sequence[Any]]
 
@@ -98,7 +99,7 @@ def check_keys(sweep: Sweep, methods: Sequence[str]) -> None:
     """Refuse keys that no study can go through."""
     for key in sweep:
         if key in FIXED:
-            raise UserError(f"{key!r} cannot be gone through: methods, seeds and places have options of their own.")
+            raise UserError(f"{key!r} cannot be gone through: {ELSEWHERE}.")
         if key not in KEYS:
             check_known(key, [contender(text)[0] for text in methods], KEYS)
 
@@ -130,6 +131,9 @@ def cells(experiment: Experiment, methods: Sequence[str], sweep: Sweep, seeds: S
 def at_point(experiment: Experiment, text: str, at: Mapping[str, Any]) -> Experiment:
     """The experiment for a contender at a point of a sweep; what makes no difference to it is left as it was."""
     name, settings = contender(text)
+    fixed = FIXED & {key.replace("-", "_") for key in settings}
+    if fixed:
+        raise UserError(f"{min(fixed)!r} cannot stand in a method's brackets: {ELSEWHERE}.")
     there = {key: value for key, value in at.items() if key in KEYS or concerns(key, name)}
     chosen = experiment.for_method(name, there | settings)
     method = chosen.build_method()

@@ -12,7 +12,7 @@ from rich.text import Text
 from sordino.report.columns import Column, Fitting
 from sordino.report.metrics import metrics_table
 from sordino.report.terminal import shown
-from sordino.report.wording import attack_words, epsilon_words, method_name, percent, replaced_words
+from sordino.report.wording import against_words, attack_words, epsilon_words, method_name, percent, replaced_words
 from sordino.rounding import delta_text
 
 OBSERVERS = {
@@ -57,7 +57,7 @@ def run_report(summary: Mapping[str, Any], store: str, measured: str = SIMULATED
     beside: list[RenderableType] = []
     if "metrics" in summary:
         beside += [metrics_table(summary["metrics"], summary["positive"]), ""]
-    beside += [_blend_table(summary["blend"]), ""] if "blend" in summary else []
+    beside += [*_blended(summary["blend"]), ""] if "blend" in summary else []
     head = (
         f"{summary['run']}: {summary['method']} ({_mode(summary)}), {summary['rounds']} rounds, "
         f"{summary['clients']} clients, {summary['parameters']:,} parameters, {summary['seconds']:.1f} s"
@@ -83,12 +83,13 @@ def _mode(summary: Mapping[str, Any]) -> str:
     return str(summary["variant"]) if summary["privacy"] == "dp" else f"{summary['variant']}, without privacy"
 
 
-def _blend_table(blend: Mapping[str, Any]) -> Table:
-    """What clients predict with beside each of its parts alone."""
+def _blended(blend: Mapping[str, Any]) -> list[RenderableType]:
+    """What clients predict with beside each of its parts alone, and who gains by it."""
     table = Table("predicting with", "accuracy", "worst tenth", box=None, padding=(0, 2, 0, 0))
     for name, words in BLENDED.items():
         table.add_row(words, percent(blend["accuracy"][name]), percent(blend["worst_tenth"][name]))
-    return table
+    counts = blend.get("against_local")  # older runs do not tell
+    return [table] if counts is None else [table, Text(f"Against local models alone, {against_words(counts)}.")]
 
 
 def _meaning(summary: Mapping[str, Any]) -> list[str]:

@@ -35,6 +35,14 @@ def percent(value: float | None) -> str:
     return "–" if value is None else f"{value:.1%}"
 
 
+def against_words(counts: Mapping[str, int], seeds: int = 1) -> str:
+    """How many clients gain and lose against something, counted over so many seeds."""
+    gain = "1 client gains" if counts["gain"] == 1 else f"{counts['gain']:,} clients gain"
+    lose = "1 loses" if counts["lose"] == 1 else f"{counts['lose']:,} lose"
+    over = "" if seeds == 1 else f", counted over {seeds} seeds"
+    return f"{gain}, {lose} and {counts['same']:,} see no difference{over}"
+
+
 def method_name(row: Mapping[str, Any]) -> str:
     """What a comparison's row is called: its method, and its variant where that is not the usual one."""
     return str(row["method"]) if row["variant"] == "sound" else f"{row['method']} ({row['variant']})"
@@ -47,6 +55,18 @@ def sentences_of(rows: Sequence[Mapping[str, Any]], key: str) -> list[str]:
     for sentence in dict.fromkeys(sentence for row in rows for sentence in row[key]):
         whose = _whose([row for row in rows if sentence in row[key]], rows)
         found.append(f"{whose}: {sentence}" if whose else sentence)
+    return found
+
+
+def gains_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """For each of a comparison's rows in which clients blend, how many gain and lose against what they trained alone
+    for it."""
+    found = []
+    for row in rows:
+        if row["against_local"] is not None:
+            whose = ", ".join(filter(None, (method_name(row), _place(row))))
+            counts = against_words(row["against_local"], row["seeds"])
+            found.append(f"{whose}: against the local models of the mixture alone, {counts}.")
     return found
 
 

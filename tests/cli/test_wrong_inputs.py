@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -228,6 +229,10 @@ WRONG: list[tuple[str, int, str]] = [
     ("reproduce nothing", 2, "nothing"),
     ("data schema nowhere --label=x", 2, "There is no folder nowhere"),
     ("data schema own --label=nothing", 2, "There is no column 'nothing'"),
+    ("plan --method=dp-fedavg-record --records=10 --clients=1000000000", 2, "1,000,000,000 are too many to list"),
+    ("compare --methods=dp-fedavg[method=local]", 2, "'method' cannot stand in a method's brackets"),
+    ("compare --methods=dp-fedavg[seed=3]", 2, "'seed' cannot stand in a method's brackets"),
+    ("compare --methods=dp-fedavg[data-dir=here]", 2, "'data_dir' cannot stand in a method's brackets"),
     ("data schema own --positive=7", 2, "There is no label '7'"),
     ("data schema own -o /dev/null/x.toml", 2, "/dev/null/x.toml cannot be written"),
     ("data schema bare", 2, "nothing beside the label 'label' to learn from (x: no record has a value: dropped.)"),
@@ -241,6 +246,16 @@ WRONG: list[tuple[str, int, str]] = [
     ("join nowhere --server=localhost:1 --ca=x.pem", 2, "There is no certificate x.pem"),
 ]
 """Command, exit code, part of the sentence."""
+
+
+def test_a_plan_for_a_billion_clients_needs_no_list_of_them() -> None:
+    tracemalloc.start()
+    try:
+        outcome = command("plan", "--method=dp-fedavg", "--clients=1000000000", "--records=10", "--json")
+        assert outcome.document["epsilon"]["outsider"] == pytest.approx(8)
+        assert tracemalloc.get_traced_memory()[1] < 500_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_there_are_a_hundred() -> None:

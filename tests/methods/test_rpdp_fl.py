@@ -85,7 +85,7 @@ def accounted(rate: float, multiplier: float, steps: int) -> float:
 
 
 BEYOND = (
-    "1 of 3 clients' records pay more than their budgets allow, most of all those of client 0: epsilon 0.11 for a "
+    "1 of 3 clients' records pay more than their budgets allow, most of all those of client-0: epsilon 0.11 for a "
     "budget of 0.1."
 )
 

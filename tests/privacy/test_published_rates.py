@@ -151,7 +151,7 @@ def test_a_plan_with_fitted_rates() -> None:
     assert searched.sampling[2:].tolist() == [1.0, 1.0], "largest budgets have the same rate by either way"
     spent = {client: record_epsilon(((*searched.charge(client)[:2], STEPS),), DELTA) for client in range(4)}
     assert all(spent[client] <= budgets[client] for client in spent)
-    assert beyond_budgets(spent, budgets) == []
+    assert beyond_budgets(spent, budgets, list("abcd")) == []
     bare = plan_without_noise(sizes, budgets, held_out=0.0, varied="fitted", **keys)
     assert bare.sampling.tolist() == [1.0] * 4
 
@@ -177,13 +177,13 @@ def test_a_curve_that_cannot_be_fitted_is_a_sentence(monkeypatch: pytest.MonkeyP
 
 
 def test_who_is_beyond_its_budget_is_told() -> None:
-    budgets = np.array([0.1, 2.0, 1.0, np.inf])
-    assert beyond_budgets({0: 0.2, 1: 3.0, 2: 1.0000001, 3: 50.0}, budgets) == [
-        "2 of 4 clients' records pay more than their budgets allow, most of all those of client 0: epsilon 0.20 for a "
+    budgets, names = np.array([0.1, 2.0, 1.0, np.inf]), ["north", "south", "east", "west"]
+    assert beyond_budgets({0: 0.2, 1: 3.0, 2: 1.0000001, 3: 50.0}, budgets, names) == [
+        "2 of 4 clients' records pay more than their budgets allow, most of all those of north: epsilon 0.20 for a "
         "budget of 0.1."
     ]
-    assert beyond_budgets({1: 2.0, 3: 50.0}, budgets) == []
-    assert "client 2: epsilon infinite" in beyond_budgets({1: 3.0, 2: float("inf")}, budgets)[0]
+    assert beyond_budgets({1: 2.0, 3: 50.0}, budgets, names) == []
+    assert "east: epsilon infinite" in beyond_budgets({1: 3.0, 2: float("inf")}, budgets, names)[0]
 
 
 def test_what_is_planned_is_what_published_rates_cost_where_that_is_more() -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 from helpers import command
 from killing import die_at, killed, trace
@@ -41,7 +42,7 @@ def test_a_run_goes_on_while_anybody_has_budget(tmp_path: Path) -> None:
     turns = [row["round"] for row in Store(tmp_path).clients(result["run"]) if row["client"] == 0]
     assert len(turns) == 2  # 12 rounds for 4 clients would be 3 turns
     (note,) = [note for note in result["notes"] if "used up" in note]
-    assert f"client 0 after round {turns[-1] + 1}." in note
+    assert f"client-0 after round {turns[-1] + 1}." in note
     others = [row["client"] for row in Store(tmp_path).clients(result["run"]) if row["client"]]
     assert sorted(others.count(client) for client in (1, 2, 3)) == [3, 3, 4]
 
@@ -50,8 +51,16 @@ def test_clients_that_never_take_part_are_told(tmp_path: Path) -> None:
     result = run(store=tmp_path, **(RECORDS | {"rounds": 2}), set=SETTINGS | {"budgets": "0.1,60,60,60"})
     took = {row["client"] for row in Store(tmp_path).clients(result["run"])}
     (unreached,) = {1, 2, 3} - took
-    assert "Budgets too small for a single round; these never took part: client 0." in result["notes"]
-    assert f"Rounds too few to reach everybody; these never took part: client {unreached}." in result["notes"]
+    assert "Budgets too small for a single round; these never took part: client-0." in result["notes"]
+    assert f"Rounds too few to reach everybody; these never took part: client-{unreached}." in result["notes"]
+
+
+def test_clients_are_told_by_their_names(tmp_path: Path) -> None:
+    for name in ("north", "south"):
+        np.savez(tmp_path / f"{name}.npz", x=np.eye(40, 5, dtype=np.float32), y=np.arange(40) % 2)
+    own = {"data": str(tmp_path), "clients": None, "partition": None, "rounds": 1, "participation": 1.0}
+    result = run(store=tmp_path / "store", **(RECORDS | own), set=SETTINGS | {"budgets": "60,0.1"})
+    assert "Budgets too small for a single round; these never took part: south." in result["notes"]
 
 
 EARLY: dict[str, Any] = RECORDS | {"set": SETTINGS | {"budgets": "0.1,0.1,1.8,1.8"}}

@@ -8,16 +8,14 @@ import numpy as np
 
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
+from sordino.experiment.summary import against
 from sordino.methods import find
 from sordino.privacy.views import VIEWS, View
 from sordino.report.page.gather import Group, RunTold, Told
 from sordino.report.tables import OBSERVERS
-from sordino.report.wording import attack_words, epsilon_words, percent, replaced_words
+from sordino.report.wording import against_words, attack_words, epsilon_words, percent, replaced_words
 from sordino.rounding import delta_text
 from sordino.toml import toml_sections, toml_value
-
-SAME = 1e-9
-"""Accuracies nearer than this are the same."""
 
 
 def title(told: Told) -> str:
@@ -47,14 +45,9 @@ def against_alone(group: Group) -> list[str]:
     found = differences(group)
     if not found:
         return []
-    up = sum(value > SAME for _, value in found)
-    down = sum(value < -SAME for _, value in found)
+    counts = against(np.array([value for _, value in found]))
     alone = float(np.mean([value for run in group.alone for value in run.clients.values()]))
-    seeds = "" if len(group.runs) == 1 else f", counted over {len(group.runs)} seeds"
-    return [
-        f"Training alone gives {percent(alone)}. Against that, {_count(up, 'client gains', 'clients gain')}, "
-        f"{_count(down, 'loses', 'lose')} and {len(found) - up - down} see no difference{seeds}."
-    ]
+    return [f"Training alone gives {percent(alone)}. Against that, {against_words(counts, len(group.runs))}."]
 
 
 def differences(group: Group) -> list[tuple[str, float]]:
@@ -168,5 +161,5 @@ def _cost(run: RunTold) -> list[str]:
     return [sentence, server]
 
 
-def _count(number: int, one: str, many: str | None = None) -> str:
-    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+def _count(number: int, one: str) -> str:
+    return f"{number:,} {one if number == 1 else f'{one}s'}"
