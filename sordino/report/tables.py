@@ -12,7 +12,15 @@ from rich.text import Text
 from sordino.report.columns import Column, Fitting
 from sordino.report.metrics import metrics_table
 from sordino.report.terminal import shown
-from sordino.report.wording import attack_words, epsilon_words, method_name, percent, replaced_words
+from sordino.report.wording import (
+    UNPROTECTED,
+    attack_words,
+    epsilon_words,
+    method_name,
+    percent,
+    replaced_words,
+    unprotected,
+)
 from sordino.rounding import delta_text
 
 OBSERVERS = {
@@ -93,6 +101,8 @@ def _blend_table(blend: Mapping[str, Any]) -> Table:
 
 def _meaning(summary: Mapping[str, Any]) -> list[str]:
     """What the epsilons of a run are for."""
+    if unprotected(summary["epsilon"]):
+        return [UNPROTECTED]
     at = f"at delta = {delta_text(summary['delta'])}"
     if summary["unit"] == "client":
         return [f"{at}; protects one client, replaced by a null contribution; planned for: {summary['protect_from']}"]
