@@ -11,10 +11,11 @@ import numpy as np
 from sordino.data.federate import DEFAULT_CLIENTS
 from sordino.errors import UserError
 from sordino.experiment.advise import Situation
-from sordino.experiment.budgeting import beyond_budgets, planned_method, shares_a_part, spending, unusual
+from sordino.experiment.budgeting import beyond_budgets, planned_method, shared_parameters, spending, unusual
 from sordino.experiment.config import Experiment
 from sordino.experiment.lifetime import planned_recipes
 from sordino.method import Method
+from sordino.parts.masks import check_head
 from sordino.privacy.plan import Plan, plan
 from sordino.privacy.record_plan import RecordPlan
 from sordino.privacy.records import record_attack_accuracy, record_epsilon, replace_one
@@ -57,9 +58,12 @@ def plan_of(
     _check_plannable(experiment, method)
     clients = experiment.clients or DEFAULT_CLIENTS
     sizes = None if records is None else np.full(clients, records)
-    names = [str(number) for number in range(clients)]
+    names, layout = [str(number) for number in range(clients)], None
     if look:
         prepared = _looked_at(experiment, parameters, records)
+        if parameters is None:
+            layout = prepared.learner.layout
+            check_head(method, layout)
         parameters, sizes = parameters or prepared.learner.layout.size, prepared.data.train.sizes
         clients, names = len(sizes), [client.name for client in prepared.data.clients]
     schedule = Schedule.of(experiment.rounds, clients, experiment.participation)
@@ -73,7 +77,7 @@ def plan_of(
     if method.unit == "record":
         assert sizes is not None
         return _records_plan(experiment, method, sizes, names, schedule, parameters)
-    return _clients_plan(experiment, method, sizes, schedule, parameters)
+    return _clients_plan(experiment, method, sizes, schedule, shared_parameters(method, parameters, layout))
 
 
 def _looked_at(experiment: Experiment, parameters: int | None, records: int | None) -> Prepared:
@@ -101,7 +105,7 @@ def _clients_plan(
         noise_multiplier=noise.multiplier,
         protect_from=experiment.protect_from,
         participation=experiment.participation,
-        parameters=None if shares_a_part(method) else parameters,
+        parameters=parameters,
         allow_vacuous_delta=True,  # `spending` has refused it, where it is to be refused
         minimum_cohort=noise.minimum_cohort,
         colluders=noise.colluders,

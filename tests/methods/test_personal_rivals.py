@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import command, refused
 from torch import Tensor, nn
 from torch.nn import functional
 from whole_runs import Ended
@@ -364,3 +365,27 @@ def test_steps_of_two_models_come_right_over_the_rounds() -> None:
     assert [DittoRecord().personal_steps(5, times) for times in range(4)] == [3, 2, 3, 2]
     assert [DittoRecord().personal_steps(1, times) for times in range(4)] == [1, 0, 1, 0]
     assert {DittoRecord(personal_share=share).personal_steps(7, 3) for share in (0, 1)} == {0, 7}
+
+
+@pytest.mark.parametrize(
+    ("settings", "shared"),
+    [
+        (("fedper",), "640"),  # all but the bias of 64 x 10 + 10
+        (("fedrep",), "640"),
+        (("fedper", "--set=personal_layers=0"), "650"),
+        (("dp-ifca", "--set=clusters=3"), "1,950"),  # the noise covers the parts of all three models
+    ],
+)
+def test_a_warning_counts_what_carries_noise(settings: tuple[str, ...], shared: str, tmp_path: Path) -> None:
+    keys = ("--method", *settings, "--clients=8", "--rounds=2", "--model=logistic", "--epsilon=1")
+    ran = command("run", *keys, "--workers=1", "--set=epochs=1", "--store", tmp_path).out
+    for told in (ran, command("plan", *keys, "--data=digits").out):
+        assert f"shares {shared} parameters, but only about" in " ".join(told.split())
+
+
+@pytest.mark.parametrize("name", ["fedper", "fedrep", "fedper-record"])
+def test_no_more_layers_are_personal_than_there_are(name: str, tmp_path: Path) -> None:
+    given = ("--method", name, "--set=personal_layers=3", "--model=mlp", "--clients=8", "--rounds=2")
+    sentence = "personal_layers is 3, but the network has 2 layers: set it to 2 or less."
+    assert refused("run", *given, "--store", tmp_path) == sentence
+    assert refused("plan", *given, "--data=digits") == sentence
