@@ -337,6 +337,34 @@ def test_fedrep_trains_first_the_head_and_then_the_body() -> None:
     assert torch.allclose(found.send["update"][:15], model[:15] - received[:15], atol=1e-6)
 
 
+def test_what_a_round_starts_from() -> None:
+    """With what was received, with the own model, or between them."""
+    data, received, own = client()
+    starts = {FedProx(): received, PFedSD(): received, Ditto(): own, APFL(alpha=0.25): own / 4 + received * 3 / 4}
+    starts |= {MRMTL(strength=3): own / 4 + received * 3 / 4, MRMTL(penalty="step"): own}
+    for method, start in starts.items():
+        assert torch.allclose(stepped(method, own, received, data).start, start, atol=1e-6), method
+
+
+def test_fedreps_body_has_an_optimizer_of_its_own() -> None:
+    """Adam's first step is as long as the rate, along each gradient's sign; its second would not be."""
+    data, received, own = client()
+    found = stepped(FedRep(head_epochs=1, optimizer="adam"), own, received, data).keep["model"]
+    body = torch.arange(len(own)) < 15
+    model = torch.where(body, received, own)
+    for mask in (~body, body):
+        model = model - RATE * mask * gradient(data, model).sign()
+    assert torch.allclose(found, model, atol=1e-5)
+
+
+def test_apfls_models_have_an_optimizer_each() -> None:
+    data, shared, own = client()
+    found = stepped(APFL(alpha=0.25, optimizer="adam"), own, shared, data)
+    assert torch.allclose(found.send["update"], -RATE * gradient(data, shared).sign(), atol=1e-5)
+    slope = gradient(data, 0.25 * own + 0.75 * shared)
+    assert torch.allclose(found.keep["own"], own - RATE * slope.sign(), atol=1e-4)
+
+
 def test_pfedsd_has_no_teacher_at_first_and_comes_to_agree_with_it_later() -> None:
     data, received, own = client()
     first = PFedSD(rate=RATE).local({"global": received}, {"model": own, "participations": torch.tensor(0.0)}, data)
