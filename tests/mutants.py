@@ -1125,6 +1125,17 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         "tests/methods/test_clustered.py",
         [("models move by a k-th of what is due", "self.clusters * got.mean", "got.mean")],
     ),
+    "methods/ifca.py": (
+        "tests/methods/test_clustered.py",
+        [
+            ("clients move models that they did not choose", "chosen == number", "chosen >= number"),
+            ("choices of those who are absent", "torch.as_tensor(list(got.who))", "torch.arange(len(chosen))"),
+        ],
+    ),
+    "methods/cfl.py": (
+        "tests/methods/test_clustered.py",
+        [("clusters are parted that nobody pulls apart", "longest > self.pulling * largest", "True")],
+    ),
     "methods/dp_scaffold.py": (
         "tests/methods/test_scaffold.py",
         [("variates of those who take part alone", " * (len(got.who) / fed.schedule.clients)", "")],

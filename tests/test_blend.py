@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from helpers import FOREMOST, QUICK_KEYS, command
+from helpers import QUICK_KEYS, command
 from killing import die_at, killed, trace
 from safetensors.torch import load_file
 
@@ -46,9 +46,7 @@ def accuracy_of(found: api.Models, keys: dict[str, Any]) -> float:
     return float(np.mean(shares))
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in FOREMOST else pytest.param(name, marks=pytest.mark.slow) for name in names()]
-)
+@pytest.mark.parametrize("name", names())
 def test_every_method_can_blend(name: str, tmp_path: Path) -> None:
     case = Case(find(name)(), tmp_path, {"personal": "blend"})
     summary, models = case.finished(case.prepared(rounds=2), tmp_path)

@@ -32,6 +32,8 @@ from sordino.privacy.record_plan import plan_without_noise
 from sordino.privacy.release import Average, Matrix, Number, Public, Release, Unprotected, Update, unprotected
 from sordino.privacy.sealed import Sealed
 from sordino.privacy.views import VIEWS
+from sordino.report.result import RunResult
+from sordino.report.wording import UNPROTECTED
 from sordino.rounds import RoundReport
 from sordino.testing import CHECKS
 from sordino.testing.case import Case, OneRound
@@ -288,3 +290,41 @@ def test_a_rule_that_is_no_hyper_parameter_is_left_alone(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(hyperparameters, "find", lambda name: Own)
     assert hyperparameters.make_method("own", "sound", "none", {}).clipping == Quantile()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("options", [("--method=fedavg",), ("--method=dp-fedavg-record", "--privacy=none")])
+def test_where_nothing_is_protected_no_text_says_what_is(options: tuple[str, ...], tmp_path: Path) -> None:
+    """Not a run's, nor that of whoever looks at it later."""
+    told = [command("run", *options, *QUICK, "--store", tmp_path).out]
+    (row,) = Store(tmp_path).all()
+    told.append(command("show", row.run, "--store", tmp_path).out)
+    told.append(RunResult(row.summary or {})._repr_markdown_())
+    for page in ("report", "statement"):
+        written = tmp_path / f"{page}.html"
+        assert command(page, row.run, "-o", written, "--store", tmp_path).code == 0
+        told.append(written.read_text())
+    for text in (" ".join(text.split()) for text in told):
+        assert UNPROTECTED in text
+        for promise in ("protects one", "protecting one", "figures protect", "planned", "noise holds", "over clients:"):
+            assert promise not in text, promise
+
+
+def test_a_comparison_names_those_that_protect_nothing(tmp_path: Path) -> None:
+    given = ("compare", "--methods=local,fedavg,dp-fedavg", "--seeds=1", *QUICK, "--store", tmp_path)
+    told = " ".join(command(*given).out.split())
+    assert f"{UNPROTECTED}: fedavg" in told
+    assert "protecting one client: dp-fedavg " in told
+    page = tmp_path / "page.html"
+    assert command("report", tmp_path / "compare.json", "-o", page, "--store", tmp_path).code == 0
+    for name, protects in {"fedavg": "nothing", "dp-fedavg": "one client"}.items():
+        line = page.read_text().split(f"<tr><td>{name}</td>")[1].split("</tr>")[0]
+        assert f"<td>{protects}</td>" in line
+
+
+def test_a_run_of_records_without_noise_is_not_said_to_protect_them(tmp_path: Path) -> None:
+    keys = {**QUICK_KEYS, "model": "logistic", "store": tmp_path}
+    run(method="dp-fedavg-record", privacy="none", **keys)
+    people = run(method="dp-fedavg", **keys)["run"]
+    store = Store(tmp_path)
+    total = over_runs(store, store.get(people).people, "client", 1e-5)
+    assert (total["runs"], total["unprotected"]) == (2, 0)

@@ -10,8 +10,10 @@ import numpy as np
 
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
+from sordino.learning.parameters import Layout
 from sordino.method import Budget, Method
 from sordino.methods.bases import RecordLevel
+from sordino.parts.masks import PersonalHead, body
 from sordino.privacy.allowance import Allowance, Noise
 from sordino.privacy.noise import Seeded
 from sordino.privacy.outlook import Outlook
@@ -214,10 +216,10 @@ def unusual(experiment: Experiment, method: Method, schedule: Schedule) -> list[
     return notes
 
 
-def infeasible(method: Method, allowance: Allowance, schedule: Schedule, parameters: int) -> list[str]:
+def infeasible(method: Method, allowance: Allowance, schedule: Schedule, layout: Layout) -> list[str]:
     """The warning of a plan where whole clients are protected and the network is too large for the budget."""
-    noise = allowance.noise
-    if noise is None or shares_a_part(method):
+    noise, parameters = allowance.noise, shared_parameters(method, layout.size, layout)
+    if noise is None or parameters is None:
         return []
     feasible = noise.feasible(schedule.clients, schedule.turns)
     if parameters <= feasible:
@@ -225,7 +227,12 @@ def infeasible(method: Method, allowance: Allowance, schedule: Schedule, paramet
     return [f"{drowning(parameters, round(feasible))} `sordino plan` and `sordino advise` say what to do about it."]
 
 
-def shares_a_part(method: Method) -> bool:
-    """Whether only some of the parameters leave, so that the network's size does not say how many."""
+def shared_parameters(method: Method, parameters: int | None, layout: Layout | None) -> int | None:
+    """How many coordinates carry noise in what a client sends, of a network of so many parameters; None where masks
+    that follow from data decide it, or a network that is not known."""
+    if layout is not None and isinstance(method, PersonalHead):
+        return int(body(layout, method.personal_layers).sum())
     releases = all_releases(method.steps())
-    return any(getattr(release, "at", None) is not None for release in releases)
+    if parameters is None or any(getattr(release, "at", None) is not None for release in releases):
+        return None
+    return parameters * max((getattr(release, "times", 1) for release in releases), default=1)

@@ -89,7 +89,7 @@ def over_runs(
     spent = [spent_in(row, store) for row in store.all() if same_people(row.people, people) and row.run != but]
     costly = [one for one in (*spent, *more) if spends(one)]
     total = composed(costly, unit, delta)
-    others = [one for one in costly if unit == "client" != one["unit"]]
+    others = [one for one in costly if unit == "client" != one["unit"] and INFINITE not in one["recipes"]]
     fixed = [one["promised"][1] for one in costly if unit == "record" and "promised" in one]
     at = sum(fixed) + (0.0 if fixed and not any(one["mu"] or one["recipes"] for one in costly) else delta)
     return {"unit": unit, "runs": len(costly), "epsilon": total, "delta": at, "unprotected": len(others)}

@@ -11,10 +11,11 @@ import numpy as np
 from sordino.data.federate import DEFAULT_CLIENTS, numbered
 from sordino.errors import UserError
 from sordino.experiment.advise import Situation
-from sordino.experiment.budgeting import beyond_budgets, planned_method, shares_a_part, spending, unusual
+from sordino.experiment.budgeting import beyond_budgets, planned_method, shared_parameters, spending, unusual
 from sordino.experiment.config import Experiment
 from sordino.experiment.lifetime import planned_recipes
 from sordino.method import Method
+from sordino.parts.masks import check_head
 from sordino.privacy.plan import Plan, plan
 from sordino.privacy.record_plan import RecordPlan
 from sordino.privacy.records import record_attack_accuracy, record_epsilon, replace_one
@@ -64,9 +65,12 @@ def plan_of(
             f"A plan for records tells of each client, and {clients:,} are too many to list: plan for at most "
             f"{MOST_LISTED:,}."
         )
-    sizes, names = None if records is None else np.broadcast_to(records, clients), None
+    sizes, names, layout = None if records is None else np.broadcast_to(records, clients), None, None
     if look:
         prepared = _looked_at(experiment, parameters, records)
+        if parameters is None:
+            layout = prepared.learner.layout
+            check_head(method, layout)
         parameters, sizes = parameters or prepared.learner.layout.size, prepared.data.train.sizes
         clients, names = len(sizes), [client.name for client in prepared.data.clients]
     schedule = Schedule.of(experiment.rounds, clients, experiment.participation)
@@ -80,7 +84,7 @@ def plan_of(
     if method.unit == "record":
         assert sizes is not None
         return _records_plan(experiment, method, sizes, names or numbered(clients), schedule, parameters)
-    return _clients_plan(experiment, method, sizes, schedule, parameters)
+    return _clients_plan(experiment, method, sizes, schedule, shared_parameters(method, parameters, layout))
 
 
 def _looked_at(experiment: Experiment, parameters: int | None, records: int | None) -> Prepared:
@@ -107,7 +111,7 @@ def _clients_plan(
         noise_multiplier=noise.multiplier,
         protect_from=experiment.protect_from,
         participation=experiment.participation,
-        parameters=None if shares_a_part(method) else parameters,
+        parameters=parameters,
         allow_vacuous_delta=True,  # `spending` has refused it, where it is to be refused
         minimum_cohort=noise.minimum_cohort,
         colluders=noise.colluders,

@@ -20,6 +20,7 @@ from sordino.experiment.identity import identity_of
 from sordino.learning.parameters import flatten
 from sordino.learning.records import Learner, Records
 from sordino.method import Budget, Method
+from sordino.parts.masks import check_head
 from sordino.privacy.allowance import Allowance
 from sordino.privacy.compiled import CompiledSum
 from sordino.privacy.mechanism import MECHANISMS, Mechanism
@@ -126,6 +127,7 @@ def prepare(
     module = models.build(name, data.shape, data.classes, **experiment.model_options())
     coarse = bf16.decide(experiment.precision, experiment.device, module, data.shape, method.batch, resumed)
     learner, initial = Learner(module, coarse.precision), flatten(module)
+    check_head(method, learner.layout)
     schedule = Schedule.of(experiment.rounds, len(data.clients), experiment.participation)
     method, choices = planned_method(experiment, method, data.train.sizes, schedule)
     check_steps(method.steps(), method.unit, method.public_memory(initial, learner.layout))
@@ -170,7 +172,7 @@ def prepare(
             *choices,
             *coarse.notes,
             *method.notes(schedule, spent.budget),
-            *infeasible(method, spent.allowance, schedule, learner.layout.size),
+            *infeasible(method, spent.allowance, schedule, learner.layout),
         ],
         disclosed=data.disclosed + (method.discloses() + blended if noised else []),
     )

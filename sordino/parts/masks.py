@@ -2,16 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Protocol, runtime_checkable
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
+from sordino.errors import UserError
 from sordino.learning.parameters import Layout
 
 PersonalLayers = Annotated[int, Field(ge=0, le=1000)]
 """How many of a network's last layers are personal."""
+
+
+@runtime_checkable
+class PersonalHead(Protocol):
+    """A method whose clients keep the network's last layers: what they share follows from the network alone."""
+
+    @property
+    def personal_layers(self) -> int:
+        """How many of the last layers are personal."""
+
+
+def check_head(method: object, layout: Layout) -> None:
+    """Refuse more personal layers than the network has."""
+    count = len(layout.layers)
+    if isinstance(method, PersonalHead) and method.personal_layers > count:
+        raise UserError(
+            f"personal_layers is {method.personal_layers}, but the network has {count} layer{'s' * (count > 1)}: set "
+            f"it to {count} or less."
+        )
 
 
 def body(layout: Layout, personal: int) -> Tensor:

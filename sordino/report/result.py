@@ -9,7 +9,7 @@ from sordino.errors import UserError
 from sordino.experiment.compare import Comparison
 from sordino.report.exports import markdown, records
 from sordino.report.tables import OBSERVERS, epsilon_text
-from sordino.report.wording import percent
+from sordino.report.wording import UNPROTECTED, percent, unprotected
 from sordino.rounding import delta_text
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ class RunResult(dict[str, Any]):
         lines += ["| accuracy | |", "|---|---|", *(f"| {name} | {percent(value)} |" for name, value in accuracy), ""]
         lines += ["| observer | epsilon |", "|---|---|"]
         lines += [f"| {view} | {epsilon_text(self['epsilon'][view])} |" for view in OBSERVERS]
-        lines += ["", f"at delta = {delta_text(self['delta'])}, protecting one {self['unit']}"]
+        meaning = f"at delta = {delta_text(self['delta'])}, protecting one {self['unit']}"
+        lines += ["", UNPROTECTED if unprotected(self["epsilon"]) else meaning]
         lines += ["", *(f"Not covered: {reason}" for reason in self["not_covered"])]
         return "\n".join(lines)
 

@@ -16,7 +16,7 @@ from sordino.experiment.config import Experiment
 from sordino.experiment.lifetime import over_runs, sentence
 from sordino.experiment.store import RunRow, Store, unfinished
 from sordino.experiment.trained import load_models
-from sordino.report.wording import replaced_words
+from sordino.report.wording import UNPROTECTED, replaced_words, unprotected
 from sordino.rounding import delta_text
 
 WHO = {
@@ -159,11 +159,6 @@ def _described(row: RunRow) -> dict[str, str]:
 
 def sentences(found: Statement) -> dict[str, list[str]]:
     """The page as paragraphs, by heading; figures and lists apart."""
-    unit, planned = (
-        ("one client as a whole", f"The noise was planned against the {found.planned_for}.")
-        if found.unit == "client"
-        else ("one record of a client", "Each client adds noise of its own, which holds against every observer.")
-    )
     whom = ", ".join(found.clients) + (f" and {found.others} more" if found.others else "")
     column = f" in the column {found.predicted}" if found.predicted else ""
     used = f" Of a record, the model is given {_listed(found.columns)}." if found.columns else ""
@@ -187,14 +182,30 @@ def sentences(found: Statement) -> dict[str, list[str]]:
             else "Nothing left any client."
         ],
         "What somebody could learn from it": [
-            f"The figures protect {unit}, at delta = {delta_text(found.delta)}, which is the probability with which "
-            "more than epsilon may show. Each observer is taken to know everything else about everybody. The best "
-            f"attack is the highest share of right guesses whether {_question(found.unit)}, for whoever can be told "
-            f"best; a coin is right in 50 % of cases. {planned}",
-            *_replaced(found),
+            *_protected(found),
             *([found.together] if found.together else []),
         ],
     }
+
+
+def _protected(found: Statement) -> list[str]:
+    """What the figures protect, and from what."""
+    attack = (
+        f"The best attack is the highest share of right guesses whether {_question(found.unit)}, for whoever can be "
+        "told best; a coin is right in 50 % of cases."
+    )
+    if unprotected({one.name: one.epsilon for one in found.observers}):
+        return [f"{UNPROTECTED}. {attack}"]
+    unit, planned = (
+        ("one client as a whole", f"The noise was planned against the {found.planned_for}.")
+        if found.unit == "client"
+        else ("one record of a client", "Each client adds noise of its own, which holds against every observer.")
+    )
+    return [
+        f"The figures protect {unit}, at delta = {delta_text(found.delta)}, which is the probability with which more "
+        f"than epsilon may show. Each observer is taken to know everything else about everybody. {attack} {planned}",
+        *_replaced(found),
+    ]
 
 
 def _question(unit: str) -> str:

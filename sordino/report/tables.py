@@ -12,7 +12,16 @@ from rich.text import Text
 from sordino.report.columns import Column, Fitting
 from sordino.report.metrics import metrics_table
 from sordino.report.terminal import shown
-from sordino.report.wording import against_words, attack_words, epsilon_words, method_name, percent, replaced_words
+from sordino.report.wording import (
+    UNPROTECTED,
+    against_words,
+    attack_words,
+    epsilon_words,
+    method_name,
+    percent,
+    replaced_words,
+    unprotected,
+)
 from sordino.rounding import delta_text
 
 OBSERVERS = {
@@ -94,6 +103,8 @@ def _blended(blend: Mapping[str, Any]) -> list[RenderableType]:
 
 def _meaning(summary: Mapping[str, Any]) -> list[str]:
     """What the epsilons of a run are for."""
+    if unprotected(summary["epsilon"]):
+        return [UNPROTECTED]
     at = f"at delta = {delta_text(summary['delta'])}"
     if summary["unit"] == "client":
         return [f"{at}; protects one client, replaced by a null contribution; planned for: {summary['protect_from']}"]

@@ -8,6 +8,14 @@ from typing import Any
 
 from sordino.rounding import delta_text, percent_up, rounded_up
 
+UNPROTECTED = "Nothing is protected, because epsilon is infinite for every observer"
+"""What is said in place of what a run protects, and at which delta."""
+
+
+def unprotected(epsilon: Mapping[Any, float | None]) -> bool:
+    """Whether epsilon, which is None where it is infinite, is so for every observer."""
+    return all(value is None for value in epsilon.values())
+
 
 def epsilon_words(value: float | None, infinite: str = "∞") -> str:
     """An epsilon for people, rounded up so that it is never understated; None and infinity are called `infinite`."""

@@ -96,6 +96,23 @@ def test_blur_holds_the_update_near_the_threshold() -> None:
     assert lengths[2] < 1.0 < lengths[0]
 
 
+def test_blurs_second_step_by_hand() -> None:
+    """The first ends at twice the threshold: there the penalty's gradient is as long as strength times the threshold.
+    Half of the entries leave."""
+    data, model = client()
+    batch = next(iter(data.batches(12)))
+    way = -0.3 * data.gradient(model.clone(), batch)
+    bound = float(way.norm()) / 2
+    pull = 4.0 * bound * way / way.norm()
+    second = model + way - 0.3 * (data.gradient(model + way, batch) + pull)
+    method = BlurLus(strength=4.0, keep=0.5, epochs=2, rate=0.3, batch=12)
+    found = answered(method, model, data, clip=bound)
+    assert torch.allclose(found.keep["model"], second, atol=1e-6)
+    kept = found.send["update"] != 0
+    assert int(kept.sum()) == round(len(model) / 2)
+    assert torch.allclose(found.send["update"][kept], (second - model)[kept], atol=1e-6)
+
+
 def test_within_the_threshold_blur_pulls_nowhere() -> None:
     data, model = client()
     keys: dict[str, Any] = {"epochs": 2, "keep": 1.0, "batch": 50}
@@ -137,6 +154,21 @@ def test_ppsgd_keeps_a_personal_part_of_the_head() -> None:
     assert torch.allclose(result.send["update"], -0.7 * data.gradient(model + theta, batch), atol=1e-6)
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_ppsgds_two_rates(optimizer: Any) -> None:
+    """What leaves is a gradient step whatever the optimizer, which is that of the personal part: Adam's first step is
+    as long as the rate, along each gradient's sign."""
+    data, model = client()
+    mask = head(data.layout)
+    theta = mask * torch.linspace(-1.0, 1.0, len(model))
+    slope = data.gradient(model + theta, next(iter(data.batches(12))))
+    method = PPSGD(rate=0.7, personal_rate=0.2, epochs=1, batch=12, optimizer=optimizer)
+    result = answered(method, model, data, theta=theta)
+    assert torch.allclose(result.send["update"], -0.7 * slope, atol=1e-6)
+    step = slope if optimizer == "sgd" else slope.sign()
+    assert torch.allclose(result.keep["theta"], theta - 0.2 * mask * step, atol=1e-4)
+
+
 def test_axes_of_fedaddp() -> None:
     model = torch.tensor([3.0, -4.0, 0.0, 0.0])  # root mean square 2.5
     axes = FedADDP(evenness=0.5).axes(model)
@@ -156,6 +188,11 @@ def test_fedaddp_merges_by_fisher_information_and_sends_by_axes() -> None:
     assert torch.equal(result.start, torch.where(personal, own, model))
     change = result.keep["model"] - result.start
     assert torch.allclose(result.send["update"] * method.axes(model), change, atol=1e-6)
+
+
+def test_fedaddp_merges_nothing_before_a_client_has_taken_part() -> None:
+    data, model = client()
+    assert torch.equal(answered(FedADDP(), model, data, model=model + 1).start, model)
 
 
 @pytest.mark.parametrize("variant", ["sound", "paper"])
@@ -185,6 +222,16 @@ def test_fedaddps_published_box() -> None:
     assert torch.allclose(bounds, 0.05 * trained.abs())
     moved = 2 * bounds * result.send["update"]
     assert torch.allclose(moved, torch.minimum(torch.maximum(trained - model, -bounds), bounds), atol=1e-6)
+
+
+def test_fedaddps_published_average_is_that_of_bounded_moves(tmp_path: Path) -> None:
+    """Of each coordinate by a twentieth of its weight at the most."""
+    run = OneRound(Case(FedADDP(variant="paper"), tmp_path).prepared(noise_multiplier=1e-9), tmp_path)
+    initial = run.asked[0].question.message["global"]
+    trained = run.memory.states(range(CLIENTS))["model"]
+    bounds = 0.05 * trained.abs()
+    moved = torch.minimum(torch.maximum(trained - initial, -bounds), bounds).mean(dim=0)
+    assert torch.allclose(run.state["model"], initial + moved, atol=1e-6)
 
 
 # methods page, section 7: T = 20, delta = 0.1
@@ -248,6 +295,13 @@ def test_nbafls_published_average_is_that_of_weights_however_far_the_received_on
     trained = run.memory.states(range(CLIENTS))["model"]
     expected = (0.1 * trained / trained.norm(dim=1, keepdim=True)).mean(dim=0)
     assert torch.allclose(run.state["model"], expected, atol=1e-6)
+    assert float(run.asked[0].question.message["clip"]) == pytest.approx(0.2), "from one end of the ball to the other"
+
+
+def test_nbafls_published_noise_is_that_of_one_record_at_the_least() -> None:
+    """c T / (m epsilon) with m = 1, where the share of the client with fewest would be half a record."""
+    expected = math.sqrt(2 * math.log(1.25 / 1e-5)) * 10 / 8
+    assert NbAFL(smallest=0.01).published_multiplier(8, 1e-5, 10, 50) == pytest.approx(expected)
 
 
 def test_nbafls_true_epsilon_is_that_of_the_noise_it_publishes(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -239,3 +240,75 @@ def test_starts_are_shuffled_within_each_tensor() -> None:
         assert torch.equal(row[:10].sort().values, model[:10])
         assert torch.equal(row[10:].sort().values, model[10:])
     assert not torch.equal(rows[1], rows[2])
+
+
+class Told:
+    """A federation of four clients, in which those who take part send in every round what is written here."""
+
+    def __init__(self, who: Sequence[int], rounds: int = 1, **sent: list[Any]) -> None:
+        self.schedule = SimpleNamespace(clients=4)
+        self.layout = Layout(("a.weight",), ((2,),))
+        self.rounds = lambda server: range(rounds)
+        self._who, self._sent = who, {name: torch.tensor(rows, dtype=torch.float32) for name, rows in sent.items()}
+
+    def state(self, **first: Any) -> SimpleNamespace:
+        self.server = SimpleNamespace(**{name: value() if callable(value) else value for name, value in first.items()})
+        return self.server
+
+    def sample(self) -> Sequence[int]:
+        return self._who
+
+    def random(self, *purpose: object) -> torch.Generator:
+        return torch.Generator().manual_seed(0)
+
+    def ask(self, who: Sequence[int], step: Callable[..., Result], message: Message) -> SimpleNamespace:
+        return SimpleNamespace(who=who, rows=self._sent.__getitem__)
+
+
+def test_each_of_ifcas_models_moves_by_those_who_chose_it() -> None:
+    """The second by (1 (4, 0) + 3 (0, 8)) / 4, and the third, which nobody chose, not at all; client 0 is absent."""
+    sent = {"records": [[1], [5], [3]], "update": [[4, 0], [1, 1], [0, 8]], "chosen": [[1], [0], [1]]}
+    fed: Any = Told([1, 2, 3], **sent)
+    IFCA(clusters=3).run(fed, torch.tensor([7.0, 7.0]))
+    assert fed.server.models.tolist() == [[8.0, 8.0], [8.0, 13.0], [7.0, 7.0]]
+    assert fed.server.chosen.tolist() == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "mean", "parted"),
+    [
+        ([4.1, 4.1, 0.0], 0.0, True),  # the average stands still, and two pull apart
+        ([3.9, 3.9, 0.0], 0.0, False),  # nobody pulls by more than 0.4 of 10
+        ([4.1, 4.1, 0.0], 1.1, False),  # the average moves by more than a tenth of 10
+        ([4.1, 4.1], 0.0, False),  # two clients are no three
+    ],
+)
+def test_cfls_rule_by_hand(lengths: list[float], mean: float, parted: bool) -> None:
+    signs = torch.tensor([1.0, -1.0, 1.0][: len(lengths)])
+    updates = torch.stack([signs * torch.tensor(lengths), torch.zeros(len(lengths))], dim=1)
+    assert CFL()._pulls_apart(updates, torch.tensor([mean, 0.0]), 10.0) == parted
+
+
+@pytest.mark.parametrize(("rounds", "clusters"), [(2, [0, 0, 0, 0]), (3, [0, 0, 1, 1])])
+def test_cfl_parts_nothing_while_it_settles(rounds: int, clusters: list[int]) -> None:
+    sent = {"records": [[1]] * 4, "update": [[1, 0], [1, 0], [-1, 0.5], [-1, 0.5]]}
+    fed: Any = Told(range(4), rounds, **sent)
+    CFL(still=1e9, pulling=0.0, settling=2).run(fed, torch.zeros(2))
+    found = fed.server.clusters
+    assert (found == found[0]).int().tolist() == [1 - cluster for cluster in clusters]
+    assert len(fed.server.models) == 1 + max(clusters)
+
+
+def test_pacfl_asks_those_whose_turn_it_is(tmp_path: Path) -> None:
+    """Three of six in each round, whatever their clusters."""
+    run = Ended(PACFL(epochs=1), tmp_path, participation=0.5).run
+    trained = [asked.question for asked in run.asked if asked.question.step == "local"]
+    assert [sum(len(one.clients) for one in trained if one.round == t) for t in range(3)] == [3, 3, 3]
+
+
+def test_pacfl_looks_at_the_first_records_of_a_class() -> None:
+    """Of one record the first singular vector is its direction."""
+    x, y = torch.tensor([[3.0, 4.0], [0.0, 2.0], [5.0, 0.0]]), torch.tensor([0, 1, 0])
+    data: Any = SimpleNamespace(x=x, y=y, weight=torch.ones(3))
+    found = PACFL(vectors=1, sample=1).describe({"classes": 2}, {}, data).send["subspace"]
+    assert found.reshape(2, 2).abs().flatten().tolist() == pytest.approx([0.6, 0.0, 0.8, 1.0])

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import command, refused
 from torch import Tensor, nn
 from torch.nn import functional
 from whole_runs import Ended
@@ -336,6 +337,34 @@ def test_fedrep_trains_first_the_head_and_then_the_body() -> None:
     assert torch.allclose(found.send["update"][:15], model[:15] - received[:15], atol=1e-6)
 
 
+def test_what_a_round_starts_from() -> None:
+    """With what was received, with the own model, or between them."""
+    data, received, own = client()
+    starts = {FedProx(): received, PFedSD(): received, Ditto(): own, APFL(alpha=0.25): own / 4 + received * 3 / 4}
+    starts |= {MRMTL(strength=3): own / 4 + received * 3 / 4, MRMTL(penalty="step"): own}
+    for method, start in starts.items():
+        assert torch.allclose(stepped(method, own, received, data).start, start, atol=1e-6), method
+
+
+def test_fedreps_body_has_an_optimizer_of_its_own() -> None:
+    """Adam's first step is as long as the rate, along each gradient's sign; its second would not be."""
+    data, received, own = client()
+    found = stepped(FedRep(head_epochs=1, optimizer="adam"), own, received, data).keep["model"]
+    body = torch.arange(len(own)) < 15
+    model = torch.where(body, received, own)
+    for mask in (~body, body):
+        model = model - RATE * mask * gradient(data, model).sign()
+    assert torch.allclose(found, model, atol=1e-5)
+
+
+def test_apfls_models_have_an_optimizer_each() -> None:
+    data, shared, own = client()
+    found = stepped(APFL(alpha=0.25, optimizer="adam"), own, shared, data)
+    assert torch.allclose(found.send["update"], -RATE * gradient(data, shared).sign(), atol=1e-5)
+    slope = gradient(data, 0.25 * own + 0.75 * shared)
+    assert torch.allclose(found.keep["own"], own - RATE * slope.sign(), atol=1e-4)
+
+
 def test_pfedsd_has_no_teacher_at_first_and_comes_to_agree_with_it_later() -> None:
     data, received, own = client()
     first = PFedSD(rate=RATE).local({"global": received}, {"model": own, "participations": torch.tensor(0.0)}, data)
@@ -364,3 +393,27 @@ def test_steps_of_two_models_come_right_over_the_rounds() -> None:
     assert [DittoRecord().personal_steps(5, times) for times in range(4)] == [3, 2, 3, 2]
     assert [DittoRecord().personal_steps(1, times) for times in range(4)] == [1, 0, 1, 0]
     assert {DittoRecord(personal_share=share).personal_steps(7, 3) for share in (0, 1)} == {0, 7}
+
+
+@pytest.mark.parametrize(
+    ("settings", "shared"),
+    [
+        (("fedper",), "640"),  # all but the bias of 64 x 10 + 10
+        (("fedrep",), "640"),
+        (("fedper", "--set=personal_layers=0"), "650"),
+        (("dp-ifca", "--set=clusters=3"), "1,950"),  # the noise covers the parts of all three models
+    ],
+)
+def test_a_warning_counts_what_carries_noise(settings: tuple[str, ...], shared: str, tmp_path: Path) -> None:
+    keys = ("--method", *settings, "--clients=8", "--rounds=2", "--model=logistic", "--epsilon=1")
+    ran = command("run", *keys, "--workers=1", "--set=epochs=1", "--store", tmp_path).out
+    for told in (ran, command("plan", *keys, "--data=digits").out):
+        assert f"shares {shared} parameters, but only about" in " ".join(told.split())
+
+
+@pytest.mark.parametrize("name", ["fedper", "fedrep", "fedper-record"])
+def test_no_more_layers_are_personal_than_there_are(name: str, tmp_path: Path) -> None:
+    given = ("--method", name, "--set=personal_layers=3", "--model=mlp", "--clients=8", "--rounds=2")
+    sentence = "personal_layers is 3, but the network has 2 layers: set it to 2 or less."
+    assert refused("run", *given, "--store", tmp_path) == sentence
+    assert refused("plan", *given, "--data=digits") == sentence

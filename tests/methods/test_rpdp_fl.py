@@ -133,3 +133,7 @@ def test_a_plan_tells_what_is_hardly_meant_as_a_run_does() -> None:
     assert command(*records).document["warnings"] == []
     of_clients = command("plan", "--clients=100", "--epsilon=0.001", "--json").document["warnings"]
     assert any("epsilon = 0.001 means noise that leaves nothing to learn from" in warning for warning in of_clients)
+
+
+def test_that_budgets_show_is_told() -> None:
+    assert any("budgets are treated as public" in sentence for sentence in RPDPFL().discloses())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,7 +26,7 @@ def filled(agent: Ddpg, count: int, seed: int = 4) -> dict[str, Any]:
 
 def test_the_critic_by_hand() -> None:
     """tanh(W_s s + W_a a), tanh, one output, with all weights 0.1 and biases 0.2."""
-    agent = Ddpg()
+    agent = Ddpg(warm=20)
     sizes = [(3, 5), (5, 5), (5, 1)]
     flat = torch.cat([torch.cat([torch.full((i * o,), 0.1), torch.full((o,), 0.2)]) for i, o in sizes])
     first = math.tanh(0.1 * (1.0 + 0.5 - 0.3) + 0.2)
@@ -52,7 +51,7 @@ def test_losses_are_torchrls() -> None:
     from torchrl.modules import ValueOperator
     from torchrl.objectives import DDPGLoss
 
-    agent = replace(Ddpg(), soft=0.3)
+    agent = Ddpg(warm=20, soft=0.3)
     state = filled(agent, 40)
     rows = state["transitions"][:12]
     before, action, reward, after = rows[:, :2], rows[:, 2], rows[:, 3], rows[:, 4:]
@@ -100,7 +99,7 @@ def test_losses_are_torchrls() -> None:
 
 
 def test_targets_move_by_tau() -> None:
-    agent = replace(Ddpg(), soft=0.25)
+    agent = Ddpg(warm=20, soft=0.25)
     state = filled(agent, 20)
     later = agent.updated(state, state["transitions"][:8])
     for name in ("actor", "critic"):
@@ -111,7 +110,7 @@ def test_targets_move_by_tau() -> None:
 
 def test_only_stored_transitions_are_sampled() -> None:
     """Two at a time until there are sixteen, and never an empty slot."""
-    agent, generator = replace(Ddpg(), steps=0), torch.Generator().manual_seed(0)
+    agent, generator = Ddpg(warm=20, steps=0), torch.Generator().manual_seed(0)
     state = agent.begin(generator)
     for stored in range(1, 21):
         state = agent.remember(state, HERE, 0.5, float(stored), HERE, generator)
@@ -123,7 +122,7 @@ def test_only_stored_transitions_are_sampled() -> None:
 
 
 def test_the_memory_is_a_ring() -> None:
-    agent, generator = replace(Ddpg(), steps=0, memory=5), torch.Generator().manual_seed(0)
+    agent, generator = Ddpg(warm=20, steps=0, memory=5), torch.Generator().manual_seed(0)
     state = agent.begin(generator)
     for reward in range(7):
         state = agent.remember(state, HERE, 0.0, float(reward), HERE, generator)
@@ -132,7 +131,7 @@ def test_the_memory_is_a_ring() -> None:
 
 def test_nothing_is_shared_and_nothing_changed_in_place() -> None:
     """What an old state says stays; equal generators give equal agents, whatever the global one does."""
-    agent = Ddpg()
+    agent = Ddpg(warm=20)
     state = filled(agent, 20)
     kept = {name: value.clone() for name, value in state.items() if isinstance(value, torch.Tensor)}
     agent.remember(state, HERE, 0.1, 1.0, HERE, torch.Generator().manual_seed(1))
@@ -146,7 +145,7 @@ def test_nothing_is_shared_and_nothing_changed_in_place() -> None:
 
 def test_exploration_is_an_ornstein_uhlenbeck_process() -> None:
     """Stationary deviation sigma/sqrt(1 - (1 - theta)^2) = 0.1898, correlation 0.85; 20,000 steps, 5 deviations."""
-    agent, generator = replace(Ddpg(), warm=0), torch.Generator().manual_seed(0)
+    agent, generator = Ddpg(warm=0), torch.Generator().manual_seed(0)
     state = agent.begin(generator)
     seen = []
     for _ in range(20_000):
@@ -165,7 +164,7 @@ def test_threshold_by_hand() -> None:
 
 def found(best: float, seed: int, steps: int) -> float:
     """The threshold in [0.1, 10] that an agent has learned when the reward is -|log C - log best|."""
-    agent, generator = Ddpg(), torch.Generator().manual_seed(seed)
+    agent, generator = Ddpg(warm=20), torch.Generator().manual_seed(seed)
     state = agent.begin(generator)
     for _ in range(steps):
         action, state = agent.act(state, HERE, generator)

@@ -29,6 +29,8 @@ State = dict[str, Any]
 class Ddpg:
     """Hyper-parameters of an agent; `begin` makes its state."""
 
+    warm: int
+    """Actions drawn uniformly before the policy is asked: one for each client that the agent acts for."""
     observations: int = 2
     """Numbers in an observation: loss and accuracy."""
     discount: float = 0.9
@@ -45,8 +47,6 @@ class Ddpg:
     """Transitions a step learns from; 2, the released code's number, until there are so many."""
     steps: int = 4
     """Steps of learning for each new transition. Released code: 1, which too is lost on an end of the range."""
-    warm: int = 20
-    """Actions drawn uniformly before the policy is asked. AdaDP-CFL draws those of its first two rounds."""
     pull: float = 0.15
     """Theta of the Ornstein-Uhlenbeck exploration noise."""
     spread: float = 0.1

@@ -14,7 +14,7 @@ from sordino.privacy.release import PROMISED
 from sordino.privacy.views import VIEWS
 from sordino.report.page import pictures, rendered, words
 from sordino.report.page.gather import Group, RunTold, Told, gather
-from sordino.report.wording import epsilon_words, method_name, percent, sentences_of
+from sordino.report.wording import epsilon_words, method_name, percent, sentences_of, unprotected
 from sordino.rounding import delta_text, none
 
 TOLD = {name: name.replace("_", " ") for name in METRICS if name != "one_class"} | {
@@ -129,7 +129,7 @@ def _figures(row: dict[str, Any]) -> dict[str, Any]:
         "name": method_name(row),
         "accuracy": {name: figure(name) for name in row["accuracy"]},
         "epsilon": {view: epsilon_words(row["epsilon"][view]) for view in VIEWS},
-        "unit": row["unit"],
+        "protects": "nothing" if unprotected(row["epsilon"]) else f"one {row['unit']}",
         "delta": delta_text(row["delta"]),
         "seeds": row["seeds"],
     }

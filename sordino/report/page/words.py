@@ -13,7 +13,15 @@ from sordino.methods import find
 from sordino.privacy.views import VIEWS, View
 from sordino.report.page.gather import Group, RunTold, Told
 from sordino.report.tables import OBSERVERS
-from sordino.report.wording import against_words, attack_words, epsilon_words, percent, replaced_words
+from sordino.report.wording import (
+    UNPROTECTED,
+    against_words,
+    attack_words,
+    epsilon_words,
+    percent,
+    replaced_words,
+    unprotected,
+)
 from sordino.rounding import delta_text
 from sordino.toml import toml_sections, toml_value
 
@@ -77,8 +85,8 @@ def protected(run: RunTold) -> str:
     """What its epsilons protect."""
     if not run.ledger:
         return "Nothing left the clients."
-    if all(value is None for value in run.summary["epsilon"].values()):
-        return "Nothing is protected: something left the clients without noise."
+    if unprotected(run.summary["epsilon"]):
+        return f"{UNPROTECTED}."
     delta = delta_text(run.summary["delta"])
     if run.summary["unit"] == "client":
         return f"One whole client is protected, at delta = {delta}, against a world in which it contributes nothing."
