@@ -173,7 +173,10 @@ def _bases(recorded: Recorded, target: int, trials: int, number: int) -> dict[st
 
 
 def _gradient_base(gate: Gate, target: int, clip: Tensor, trials: int, stacked: bool) -> Base:
-    """Noisy gradients of a client all of whose records are canaries, or are not there; taken as the run takes them."""
+    """Noisy gradients of a client all of whose records are canaries, or are not there; taken as the run takes them.
+
+    Parts with noise of their own are attacked as one vector: what their noise is worth together is measured in the run.
+    """
     plan = gate.allowance.of_records
     forced = replace(plan, sampling=np.ones_like(plan.sampling), steps=np.ones_like(plan.steps))
     gate = replace(gate, allowance=replace(gate.allowance, records=forced))
