@@ -166,10 +166,14 @@ class Clients:
         if self._bookkeeper is None:
             return Records(x, y, self.learner, seed)
         releases = self.steps[question.step].values()
-        thresholds = [release.thresholds(public) for release in releases]
-        clips = [rows[place if len(rows) > 1 else 0] for rows in thresholds if rows is not None]
+        exit = None
+        for release in releases:
+            rows = release.thresholds(public)
+            if rows is not None:
+                clip = rows[place if len(rows) > 1 else 0]
+                sizes = self.learner.layout.parts(len(clip)) if release.separate else None
+                exit = self.gate.gradients(question.number, client, clip, sizes)
         held_out = validation_records(len(y), self._held_out, self.gate.source, client).to(self.device)
-        exit = self.gate.gradients(question.number, client, clips[0]) if clips else None
         bare = any(not release.private for release in releases)
         return PrivateRecords(x, y, held_out, self._bookkeeper, exit, bare, self._compiled)
 

@@ -140,6 +140,12 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("floats: half the noise", "noise.mul_(deviations)", "noise.mul_(deviations / 2)"),
             ("floats: half the noise at places", "drawn.mul_(deviations", "drawn.mul_(0.5 * deviations"),
             ("floats: sums without noise", "alpha=deviation)", "alpha=0.0)"),
+            ("floats: separate tensors without noise", "noise.mul_(deviation.float())", "noise.mul_(0.0)"),
+            (
+                "integers: half the noise on separate tensors",
+                "(in_deviations * deviation)",
+                "((in_deviations + total.cpu().double() / deviation) / 2 * deviation)",
+            ),
             ("integers: no noise", "whole[place, entries] += grid.noise(words, len(entries))", "pass"),
             (
                 "integers: one draw for all",
@@ -352,6 +358,13 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("activations in float32", "(part.double() for part in", "(part for part in"),
             ("norms in float32", "dim=1, dtype=torch.float64)", "dim=1).double()"),
             ("the bias is left out", "products + 1 if", "products if"),
+            ("a bias's norm for its weight", "[slopes * _provable(", "[slopes + 0 * _provable("),
+            (
+                "positions of a bias are not added up",
+                "torch.ones_like(seen))",
+                "torch.eye(seen.shape[1]).to(seen).expand_as(seen))",
+            ),
+            ("a weight's factor for its bias", "self._weighed(each[1])", "slope"),
         ],
     ),
     "privacy/clipping.py": (
@@ -438,6 +451,16 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         "tests/privacy/test_sealed.py tests/privacy/test_gradients.py",
         [
             ("means of records that nobody set aside", "if not 0 < self.held_out < 1:", "if False:"),
+            (
+                "separate tensors cost what one costs",
+                "parts = self.thresholds(public).shape[1]",
+                "parts = 1",
+            ),
+            (
+                "separate tensors cost what a plan says",
+                "return not self.separate",
+                "return True",
+            ),
             ("a matrix without noise", "return Cover(multipliers, torch", "return Cover(0 * multipliers, torch"),
             (
                 "a mean without noise",
@@ -517,6 +540,16 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "return 0.5 * self.multiplier * self.whole",
             ),
             (
+                "records: half the noise on separate tensors",
+                "return self.multiplier * self.clip.repeat_interleave(self.sizes)",
+                "return 0.5 * self.multiplier * self.clip.repeat_interleave(self.sizes)",
+            ),
+            (
+                "records: the noise of the smallest threshold on separate tensors",
+                "return self.multiplier * self.clip.repeat_interleave(self.sizes)",
+                "return self.multiplier * self.clip.min().expand(int(self.sizes.sum()))",
+            ),
+            (
                 "records: stacked clients' sums are not noised",
                 "if not any(deviations):",
                 "if True:",
@@ -577,18 +610,18 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("records: raw values are handed out", "self.__bare = (x, y) if bare else None", "self.__bare = (x, y)"),
             (
                 "records: training records' gradients are counted",
-                "self._layer_norms(flat, *self.__judge), dim=1)",
-                "self._layer_norms(flat, self.__x, self.__y), dim=1)",
+                "self._part_norms(flat, *self.__judge), dim=1)",
+                "self._part_norms(flat, self.__x, self.__y), dim=1)",
             ),
             (
                 "records: raw norms are handed out",
-                "return self._layer_norms(flat, *self.raw())",
-                "return self._layer_norms(flat, self.__x, self.__y)",
+                "return self._part_norms(flat, *self.raw(), parts",
+                "return self._part_norms(flat, self.__x, self.__y, parts",
             ),
             (
                 "records: lengths of training records",
-                "self._layer_norms(flat, *self.__judge)",
-                "self._layer_norms(flat, self.__x, self.__y)",
+                "self._part_norms(flat, *self.__judge)",
+                "self._part_norms(flat, self.__x, self.__y)",
             ),
             (
                 "records: lengths leave unsealed",

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from sordino.errors import UserError
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -40,6 +42,14 @@ class Layout:
             module = name.rpartition(".")[0]
             sizes[module] = sizes.get(module, 0) + size
         return list(sizes.values())
+
+    def parts(self, count: int) -> list[int]:
+        """The number of entries of each of so many parts: of the whole vector, of its layers, or of its tensors."""
+        for sizes in ([self.size], self.layers, self.sizes):
+            if len(sizes) == count:
+                return sizes
+        known = f"{len(self.layers)} layers and {len(self.sizes)} tensors"
+        raise UserError(f"There are {count} thresholds, but the network has {known}.")
 
     def tensors(self, flat: Tensor) -> list[Tensor]:
         """The tensors of a flat vector, as flat slices: views, no copies."""

@@ -31,8 +31,9 @@ same sum of absolute values: `rounding(k)`. From this follow
 So the sum as computed is sum_i w_i G_i + E with |E| <= sum_i e_i, and `Book.layer_norms` is never below
 |G_i| + e_i / w_i: with weights of at most threshold / norm, no record brings more than the threshold into the sum,
 rounding included.
-A bias is one more entry of every a_t, equal to one. Numbers too large for the argument (|a| > 2^64, where an output
-gradient could lose its last bits to underflow) have norm infinity; what underflow does below is less than `UNDERFLOW`.
+A bias is one more entry of every a_t, equal to one; all of this holds for weight and bias by themselves too. Numbers
+too large for the argument (|a| > 2^64, where an output gradient could lose its last bits to underflow) have norm
+infinity; what underflow does below is less than `UNDERFLOW`.
 """
 
 from __future__ import annotations
@@ -73,21 +74,42 @@ class Page:
             assert self.slope is not None
             return _lengths(self.slope) * self._reach(_lengths(self.inputs).square()).sqrt()
         if self._products_are_smaller():
-            return self._norms_by_positions()
+            return self._norms_by_positions(self._reach(self._seen()))
         return torch.linalg.vector_norm(torch.stack([_lengths(part) for part in self.gradients()]), dim=0)
 
-    def weighted_sum(self, weights: Tensor) -> list[Tensor]:
-        """The sum of the records' gradients, each times its weight, for each parameter of the layer."""
-        if not self._is_plain() and not self._products_are_smaller():
-            return [torch.tensordot(weights, part, dims=1) for part in self.gradients()]
-        assert self.slope is not None
-        slope = self.slope * weights.view(-1, *(1 for _ in self.slope.shape[1:]))
-        if isinstance(self.layer, nn.Linear):
-            slope = slope.flatten(0, -2)
-            whole, bias = slope.t() @ self.inputs.flatten(0, -2), slope.sum(dim=0)
+    def tensor_norms(self) -> list[Tensor]:
+        """The same for each parameter of the layer by itself: a bias is what goes with an activation of one."""
+        if self._is_plain():
+            assert self.slope is not None
+            slopes = _lengths(self.slope)
+            found = [slopes * _provable(_lengths(self.inputs).square()).sqrt(), slopes]
+        elif self._products_are_smaller():
+            seen = _provable(self._seen())
+            found = [self._norms_by_positions(seen), self._norms_by_positions(torch.ones_like(seen))]
         else:
-            whole, bias = self._convolved(slope), slope.sum(dim=(0, 2, 3))
-        return [whole, bias] if self.layer.bias is not None else [whole]
+            return [_lengths(part) for part in self.gradients()]
+        return found if self.layer.bias is not None else found[:1]
+
+    def weighted_sum(self, weights: Tensor) -> list[Tensor]:
+        """The sum of the records' gradients, each times its weight, for each parameter of the layer: weights are
+        (records,), or (records, parameters)."""
+        each = weights.unbind(dim=1) if weights.dim() == 2 else [weights] * self.parameters
+        if not self._is_plain() and not self._products_are_smaller():
+            return [torch.tensordot(mine, part, dims=1) for mine, part in zip(each, self.gradients(), strict=True)]
+        slope = self._weighed(each[0])
+        if isinstance(self.layer, nn.Linear):
+            whole = slope.flatten(0, -2).t() @ self.inputs.flatten(0, -2)
+        else:
+            whole = self._convolved(slope)
+        if self.layer.bias is None:
+            return [whole]
+        slope = slope if weights.dim() == 1 else self._weighed(each[1])
+        return [whole, slope.flatten(0, -2).sum(dim=0) if isinstance(self.layer, nn.Linear) else slope.sum((0, 2, 3))]
+
+    @property
+    def parameters(self) -> int:
+        """How many parameters the layer has."""
+        return sum(1 for _ in self.layer.parameters())
 
     def sum_of_squares(self) -> list[Tensor]:
         """The sum over records of the squared gradient, entry by entry, for each parameter of the layer."""
@@ -206,13 +228,21 @@ class Page:
         assert isinstance(weight, Tensor)
         return 4 * positions**2 + positions * (weight.numel() // len(weight)) < weight.numel()
 
-    def _norms_by_positions(self) -> Tensor:
+    def _weighed(self, weights: Tensor) -> Tensor:
+        """The output gradients, each record's times its weight."""
+        assert self.slope is not None
+        return self.slope * weights.view(-1, *(1 for _ in self.slope.shape[1:]))
+
+    def _seen(self) -> Tensor:
+        """The products of what went into the layer over pairs of positions, in double precision."""
+        seen = sum(torch.bmm(rows.transpose(1, 2), rows) for rows in (part.double() for part in self._patches()))
+        assert isinstance(seen, Tensor)
+        return seen
+
+    def _norms_by_positions(self, seen: Tensor) -> Tensor:
         """The root of the sum of products over pairs of positions, with the bounds on both its errors and the sum's."""
         weight, slopes = self.layer.weight, self._slopes().double()
         assert isinstance(weight, Tensor)
-        seen = sum(torch.bmm(rows.transpose(1, 2), rows) for rows in (part.double() for part in self._patches()))
-        assert isinstance(seen, Tensor)
-        seen = self._reach(seen)
         shown = torch.bmm(slopes.transpose(1, 2), slopes)
         squares = (seen * shown).sum(dim=(1, 2))
         apart = (seen.diagonal(dim1=1, dim2=2) * shown.diagonal(dim1=1, dim2=2)).sqrt().sum(dim=1)
@@ -222,8 +252,12 @@ class Page:
 
     def _reach(self, products: Tensor) -> Tensor:
         """Products of what went in, with the one that stands for the bias; infinite where they are too large."""
-        whole = products + 1 if self.layer.bias is not None else products
-        return torch.where(whole <= LARGEST**2, whole, torch.inf)
+        return _provable(products + 1 if self.layer.bias is not None else products)
+
+
+def _provable(products: Tensor) -> Tensor:
+    """Products of what went in; infinite where they are too large for the argument."""
+    return torch.where(products <= LARGEST**2, products, torch.inf)
 
 
 def rounding(operations: int, numbers: Tensor) -> Tensor:
@@ -254,16 +288,33 @@ class Book:
         It is at least the L2 norm of the record's gradient and of its share of all rounding, for weights up to one,
         and not finite where that is not known. In double precision.
         """
-        norms = torch.stack([page.norms() for page in self.pages], dim=1)
+        return self._with_rounding([page.norms() for page in self.pages])
+
+    def tensor_norms(self) -> Tensor:
+        """The same in each tensor: (records, tensors)."""
+        return self._with_rounding([norms for page in self.pages for norms in page.tensor_norms()])
+
+    def part_norms(self, thresholds: int) -> Tensor:
+        """The same in each tensor, where there are so many thresholds that they are for tensors, or else in each
+        layer."""
+        return self.tensor_norms() if thresholds > len(self.pages) else self.layer_norms()
+
+    def _with_rounding(self, parts: list[Tensor]) -> Tensor:
+        norms = torch.stack(parts, dim=1)
         # Weights rounded to float32, weighing and adding up; and the norms themselves.
         entries = sum(parameter.numel() for page in self.pages for parameter in page.layer.parameters())
         return norms * (1 + rounding(norms.shape[0] + 8, self.pages[0].inputs) + rounding(entries, norms))
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """The flat sum of the records' gradients times their weights: (records,) or (records, layers)."""
+        """The flat sum of the records' gradients times their weights: (records,), (records, layers) or
+        (records, tensors)."""
         weights = weights.to(self.pages[0].inputs.dtype)
-        by_layer = weights.unsqueeze(1).expand(-1, len(self.pages)) if weights.dim() == 1 else weights
-        parts = [part for i, page in enumerate(self.pages) for part in page.weighted_sum(by_layer[:, i])]
+        by_part = weights.unsqueeze(1).expand(-1, len(self.pages)) if weights.dim() == 1 else weights
+        if by_part.shape[1] > len(self.pages):
+            by_page = by_part.split([page.parameters for page in self.pages], dim=1)
+        else:
+            by_page = by_part.unbind(dim=1)
+        parts = [part for page, mine in zip(self.pages, by_page, strict=True) for part in page.weighted_sum(mine)]
         return torch.cat([part.reshape(-1) for part in parts])
 
     def sum_of_squares(self) -> Tensor:

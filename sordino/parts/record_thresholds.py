@@ -140,15 +140,16 @@ class Median(RecordThreshold):
 
 
 @dataclass(frozen=True)
-class LayeredMedian(Median):
-    """The same for each layer by itself; before a client's first participation all layers together have the first C."""
+class TensorMedians(Median):
+    """The same for each tensor by itself; before a client's first participation all of them together have the first
+    C."""
 
     def begin(self, fed: Federation, clip: float) -> State:
-        layers = len(fed.layout.layers)
-        return {"clips": torch.full((fed.schedule.clients, layers), clip / layers**0.5)}
+        tensors = len(fed.layout.sizes)
+        return {"clips": torch.full((fed.schedule.clients, tensors), clip / tensors**0.5)}
 
     def tell(self, start: Tensor, model: Tensor, data: PrivateRecords, bare: bool) -> dict[str, Any]:
-        return {"norm": data.raw_norms(model).median(dim=0).values}
+        return {"norm": data.raw_norms(model, tensors=True).median(dim=0).values}
 
 
 @dataclass(frozen=True)

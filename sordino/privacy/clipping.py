@@ -18,12 +18,14 @@ SMALLEST = 2.0**-100
 
 
 def clipped_sum(book: Book, clip: Tensor) -> Tensor:
-    """The flat sum of the records' gradients, each scaled down to the threshold, or to one for each layer."""
-    return book.weighted_sum(clipping_factors(book.layer_norms(), clip))
+    """The flat sum of the records' gradients, each scaled down to the threshold, or to one for each layer or
+    each tensor."""
+    return book.weighted_sum(clipping_factors(book.part_norms(clip.shape[-1]), clip))
 
 
 def clipping_factors(norms: Tensor, clip: Tensor) -> Tensor:
-    """By what each record's gradient is multiplied: (records,) for one threshold, (records, layers) for several.
+    """By what each record's gradient is multiplied: (records,) for one threshold, (records, layers) for several;
+    tensors are taken as layers are.
 
     `norms` holds what a record brings at the most, in each layer: (records, layers). A record of which that is not
     known to be finite counts nothing, and neither does one that is 2^100 times too long. Of stacked clients both have

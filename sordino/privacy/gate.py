@@ -72,12 +72,17 @@ class Gate:
             size += len(public.clients) * release.message_bytes(values[name].shape[1], public)
         return Passed(values, rejected, size)
 
-    def gradients(self, question: int, client: int, clip: Tensor) -> SampledGradients:
-        """The exit of one client's gradients for one question, with one threshold or one for each layer.
+    def gradients(
+        self, question: int, client: int, clip: Tensor, separate: Sequence[int] | None = None
+    ) -> SampledGradients:
+        """The exit of one client's gradients for one question, with one threshold or one for each part. `separate` are
+        the sizes of the parts where each of them has noise of its own.
 
         Where no noise is planned, epsilon is infinite whatever the threshold, and gradients leave as they are.
         """
         charge = self.allowance.of_records.charge(client)
+        if charge[1] > 0 and separate is not None:
+            return SeparateGradients(self.source, (question, client), charge, clip, self.mechanism, separate)
         exit = SampledGradients if charge[1] > 0 else BareGradients
         return exit(self.source, (question, client), charge, clip, self.mechanism)
 
@@ -124,7 +129,7 @@ class SampledGradients:
         self.sampling, self.multiplier, self.steps = charge
         self.clip = clip.double().reshape(-1)
         self.whole = float(torch.linalg.vector_norm(self.clip))
-        """The threshold of all layers together."""
+        """The threshold of all parts together."""
         self.limit = self.clip
         """What each record's gradient is scaled down to."""
         self.taken = 0
@@ -136,8 +141,9 @@ class SampledGradients:
         the sum of the squared thresholds.
         """
         coins, purpose = self.draw(records)
-        total = clipped_sum(coins.nonzero().squeeze(1))
-        return self._mechanism.noised_sum(total, self.deviation, self._source, purpose) if self.deviation else total
+        total, deviation = clipped_sum(coins.nonzero().squeeze(1)), self.deviation
+        bare = not isinstance(deviation, Tensor) and deviation == 0
+        return total if bare else self._mechanism.noised_sum(total, deviation, self._source, purpose)
 
     def draw(self, records: int) -> tuple[Tensor, tuple[object, ...]]:
         """Which of so many records enter the next batch, and what names its noise; refused once all were taken."""
@@ -150,9 +156,34 @@ class SampledGradients:
         return self._source.coins(records, self.sampling, *purpose), ("gradient", *purpose)
 
     @property
-    def deviation(self) -> float:
-        """Of the noise on each coordinate of a sum."""
+    def deviation(self) -> float | Tensor:
+        """Of the noise on a sum: one for all of its entries, or one for each."""
         return self.multiplier * self.whole
+
+
+class SeparateGradients(SampledGradients):
+    """The same where each part has the noise that would do if no other left: N(0, (z C_l)^2) on part l.
+
+    Together they cost as much as one sum whose noise is smaller by the root of their number.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        purpose: tuple[int, int],
+        charge: Sampled,
+        clip: Tensor,
+        mechanism: Mechanism,
+        sizes: Sequence[int],
+    ) -> None:
+        super().__init__(source, purpose, charge, clip, mechanism)
+        if len(sizes) != len(self.clip):
+            raise ValueError(f"{len(self.clip)} thresholds are not for {len(sizes)} parts.")
+        self.sizes = torch.tensor(sizes)
+
+    @property
+    def deviation(self) -> Tensor:
+        return self.multiplier * self.clip.repeat_interleave(self.sizes)
 
 
 class BareGradients(SampledGradients):
@@ -198,7 +229,7 @@ class StackedGradients:
         for row, count, exit in zip(chosen, records, self.exits, strict=True):
             row[:count], purpose = exit.draw(count)
             purposes.append(purpose)
-        totals, deviations = clipped_sums(chosen), [exit.deviation for exit in self.exits]
+        totals, deviations = clipped_sums(chosen), [float(exit.deviation) for exit in self.exits]
         if not any(deviations):
             return totals
         return self._mechanism.noised_sums(totals, deviations, self._source, purposes)

@@ -57,9 +57,9 @@ class PrivateRecords:
         return 0 if self.__exit is None else self.__exit.steps
 
     @property
-    def deviation(self) -> float:
-        """Of the noise on each coordinate of `gradient`: public."""
-        return self._exit.multiplier * self._exit.whole / self.expected_batch
+    def deviation(self) -> float | Tensor:
+        """Of the noise on `gradient`, one for all of its entries, or one for each: public."""
+        return self._exit.deviation / self.expected_batch
 
     @property
     def clip(self) -> float:
@@ -75,7 +75,7 @@ class PrivateRecords:
         """The noisy mean gradient of the cross-entropy over a fresh Poisson-sampled batch, which may be empty.
 
         Sum of the records' gradients, each scaled down to the threshold, plus N(0, (z C)^2), divided by the expected
-        batch size. With one threshold for each layer C^2 is the sum of their squares.
+        batch size. With several thresholds C^2 is the sum of their squares, or each part has the noise of its own.
         """
         total = self._exit.pass_sum(len(self.__y), lambda chosen: self._clipped_sum(flat, chosen.to(flat.device)))
         return total.div_(self.expected_batch)
@@ -83,7 +83,7 @@ class PrivateRecords:
     def within(self, flat: Tensor) -> Sealed:
         """Whether the gradient of each validation record is within the threshold (0 or 1), sealed, to be sent as an
         `Average`."""
-        lengths = torch.linalg.vector_norm(self._layer_norms(flat, *self.__judge), dim=1)
+        lengths = torch.linalg.vector_norm(self._part_norms(flat, *self.__judge), dim=1)
         return Sealed((lengths <= self.clip).to(flat.dtype), "validation", "gradients within the threshold")
 
     def judged(self, flat: Tensor) -> tuple[Sealed, Sealed]:
@@ -106,9 +106,10 @@ class PrivateRecords:
         losses, right = self._judged(flat, *self.raw())
         return losses.mean(), right.mean()
 
-    def raw_norms(self, flat: Tensor) -> Tensor:
-        """The norm of each record's gradient in each layer (records, layers), for what leaves bare."""
-        return self._layer_norms(flat, *self.raw())
+    def raw_norms(self, flat: Tensor, tensors: bool = False) -> Tensor:
+        """The norm of each record's gradient in each layer (records, layers), or in each tensor, for what leaves
+        bare."""
+        return self._part_norms(flat, *self.raw(), parts=len(self.layout.sizes) if tensors else 1)
 
     @property
     def _exit(self) -> SampledGradients:
@@ -126,12 +127,13 @@ class PrivateRecords:
         losses = cross_entropies(logits, y)
         return losses, (logits.argmax(dim=1) == y).to(losses.dtype)
 
-    def _layer_norms(self, flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    def _part_norms(self, flat: Tensor, x: Tensor, y: Tensor, parts: int = 1) -> Tensor:
+        """Each record's norms as they are compared with so many thresholds."""
         if len(y) == 0:
-            return torch.zeros(0, len(self.layout.layers), dtype=torch.float64)
-        parts = zip(x.split(LOOKED_AT), y.split(LOOKED_AT), strict=True)
-        books = [self.__bookkeeper.book(flat, Batch(*part, torch.empty(0), None), cross_entropy) for part in parts]
-        return torch.cat([book.layer_norms() for book in books])
+            return torch.zeros(0, max(parts, len(self.layout.layers)), dtype=torch.float64)
+        looked = zip(x.split(LOOKED_AT), y.split(LOOKED_AT), strict=True)
+        books = [self.__bookkeeper.book(flat, Batch(*some, torch.empty(0), None), cross_entropy) for some in looked]
+        return torch.cat([book.part_norms(parts) for book in books])
 
     def _clipped_sum(self, flat: Tensor, chosen: Tensor) -> Tensor:
         total = self._sum(flat, chosen)
@@ -139,7 +141,7 @@ class PrivateRecords:
             return total
         # Zero times NaN is not zero: records whose gradients are not finite are left out altogether.
         book = self.__bookkeeper.book(flat, self._batch(chosen), cross_entropy)
-        known = torch.isfinite(book.layer_norms()).all(dim=1)
+        known = torch.isfinite(book.part_norms(len(self._exit.limit))).all(dim=1)
         return self._sum(flat, chosen[known])
 
     def _sum(self, flat: Tensor, chosen: Tensor) -> Tensor:

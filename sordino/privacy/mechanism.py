@@ -33,8 +33,9 @@ class Mechanism(Protocol):
     def noised(self, rows: Tensor, cover: Cover, source: Source, purpose: Purpose, clients: Sequence[int]) -> Tensor:
         """What leaves of bounded rows, one for each client; `purpose` and client name a draw."""
 
-    def noised_sum(self, total: Tensor, deviation: float, source: Source, purpose: Purpose) -> Tensor:
-        """A sum over a client's records with noise of that deviation on each entry, as float32; `total` may change."""
+    def noised_sum(self, total: Tensor, deviation: float | Tensor, source: Source, purpose: Purpose) -> Tensor:
+        """A sum over a client's records with noise of that deviation, or of one for each entry, as float32; `total` may
+        change."""
 
     def noised_sums(
         self, totals: Tensor, deviations: Sequence[float], source: Source, purposes: Sequence[Purpose]
@@ -69,8 +70,10 @@ class Floats:
             noise.mul_(cover.at.cpu().float())
         return noise.to(rows.device).add_(rows)
 
-    def noised_sum(self, total: Tensor, deviation: float, source: Source, purpose: Purpose) -> Tensor:
+    def noised_sum(self, total: Tensor, deviation: float | Tensor, source: Source, purpose: Purpose) -> Tensor:
         noise = source.normals(total.numel(), purpose[:-1], purpose[-1:])[0]
+        if isinstance(deviation, Tensor):
+            return total.add_(noise.mul_(deviation.float()).to(total.device))
         return total.add_(noise.to(total.device), alpha=deviation)
 
     def noised_sums(
@@ -116,7 +119,10 @@ class Integers:
             sent = (sent.double() * cover.of_entries(cover.deviations / grid.deviation)).float()
         return sent.to(rows.device)
 
-    def noised_sum(self, total: Tensor, deviation: float, source: Source, purpose: Purpose) -> Tensor:
+    def noised_sum(self, total: Tensor, deviation: float | Tensor, source: Source, purpose: Purpose) -> Tensor:
+        if isinstance(deviation, Tensor):
+            in_deviations = self.noised_sum(total.detach().cpu().double() / deviation, 1.0, source, purpose)
+            return (in_deviations * deviation).to(total)
         (words,) = source.words(purpose[:-1], purpose[-1:])
         whole = integers.rounded_sum(total.detach().cpu().numpy(), deviation)
         whole += RECORDS.noise(words, whole.size)

@@ -70,6 +70,7 @@ def decide(
 def compile_for(method: Method, module: nn.Module, data: FederatedData) -> CompiledSum:
     """The clipped sum for a method's gradients, compiled."""
     releases = all_releases(method.steps())
-    layered = any(isinstance(release, Gradients) and release.layered for release in releases)
-    thresholds = len(Learner(module).layout.layers) if layered else 1
+    taken, layout = [release for release in releases if isinstance(release, Gradients)], Learner(module).layout
+    thresholds = len(layout.layers) if any(release.layered for release in taken) else 1
+    thresholds = len(layout.sizes) if any(release.separate for release in taken) else thresholds
     return compiled_sum(module, data.shape, data.classes, thresholds)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sordino.data import ClientData, FederatedData
 from sordino.learning.records import cross_entropies
-from sordino.privacy.gate import SampledGradients, StackedGradients
+from sordino.privacy.gate import SampledGradients, SeparateGradients, StackedGradients
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.sealed import open_sealed
 from sordino.testing.case import CLIENTS, Case, OneRound
@@ -39,7 +39,9 @@ class Passage:
     noise: Tensor
     charge: tuple[float, float, int]
     whole: float
-    """The threshold."""
+    """The threshold of all parts together."""
+    scale: float | Tensor
+    """The noise's deviation over the multiplier that is charged, for all entries or for each."""
     singles: list[float]
     """The norms of what some of these records bring alone."""
     records: int
@@ -66,11 +68,9 @@ def observed_gradients() -> Iterator[list[Passage]]:
         step = self.taken
         passed = original(self, records, noted)
         question, client = self.purpose
-        charge = (self.sampling, self.multiplier, self.steps)
-        noise = passed.clone() - inside["clipped"]
-        seen.append(
-            Passage(question, client, step, noise=noise, charge=charge, whole=self.whole, records=records, **inside)
-        )
+        noise, (multiplier, scale) = passed.clone() - inside["clipped"], _charged(self)
+        inside.update(charge=(self.sampling, multiplier, self.steps), whole=self.whole, scale=scale, records=records)
+        seen.append(Passage(question, client, step, noise=noise, **inside))
         return passed
 
     stacked = StackedGradients.pass_sums
@@ -103,6 +103,7 @@ def observed_gradients() -> Iterator[list[Passage]]:
                     noise=passed[place] - clipped,
                     charge=(exit.sampling, exit.multiplier, exit.steps),
                     whole=exit.whole,
+                    scale=exit.whole,
                     singles=inside["singles"][place],
                     records=records[place],
                 )
@@ -129,7 +130,7 @@ def records_are_sampled_clipped_and_noised_as_charged(case: Case) -> None:
         seen += passed
     for passage in seen:
         assert all(norm <= passage.whole * (1 + 1e-9) for norm in passage.singles), "a record is not clipped"
-    ratio = torch.cat([p.noise.double() / (p.charge[1] * p.whole) for p in seen])
+    ratio = torch.cat([p.noise.double() / (p.charge[1] * p.scale) for p in seen])
     off = abs(float(ratio.square().mean()) - 1)
     assert off < SURE * math.sqrt(2 / ratio.numel()), f"the noise's variance is off by {off:.1%}"
     for first in range(len(seen)):
@@ -142,6 +143,17 @@ def records_are_sampled_clipped_and_noised_as_charged(case: Case) -> None:
     assert abs(entered - expected) <= SURE * spread + 1e-9, f"{entered} records entered, {expected:.0f} are expected"
     batches = [tuple(p.chosen.tolist()) for p in seen if p.charge[0] < 1]
     assert len(set(batches)) > 0.9 * len(batches), "batches repeat"
+
+
+def _charged(exit: SampledGradients) -> tuple[float, float | Tensor]:
+    """The multiplier that an exit's gradients must be charged for, and the deviation of their noise over it.
+
+    Where L parts have noise of z times their own threshold, mu^2 of a record is L / z^2.
+    """
+    if not isinstance(exit, SeparateGradients):
+        return exit.multiplier, exit.whole
+    root = math.sqrt(len(exit.clip))
+    return exit.multiplier / root, root * exit.clip.repeat_interleave(exit.sizes)
 
 
 def _are_charged(seen: list[Passage], once: OneRound) -> None:

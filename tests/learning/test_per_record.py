@@ -65,6 +65,11 @@ def test_it_is_one_backward_pass_for_each_record(module: nn.Module, shape: tuple
     each = torch.rand(5, len(learner.layout.layers), dtype=torch.float64)
     spread = each.repeat_interleave(torch.tensor(learner.layout.layers), dim=1)
     assert torch.allclose(book.weighted_sum(each), (spread * gradients).sum(dim=0), atol=1e-11)
+    by_tensor = torch.stack([part.norm(dim=1) for part in learner.layout.tensors(gradients)], dim=1)
+    assert torch.allclose(book.tensor_norms(), by_tensor, rtol=1e-9, atol=1e-12)
+    each = torch.rand(by_tensor.shape, dtype=torch.float64)
+    spread = each.repeat_interleave(torch.tensor(learner.layout.sizes), dim=1)
+    assert torch.allclose(book.weighted_sum(each), (spread * gradients).sum(dim=0), atol=1e-11)
     assert torch.allclose(book.sum_of_squares(), gradients.square().sum(dim=0), atol=1e-11)
 
 

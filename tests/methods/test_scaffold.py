@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers import QUICK, refused
+from scipy.stats import chi2
 from whole_runs import Ended
 
 from sordino.errors import UserError
@@ -19,6 +20,7 @@ from sordino.methods.fedavg import FedAvg
 from sordino.methods.scaffold import Scaffold
 from sordino.parts.variates import reach
 from sordino.privacy.ledger import Ledger
+from sordino.privacy.records import record_epsilon
 
 EVERY = {"batch": 10_000}
 """All records at each step."""
@@ -103,22 +105,51 @@ def test_the_variate_costs_nothing_more_than_the_gradients(tmp_path: Path) -> No
 
 
 def test_the_papers_thresholds_are_medians_and_epsilon_is_infinite(tmp_path: Path) -> None:
-    """One for each layer, of the records' norms at the client's trained model."""
+    """One for each tensor, of the records' norms at the client's trained model."""
     method = DPScaffold(variant="paper", epochs=1, **EVERY)
     run = Ended(method, tmp_path, rounds=1, clients=20, partition="iid", model="mlp")
-    layers = run.prepared.learner.layout.layers
-    assert len(layers) > 1
+    tensors = run.prepared.learner.layout.sizes
+    assert len(tensors) == 4
     singles = [
         gradient(run, 2, run.memory["model"][2], slice(k, k + 1)) for k in range(run.prepared.data.train.sizes[2])
     ]
-    norms = torch.stack([torch.stack([part.norm() for part in one.split(layers)]) for one in singles])
+    norms = torch.stack([torch.stack([part.norm() for part in one.split(tensors)]) for one in singles])
     assert torch.allclose(run.state["threshold"]["clips"][2], norms.median(dim=0).values, rtol=1e-3)
     assert math.isinf(Ledger(20, "record", run.ledger).epsilon(1e-5)["outsider"])
 
 
+@pytest.mark.parametrize(("model", "tensors"), [("logistic", 2), ("mlp", 4)])
+def test_the_published_noise_is_worth_less_with_every_tensor(model: str, tensors: int, tmp_path: Path) -> None:
+    """By hand: each tensor has noise z times its own threshold, so that the true mu is sqrt(L) times 1 / z."""
+    method, z = DPScaffold(variant="paper", epochs=2, batch=20), 3.0
+    run = Ended(method, tmp_path, rounds=2, model=model, partition="iid", noise_multiplier=z)
+    ledger, plan = Ledger(6, "record", run.ledger), run.prepared.allowance.of_records
+    charges = [plan.charge(client) for client in range(6)]
+    assert {multiplier for _, multiplier, _ in charges} == {z}
+    true, published = (
+        max(record_epsilon(((rate, z / root, 2 * steps),), 1e-5) for rate, _, steps in charges)
+        for root in (math.sqrt(tensors), 1)
+    )
+    assert ledger.covered_epsilon(1e-5)["server"] == pytest.approx(true, rel=1e-9)
+    assert true > 1.3 * published
+
+
+def test_every_tensor_moves_by_its_own_noise(tmp_path: Path) -> None:
+    """With nothing to learn from, a client's way is a sum of steps of noise: z times the threshold over the batch."""
+    method = DPScaffold(variant="paper", epochs=1, rate=1e-3, clip=1e4, **EVERY)
+    run = Ended(method, tmp_path, rounds=1, model="mlp", partition="iid", noise_multiplier=5.0)
+    layout, records = run.prepared.learner.layout, run.prepared.data.train.sizes
+    for client in range(6):
+        moved = (run.memory["model"][client] - run.prepared.initial).double()
+        deviation = 1e-3 * 5.0 * (1e4 / 2) / float(records[client])
+        for part in layout.tensors(moved):
+            low, high = chi2.ppf([5e-7, 1 - 5e-7], part.numel())
+            assert low < float((part / deviation).square().sum()) < high
+
+
 def test_what_was_published_with_medians_takes_no_other_rule() -> None:
     chosen = ("run", "--method", "dp-scaffold", "--variant", "paper", "--set", "clipping=quantile", *QUICK)
-    assert "published with the medians of each layer" in refused(*chosen)
+    assert "published with the medians of each tensor" in refused(*chosen)
 
 
 @pytest.mark.parametrize("name", ["scaffold", "dp-scaffold"])

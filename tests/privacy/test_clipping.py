@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from typing import Literal, get_args
 
 import pytest
 import torch
@@ -20,6 +21,9 @@ from sordino.learning.records import Batch, Learner, cross_entropy
 from sordino.learning.stacked_books import StackedBook
 from sordino.privacy.clipping import clipped_sum, clipping_factors
 from sordino.privacy.compiled import CompiledSum, compiled_sum, traced
+
+Parts = Literal["whole", "layers", "tensors"]
+"""What has a threshold of its own."""
 
 
 @pytest.fixture(autouse=True)
@@ -77,41 +81,40 @@ def patterns(shape: tuple[int, ...]) -> Tensor:
 class Case:
     """A network, its book-keeping, and a bound that is checked on records."""
 
-    def __init__(self, module: nn.Module, shape: tuple[int, ...], clip: float, layered: bool = False) -> None:
+    def __init__(self, module: nn.Module, shape: tuple[int, ...], clip: float, parts: Parts = "whole") -> None:
         self.module, self.shape = module, shape
         self.keeper, self.flat = Bookkeeper(Learner(module)), flatten(module)
-        layers = len(self.keeper.layers)
-        self.clip = clip * torch.linspace(1, 2, layers, dtype=torch.float64) if layered else torch.tensor([clip])
-        self.clip = self.clip.double()
+        layout = self.keeper.learner.layout
+        self.sizes = {"whole": [layout.size], "layers": layout.layers, "tensors": layout.sizes}[parts]
+        self.clip = clip * torch.linspace(1, 2, len(self.sizes), dtype=torch.float64)
 
     def book(self, x: Tensor, y: Tensor) -> Book:
         return self.keeper.book(self.flat, Batch(x, y, y, None), cross_entropy)
 
     def over(self, vector: Tensor) -> float:
-        """The norm of a record's contribution over its threshold: the largest over layers, if each has its own."""
-        parts = vector.double().split(self.keeper.learner.layout.layers) if len(self.clip) > 1 else [vector.double()]
+        """The norm of a record's contribution over its threshold: the largest over parts, if each has its own."""
+        parts = vector.double().split(self.sizes)
         return max(float(part.norm() / most) for part, most in zip(parts, self.clip, strict=True))
 
     def as_added(self, x: Tensor, y: Tensor) -> float:
         """The longest contribution as it is added: each record alone, with the weights of the others zero."""
         book = self.book(x, y)
-        factors = clipping_factors(book.layer_norms(), self.clip)
+        factors = clipping_factors(book.part_norms(len(self.clip)), self.clip)
         counting = factors.reshape(len(x), -1).sum(dim=1).nonzero().squeeze(1).tolist()
         if not counting:
             return 0.0
         if len(counting) < len(x):  # zero times what is not finite is not zero
             book = self.book(x[counting], y[counting])
-            factors = clipping_factors(book.layer_norms(), self.clip)
+            factors = clipping_factors(book.part_norms(len(self.clip)), self.clip)
         alone = [torch.zeros_like(factors).index_put((torch.tensor([i]),), factors[i]) for i in range(len(factors))]
         return max(self.over(book.weighted_sum(weights)) for weights in alone)
 
     def exact(self, x: Tensor, y: Tensor) -> float:
         """The longest gradient in double precision times its weight, where sums over positions are not formed."""
         book = self.book(x, y)
-        factors = clipping_factors(book.layer_norms(), self.clip).float().double()
+        factors = clipping_factors(book.part_norms(len(self.clip)), self.clip).float().double()
         gradients = torch.cat([exact_gradients(page) for page in book.pages], dim=1)
-        layers = torch.tensor(self.keeper.learner.layout.layers)
-        spread = factors.repeat_interleave(layers, dim=1) if factors.dim() > 1 else factors.unsqueeze(1)
+        spread = factors.reshape(len(x), -1).repeat_interleave(torch.tensor(self.sizes), dim=1)
         return max(self.over(torch.nan_to_num(row)) for row in torch.where(spread > 0, spread * gradients, 0.0))
 
     def twice(self, function: Callable[[Tensor, Tensor], Tensor], record: Tensor, label: Tensor) -> float:
@@ -135,20 +138,20 @@ def exact_gradients(page: Page) -> Tensor:
     return torch.stack(rows)
 
 
-def case(name: str, clip: float = 0.1, layered: bool = False) -> Case:
+def case(name: str, clip: float = 0.1, parts: Parts = "whole") -> Case:
     torch.manual_seed(0)
-    return Case(NETWORKS[name](), SHAPE, clip, layered)
+    return Case(NETWORKS[name](), SHAPE, clip, parts)
 
 
 def labels(x: Tensor) -> Tensor:
     return torch.arange(len(x)) % 5
 
 
-@pytest.mark.parametrize("layered", [False, True], ids=["one threshold", "one for each layer"])
+@pytest.mark.parametrize("parts", get_args(Parts))
 @pytest.mark.parametrize("name", NETWORKS)
-def test_no_record_brings_more_than_its_threshold(name: str, layered: bool) -> None:
+def test_no_record_brings_more_than_its_threshold(name: str, parts: Parts) -> None:
     x = patterns(SHAPE)
-    at = case(name, 1e-3, layered)
+    at = case(name, 1e-3, parts)
     assert at.as_added(x, labels(x)) <= 1
     assert at.exact(x, labels(x)) <= 1
 
@@ -156,7 +159,7 @@ def test_no_record_brings_more_than_its_threshold(name: str, layered: bool) -> N
 @pytest.mark.parametrize("layered", [False, True], ids=["one threshold", "one for each layer"])
 def test_no_record_of_stacked_clients_brings_more_than_its_threshold(layered: bool) -> None:
     """Five clients with models and thresholds of their own; each record alone, with the weights of the others zero."""
-    at, x = case("linear", 1e-3, layered), patterns(SHAPE)
+    at, x = case("linear", 1e-3, "layers" if layered else "whole"), patterns(SHAPE)
     chain, clients, each = at.keeper.learner.chain, 5, len(x) // 5
     assert chain is not None
     x, y = x[: clients * each].view(clients, each, *SHAPE), labels(x)[: clients * each].view(clients, each)
@@ -198,10 +201,11 @@ def test_stacked_and_single_clients_have_the_same_bounds() -> None:
     assert torch.equal(~torch.isfinite(huge), unknown)
 
 
+@pytest.mark.parametrize("parts", ["whole", "tensors"])
 @pytest.mark.parametrize("name", NETWORKS)
-def test_ordinary_records_are_clipped_to_no_less_than_a_thousandth_below(name: str) -> None:
+def test_ordinary_records_are_clipped_to_no_less_than_a_thousandth_below(name: str, parts: Parts) -> None:
     """A bound must not cost what it protects."""
-    at = case(name, 1e-3)
+    at = case(name, 1e-3, parts)
     x = torch.randn(16, *SHAPE, generator=torch.Generator().manual_seed(0))
     assert at.as_added(x, labels(x)) > 0.999
 
@@ -215,7 +219,7 @@ def cancelling(remainder: float = 0.0) -> Case:
         signs = torch.tensor([1.0, -1.0, -1.0, 1.0 + remainder])
         module[2].weight.copy_((torch.rand(5, width, 1) * signs).flatten(1))
         module[0].weight.copy_(module[0].weight - module[0].weight.mean(dim=(2, 3), keepdim=True))
-    return Case(module, SHAPE, 1e-3, layered=True)
+    return Case(module, SHAPE, 1e-3, "layers")
 
 
 @pytest.mark.parametrize("remainder", [0.0, 2.0**-20, 2.0**-12])
@@ -250,7 +254,7 @@ def pacdp() -> Case:
         weight = torch.rand(32, 32, 1) * inner.flatten()
         module.fc1.weight.copy_(weight.flatten(1))
         module.fc1.bias.fill_(1.0)
-    return Case(module, (1, 28, 28), 1.0, layered=True)
+    return Case(module, (1, 28, 28), 1.0, "layers")
 
 
 def test_flat_images_are_clipped_in_pacdps_network() -> None:
@@ -283,9 +287,9 @@ def test_a_search_for_a_record_that_is_clipped_too_little_fails(make: Callable[[
 
 
 @pytest.mark.parametrize("name", ["linear", *BY_PRODUCTS])
-@pytest.mark.parametrize("layered", [False, True], ids=["one threshold", "one for each layer"])
-def test_traced_sums_keep_the_threshold(name: str, layered: bool) -> None:
-    at = case(name, 1e-3, layered)
+@pytest.mark.parametrize("parts", get_args(Parts))
+def test_traced_sums_keep_the_threshold(name: str, parts: Parts) -> None:
+    at = case(name, 1e-3, parts)
     example = (at.flat, torch.randn(7, *SHAPE), torch.arange(7) % 5, at.clip)
     check_compiled(at, CompiledSum(traced(at.keeper, example), len(at.clip)), patterns(SHAPE)[::5])
 
@@ -301,7 +305,7 @@ def check_compiled(at: Case, made: CompiledSum, x: Tensor) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["convolution, products", "linear along a sequence, products", "group norm"])
 def test_compiled_sums_keep_the_threshold(name: str) -> None:
-    at = case(name, 1e-3, layered=True)
+    at = case(name, 1e-3, "layers")
     check_compiled(at, compiled_sum(at.module, SHAPE, 5, len(at.clip)), patterns(SHAPE))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from unittest import mock
 
 import numpy as np
@@ -18,17 +19,30 @@ from sordino.learning.records import Batch, Learner, cross_entropy
 from sordino.privacy.accountant import epsilon_of
 from sordino.privacy.allowance import Allowance
 from sordino.privacy.clipping import clipping_factors
-from sordino.privacy.gate import Gate, SampledGradients
+from sordino.privacy.gate import Gate, SampledGradients, SeparateGradients
 from sordino.privacy.gradients import PrivateRecords, validation_records
+from sordino.privacy.integers import charged_multiplier
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.losses import Sampled
+from sordino.privacy.mechanism import MECHANISMS, MechanismName
 from sordino.privacy.noise import Seeded
 from sordino.privacy.outlook import Outlook
 from sordino.privacy.record_plan import RecordNeeds, RecordPlan, plan_records, sampling_rates
 from sordino.privacy.record_search import affordable, record_multiplier, record_rate
 from sordino.privacy.records import Recipe, quick_record_epsilon, record_attack_accuracy, record_epsilon, replace_one
-from sordino.privacy.release import Average, Follows, Gradients, Matrix, Public, ReleaseError, check_steps, record_needs
+from sordino.privacy.release import (
+    Average,
+    Follows,
+    Gradients,
+    Matrix,
+    Public,
+    ReleaseError,
+    check_steps,
+    record_needs,
+    takes_gradients_alone,
+)
 from sordino.privacy.release.bounding import symmetric
+from sordino.privacy.release.others import unprotected
 from sordino.privacy.sealed import Sealed, SealedError, open_sealed
 
 
@@ -336,6 +350,78 @@ def test_what_follows_from_the_same_gradients_costs_nothing_more() -> None:
     twice.charge({"update": Gradients("clip"), "control": Follows("update")}, 0, 0, "local", allowance, public)
     assert once.record_epsilons(1e-5) == twice.record_epsilons(1e-5)
     assert once.record_epsilons(1e-5)[0] > 0
+
+
+SEPARATE = [0.3, 0.4, 1.2, 0.1]
+"""A threshold for each tensor of two layers."""
+
+
+@pytest.mark.parametrize("noise", ["float", "integers"])
+def test_separate_tensors_have_noise_in_proportion_to_their_own_thresholds(noise: MechanismName) -> None:
+    """Records whose gradients vanish leave noise alone: N(0, (z C_l)^2) on tensor l, over the expected batch."""
+    module = nn.Sequential(nn.Flatten(), nn.Linear(60, 40), nn.Linear(40, 50))
+    keeper, flat = Bookkeeper(Learner(module)), torch.zeros(60 * 40 + 40 + 40 * 50 + 50)
+    flat[-50] = 100.0  # sure and right
+    x, y, sizes = torch.zeros(10, 60), torch.zeros(10, dtype=torch.int64), keeper.learner.layout.sizes
+    gate = Gate(Allowance(records=record_plan()), Seeded(0, "identity"), MECHANISMS[noise])
+    rate, z, steps = gate.allowance.of_records.charge(0)
+    exit = gate.gradients(0, 0, torch.tensor(SEPARATE), sizes)
+    data = PrivateRecords(x, y, torch.zeros(10, dtype=torch.bool), keeper, exit)
+    drawn = torch.stack([data.gradient(flat) for _ in range(steps)]).double()
+    for part, clip in zip(drawn.split(sizes, dim=1), SEPARATE, strict=True):
+        low, high = chi2.ppf([5e-7, 1 - 5e-7], part.numel())
+        assert low < float((part / (z * clip / (rate * 10))).square().sum()) < high
+    assert isinstance(data.deviation, Tensor)
+    assert data.deviation[[0, 2400, 2440, 4440]].tolist() == pytest.approx([z * c / (rate * 10) for c in SEPARATE])
+    assert (torch.corrcoef(drawn) - torch.eye(steps)).abs().max() < 0.1  # 4,490 pairs: more than six deviations
+
+
+def test_separate_tensors_are_clipped_each_by_itself() -> None:
+    """Without noise it is the sum of gradients whose every tensor is scaled down to its own threshold."""
+    _, flat, learner, x, y = records()
+    sizes, source = learner.layout.sizes, Seeded(0, "identity")
+    exit = SeparateGradients(source, (0, 7), (1.0, 1e-12, 1), torch.tensor(SEPARATE), MECHANISMS["float"], sizes)
+    data = PrivateRecords(x, y, torch.zeros(40, dtype=torch.bool), Bookkeeper(learner), exit)
+    total = torch.zeros_like(flat)
+    for i in range(40):
+        one = learner.gradient(flat, Batch(x[i : i + 1], y[i : i + 1], y, None), cross_entropy)
+        parts = zip(one.split(sizes), SEPARATE, strict=True)
+        total += torch.cat([part * min(1.0, clip / float(part.norm())) for part, clip in parts])
+    assert torch.allclose(data.gradient(flat), total / 40, atol=2e-6)
+
+
+@pytest.mark.parametrize("tensors", [1, 2, 4])
+def test_separate_tensors_are_charged_what_they_cost_together(tensors: int) -> None:
+    """A record may move each of L tensors by its threshold C_l, under noise z C_l: mu^2 is L / z^2."""
+    plan = plan_records([100], np.array([2.0]), 1e-5, batch=100, epochs=3, turns=2)
+    allowance, public = Allowance(records=plan), Public({"clip": torch.tensor(SEPARATE[:tensors])}, layers=[5, 7])
+    ledger, release = Ledger(1, "record"), Gradients("clip", separate=True)
+    for round in range(2):
+        ledger.charge({"update": release}, round, round, "local", allowance, public)
+    z = float(plan.multipliers[0])
+    mu = math.sqrt(6 * sum((clip / (z * clip)) ** 2 for clip in SEPARATE[:tensors]))
+    assert ledger.epsilon(1e-5)["server"] == pytest.approx(epsilon_of(mu, 1e-5), rel=1e-9)
+    assert release.known_beforehand() is False
+    whole = release.charge(replace(allowance, whole=True), public).sampled
+    assert whole is not None
+    assert whole[0, 1] == charged_multiplier(z / math.sqrt(tensors), 12), "rounding is charged beside that"
+
+
+def test_thresholds_for_something_else_than_the_networks_parts_are_refused() -> None:
+    layout = Learner(nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3))).layout
+    assert [layout.parts(count) for count in (1, 2, 4)] == [[43], [28, 15], [24, 4, 12, 3]]
+    with pytest.raises(UserError, match="3 thresholds, but the network has 2 layers and 4 tensors"):
+        layout.parts(3)
+    with pytest.raises(ValueError, match="2 thresholds are not for 3 parts"):
+        SeparateGradients(Seeded(0, "identity"), (0, 7), (1.0, 1.0, 1), torch.ones(2), MECHANISMS["float"], [20, 20, 3])
+
+
+def test_separate_tensors_are_not_stacked() -> None:
+    """The noise of stacked clients is one for all tensors."""
+    for separate in (False, True):
+        step = {"update": Gradients("clip", separate=separate), "change": Follows("update")}
+        assert takes_gradients_alone(step) is not separate
+        assert takes_gradients_alone(unprotected(step)) is not separate
 
 
 def measured(clip: float = 0.5) -> tuple[PrivateRecords, Tensor, Learner, Tensor, Tensor, Tensor]:

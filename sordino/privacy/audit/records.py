@@ -112,8 +112,12 @@ def _passed(recorded: Recorded, target: int) -> dict[str, Counter[Kind]]:
             continue
         if passage.purpose[0] == "gradient":
             release = _gradient_release(exchange)
-            whole = float(_threshold(exchange, release, target))
-            kind = (release, rates[passage.purpose[1], target], float(passage.deviations[0]) / whole)
+            clips = _thresholds(exchange, release, target)
+            sizes = recorded.prepared.learner.layout.parts(len(clips))
+            noise = torch.stack([part[0] for part in passage.deviations.split(sizes)])
+            # Where parts have noise of their own, a record moves each by its threshold over its noise.
+            whole = float(torch.linalg.vector_norm(clips / (noise / noise[0])))
+            kind = (release, rates[passage.purpose[1], target], float(noise[0]) / whole)
         else:
             release = str(passage.purpose[1])
             cover = exchange.releases[release].cover(len(passage.before), recorded.gate.allowance, exchange.public)
@@ -133,12 +137,12 @@ def _gradient_release(exchange: Exchange) -> str:
     return next(name for name, release in exchange.releases.items() if release.made_of_gradients)
 
 
-def _threshold(exchange: Exchange, release: str, client: int) -> Tensor:
-    """The threshold of a record's whole gradient."""
+def _thresholds(exchange: Exchange, release: str, client: int) -> Tensor:
+    """The thresholds of a record's gradient, one for each part of it."""
     rows = exchange.releases[release].thresholds(exchange.public)
     assert rows is not None
     place = list(exchange.public.clients).index(client) if len(rows) > 1 else 0
-    return torch.linalg.vector_norm(rows[place])
+    return rows[place]
 
 
 def _recipe(passed: Counter[Kind], bases: dict[str, Base], confidence: float) -> Recipe:
@@ -161,7 +165,7 @@ def _bases(recorded: Recorded, target: int, trials: int, number: int) -> dict[st
             if name in found or release.unit != "record":
                 continue
             if release.made_of_gradients:
-                clip = _threshold(exchange, name, target)
+                clip = torch.linalg.vector_norm(_thresholds(exchange, name, target))
                 found[name] = _gradient_base(gate, target, clip, trials, recorded.prepared.choice.engine == "stacked")
             elif isinstance(release, Average | Matrix):
                 found[name] = _once_base(gate, exchange, name, release, target, trials)
@@ -169,7 +173,10 @@ def _bases(recorded: Recorded, target: int, trials: int, number: int) -> dict[st
 
 
 def _gradient_base(gate: Gate, target: int, clip: Tensor, trials: int, stacked: bool) -> Base:
-    """Noisy gradients of a client all of whose records are canaries, or are not there; taken as the run takes them."""
+    """Noisy gradients of a client all of whose records are canaries, or are not there; taken as the run takes them.
+
+    Parts with noise of their own are attacked as one vector: what their noise is worth together is measured in the run.
+    """
     plan = gate.allowance.of_records
     forced = replace(plan, sampling=np.ones_like(plan.sampling), steps=np.ones_like(plan.steps))
     gate = replace(gate, allowance=replace(gate.allowance, records=forced))

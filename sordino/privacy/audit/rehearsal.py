@@ -30,7 +30,7 @@ from sordino.experiment.state import encoded
 from sordino.message import digest
 from sordino.method import Message, Method
 from sordino.privacy.audit.federation import MemoryBooks, Recorded, simulated
-from sordino.privacy.audit.watching import Passage, under
+from sordino.privacy.audit.watching import Passage, on_each, under
 from sordino.privacy.gate import Gate, Passed
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.mechanism import Mechanism, Purpose
@@ -189,11 +189,11 @@ class Recalling:
                 self.told.tell(NOISE, f"with other records {purpose[-1]} has other noise or another bound")
         return self.of.noised(rows, cover, source, purpose, clients)
 
-    def noised_sum(self, total: Tensor, deviation: float, source: Source, purpose: Purpose) -> Tensor:
+    def noised_sum(self, total: Tensor, deviation: float | Tensor, source: Source, purpose: Purpose) -> Tensor:
         passage = self._passage(tuple(purpose))
         if passage is None:
             return self.of.noised_sum(total, deviation, source, purpose)
-        if float(passage.deviations[0]) != deviation:
+        if not same(passage.deviations, on_each(deviation, total.numel())):
             self.told.tell(NOISE, "with other records a gradient has other noise")
         return passage.after.reshape(total.shape).to(total)
 

@@ -64,6 +64,11 @@ def under(cover: Cover, place: int, width: int) -> tuple[Tensor, float, float]:
     return deviations, float(cover.bounds[place if len(cover.bounds) > 1 else 0].square().sum().sqrt()), price
 
 
+def on_each(deviation: float | Tensor, width: int) -> Tensor:
+    """The noise on each entry of a sum, which has one for all of them or one for each."""
+    return torch.as_tensor(deviation, dtype=torch.float64).expand(width).clone()
+
+
 def _told(row: Tensor, mirrored: bool) -> Tensor:
     """A row without what stands in it a second time: the lower triangle of a symmetric matrix."""
     side = math.isqrt(len(row))
@@ -90,7 +95,7 @@ class Watching:
             self.passages.append(Passage(tuple(purpose), int(client), 0, went, came, noise, bound, price))
         return sent
 
-    def noised_sum(self, total: Tensor, deviation: float, source: Source, purpose: Purpose) -> Tensor:
+    def noised_sum(self, total: Tensor, deviation: float | Tensor, source: Source, purpose: Purpose) -> Tensor:
         before = total.clone()
         sent = self.of.noised_sum(total, deviation, source, purpose)
         self._note(before, sent, deviation, purpose)
@@ -105,10 +110,10 @@ class Watching:
             self._note(before[place], sent[place], deviation, purpose)
         return sent
 
-    def _note(self, before: Tensor, sent: Tensor, deviation: float, purpose: Purpose) -> None:
+    def _note(self, before: Tensor, sent: Tensor, deviation: float | Tensor, purpose: Purpose) -> None:
         """Write down one client's sum."""
         kind, question, client, number = purpose
-        noise = torch.full((before.numel(),), float(deviation), dtype=torch.float64)
+        noise = on_each(deviation, before.numel())
         after = sent.detach().clone().cpu().reshape(-1)
         self.passages.append(
             Passage((kind, question), int(client), int(number), before.cpu().reshape(-1), after, noise, float("inf"))  # type: ignore[call-overload]

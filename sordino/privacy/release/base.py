@@ -218,6 +218,8 @@ class Release:
     """At record level: whether it is released once in a run, not in every round."""
     made_of_gradients: ClassVar[bool] = False
     """At record level: whether the step takes noisy gradients for it."""
+    separate: bool = False
+    """At record level: whether each part with a threshold of its own has the noise that would do if no other left."""
     state: str | None = None
     """The public state of a client that it sends; None where it sends what the step hands over."""
     side: int | None = None
@@ -275,7 +277,7 @@ class Release:
         return True
 
     def thresholds(self, public: Public) -> Tensor | None:
-        """Where it is made of noisy gradients, each client's thresholds: (clients or 1, one or one for each layer)."""
+        """Where it is made of noisy gradients, each client's thresholds: (clients or 1, one or one for each part)."""
         return None
 
     def sources(self) -> tuple[str, ...]:

@@ -66,8 +66,9 @@ def same_turns(steps: Mapping[str, Releases], step: str, name: str) -> set[str]:
 
 
 def takes_gradients_alone(releases: Releases) -> bool:
-    """At record level: whether a step sees nothing of its client's records but noisy gradients, which it takes."""
-    taken = [release.made_of_gradients for release in releases.values()]
+    """At record level: whether a step sees nothing of its client's records but noisy gradients, which it takes, with
+    one noise for all parts: such clients can be stacked."""
+    taken = [release.made_of_gradients and not release.separate for release in releases.values()]
     return any(taken) and all(taken[place] or release.sources() for place, release in enumerate(releases.values()))
 
 

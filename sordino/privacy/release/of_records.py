@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -139,24 +140,36 @@ class Gradients(Release):
     or one for each layer), summed over a Poisson-sampled batch, noised, and divided by the expected batch size. `clip`
     is a number, or the name of a public value. What leaves is a function of these, so it leaves as it is; every step
     was charged.
+
+    Several thresholds have one noise, for all layers together. Where they are `separate`, there is one for each tensor,
+    and each tensor has the noise that would do if no other left, in proportion to its threshold: what they cost
+    together is charged.
     """
 
     clip: float | str
     layered: bool = False
+    separate: bool = False
     unit: ClassVar[Unit | None] = "record"
     pool: ClassVar[Pool] = "training"
     made_of_gradients: ClassVar[bool] = True
 
     def thresholds(self, public: Public) -> Tensor:
         found, wanted = public.rows(self.clip), len(public.layers) if self.layered else 1
-        if public.layers and found.shape[1] != wanted:
+        if public.layers and found.shape[1] != wanted and not self.separate:  # of tensors the network itself says it
             raise ReleaseError(f"{self.describe()}: it needs {wanted} thresholds, but there are {found.shape[1]}")
         return found
 
     def charge(self, allowance: Allowance, public: Public) -> Charge:
         plan = allowance.of_records
         paid = [plan.charge(client) for client in public.clients]
+        if self.separate:
+            # A record may move every part by as much as its noise covers: mu^2 adds up over them.
+            parts = self.thresholds(public).shape[1]
+            paid = [(rate, multiplier / math.sqrt(parts), steps) for rate, multiplier, steps in paid]
         return Charge.of_records(self.pool, paid, sum(public.layers) if allowance.whole else 0)
+
+    def known_beforehand(self) -> bool:
+        return not self.separate
 
     def describe(self) -> str:
         return f"model trained on noisy gradients, that of each record at most {self.clip} long"

@@ -85,6 +85,10 @@ class Unprotected(Release):
     def held_out(self) -> float:  # type: ignore[override]
         return self.of.held_out
 
+    @property
+    def separate(self) -> bool:  # type: ignore[override]
+        return self.of.separate
+
     def width(self, public: Public) -> int | None:
         return self.of.width(public)
 

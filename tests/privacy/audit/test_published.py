@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from sordino.privacy.audit import channels
 from sordino.privacy.audit.federation import record
 from sordino.privacy.audit.findings import Report
 from sordino.privacy.audit.whole import audited, published_claim
+from sordino.privacy.records import record_epsilon
 
 SMALL: dict[str, Any] = {
     "variant": "paper",
@@ -91,6 +93,18 @@ def test_pac_dps_five_steps_that_are_charged_once() -> None:
     assert server.true > 1.5 * server.claimed
     assert server.refuted
     assert server.bound < server.true
+
+
+def test_dp_scaffolds_two_tensors_that_are_charged_as_one() -> None:
+    """Thresholds left aside: with noise of its own on each tensor, z is worth z / sqrt(2)."""
+    keys = {"method": "dp-scaffold", "set": {"epochs": 1, "batch": 1000}}
+    plan = prepare(Experiment.make(SMALL, keys)).allowance.of_records
+    rate, multiplier, steps = plan.charge(0)
+    true = record_epsilon(((rate, multiplier / math.sqrt(2), 3 * steps),), 1e-5)
+    assert rate == 1
+    for view in attacked("dp-scaffold", trials=40_000, set=keys["set"]).views.values():
+        assert view.refuted
+        assert 2.0 < view.bound <= true < 3.2
 
 
 @pytest.mark.parametrize("name", ["dp-fedsam", "nbafl", pytest.param("fedaddp", marks=pytest.mark.slow)])
