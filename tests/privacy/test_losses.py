@@ -17,7 +17,7 @@ from sordino.privacy import losses, records
 from sordino.privacy.accountant import delta_of, epsilon_of
 from sordino.privacy.losses import Sampled, composed
 from sordino.privacy.record_plan import plan_records
-from sordino.privacy.record_search import first_within
+from sordino.privacy.record_search import FINE, first_within
 from sordino.privacy.records import quick_record_epsilon, record_attack_accuracy, record_epsilon
 
 CASES = [
@@ -138,4 +138,4 @@ def test_a_plan_of_many_sizes_composes_few_distributions() -> None:
     assert made.call_count <= 5 * len(kinds)
     for rate, multiplier, steps in kinds:
         spent = record_epsilon(((rate, multiplier, 7 * steps),), 1e-5)
-        assert spent <= 3.7 < record_epsilon(((rate, multiplier / records.FINE, 7 * steps),), 1e-5)
+        assert spent <= 3.7 < record_epsilon(((rate, multiplier / FINE, 7 * steps),), 1e-5)
