@@ -51,7 +51,7 @@ FOLDS = 3
 """Into how many parts a client's records are dealt: training without each costs twice what training on all does."""
 PRIOR = 1.0
 """How many records the prior counts for each member: it keeps few records from deciding everything."""
-TRUSTED: dict[Unit, float] = {"client": 32.0, "record": 3200.0}
+TRUSTED: dict[Unit, float] = {"client": 36.0, "record": 3600.0}
 """How many parameters must have a signal as strong as the noise, for each unit of the root of the network's size, until
 the federation's members are trusted as much as the local one: the larger a network, the smaller the share of it that
 matters. Gradients of records agree far less with each other than updates of clients do."""
@@ -81,7 +81,7 @@ def trust_of(feasible: float, parameters: int, unit: Unit) -> float:
     """How much of their prior the federation's members keep, from 0 to 1, where a budget that protects a `unit` leaves
     `feasible` shared parameters a signal as strong as the noise, and the network has so many `parameters`: all of it is
     public."""
-    return min(1.0, feasible / math.sqrt(parameters) / TRUSTED[unit])
+    return min(1.0, feasible / math.sqrt(parameters) / TRUSTED[unit]) ** 2
 
 
 def priors(present: Tensor, trust: float) -> Tensor:

@@ -96,15 +96,14 @@ def test_whoever_drowns_in_noise_has_to_earn_all_of_its_weight() -> None:
     assert weights(torch.zeros(0, 2), HERE, trust=0).tolist() == [1, 0]
 
 
-def test_trust_grows_with_what_can_be_trained_for_the_root_of_what_there_is() -> None:
-    """12 clients at epsilon 8 can train 400 parameters: half of 32 times the root of 650. 20 can train 1,110, half of
-    what 4,810 ask for; at epsilon 2 it is 101. Of what records could train a hundredth counts."""
-    assert trust_of(400, 650, "client") == pytest.approx(0.49, abs=0.001)
-    assert trust_of(1110, 4810, "client") == pytest.approx(0.5, abs=0.001)
-    assert trust_of(101, 4810, "client") == pytest.approx(0.0455, abs=0.0001)
-    assert trust_of(10100, 4810, "record") == pytest.approx(0.0455, abs=0.0001)
-    assert trust_of(2220, 4810, "client") == trust_of(math.inf, 4810, "client") == trust_of(math.inf, 9, "record") == 1
-    assert trust_of(0, 4810, "client") == 0
+def test_trust_grows_with_the_square_of_what_can_be_trained() -> None:
+    """4,900 parameters have a root of 70: whole trust takes 36 times as many, half as many leave a quarter. Of what
+    records could train a hundredth counts."""
+    assert trust_of(36 * 70, 4900, "client") == trust_of(math.inf, 4900, "client") == 1
+    assert trust_of(18 * 70, 4900, "client") == pytest.approx(1 / 4)
+    assert trust_of(1800 * 70, 4900, "record") == pytest.approx(1 / 4)
+    assert trust_of(18 * 35, 1225, "client") == pytest.approx(1 / 4)
+    assert trust_of(0, 4900, "client") == 0
 
 
 def test_a_mixture_mixes_probabilities() -> None:
