@@ -33,6 +33,7 @@ from sordino.privacy.release import (
 from sordino.privacy.release.base import Bounded, Charge, Release
 from sordino.privacy.sealed import SealedError
 from sordino.testing.case import CLIENTS, ROUNDS, Case, OneRound
+from sordino.testing.records import observed_gradients, records_are_sampled_clipped_and_noised_as_charged
 
 Z, DELTA = 2.0, 1e-5
 
@@ -461,6 +462,39 @@ class Records(RecordLevel):
 
     def result(self, message: Any, model: Any, data: Any) -> Result:
         return Result(send={"update": model - message["global"]}, keep={"model": model}, start=message["global"])
+
+
+@dataclass(frozen=True)
+class ByLayers(Records):
+    """Has as many thresholds as it is told, the second of them twice the first."""
+
+    thresholds: int = 2
+
+    def run(self, fed: Any, model: Any) -> None:
+        server, clip = fed.state(model=model), torch.arange(1.0, 1.0 + self.thresholds)
+        for _ in fed.rounds(server):
+            got = fed.ask(fed.sample(), self.local, {"global": server.model, "clip": clip})
+            server.model = server.model + got.mean("update")
+
+    @sends(lambda self: {"update": Gradients(clip="clip", layered=True)})
+    def local(self, message: Any, me: Any, data: Any) -> Result:
+        return self.result(message, self.trained(message["global"], data), data)
+
+
+@pytest.mark.parametrize("engine", ["one-by-one", "stacked"])
+def test_thresholds_of_layers_have_one_noise_and_cost_what_one_threshold_costs(engine: str, tmp_path: Path) -> None:
+    """The root of 1^2 + 2^2 is the threshold of both layers together."""
+    layers, whole = (Case(method, tmp_path, {"model": "mlp", "engine": engine}) for method in (ByLayers(), Records()))
+    records_are_sampled_clipped_and_noised_as_charged(layers)
+    with observed_gradients() as seen:
+        paid = OneRound(layers.prepared(), tmp_path / "layers").ledger
+    assert [passage.scale for passage in seen] == pytest.approx([math.sqrt(5)] * len(seen))
+    assert paid.record_epsilons(DELTA) == OneRound(whole.prepared(), tmp_path / "whole").ledger.record_epsilons(DELTA)
+
+
+def test_as_many_thresholds_as_layers_are_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(ReleaseError, match="it needs 2 thresholds, but there are 3"):
+        epsilons(ByLayers(thresholds=3), tmp_path, model="mlp")
 
 
 class RawLosses(Records):

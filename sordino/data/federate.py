@@ -45,7 +45,7 @@ def federate(
         pool = np.arange(len(dataset.y)) if dataset.test is None else np.flatnonzero(~dataset.test)
         client = np.full(len(dataset.y), NOBODY, np.int64)
         client[pool] = deal(chosen, dataset.y.numpy()[pool], dataset.classes, count, deal_rng)
-        names = numbered(count)
+        names = usual_names(count)
         in_test = None
     if test == "official" and dataset.test is not None:
         train = np.where(dataset.test, NOBODY, client)
@@ -57,7 +57,7 @@ def federate(
     return build(dataset, names, train, test_order, test_sizes)
 
 
-def numbered(clients: int) -> list[str]:
+def usual_names(clients: int) -> list[str]:
     """What clients are called that have no names of their own."""
     return [f"client-{number}" for number in range(clients)]
 

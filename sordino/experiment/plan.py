@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from sordino.data.federate import DEFAULT_CLIENTS, numbered
+from sordino.data.federate import DEFAULT_CLIENTS, usual_names
 from sordino.errors import UserError
 from sordino.experiment.advise import Situation
 from sordino.experiment.budgeting import beyond_budgets, planned_method, shared_parameters, spending, unusual
@@ -83,7 +83,7 @@ def plan_of(
     method = method.settled(clients)
     if method.unit == "record":
         assert sizes is not None
-        return _records_plan(experiment, method, sizes, names or numbered(clients), schedule, parameters)
+        return _records_plan(experiment, method, sizes, names or usual_names(clients), schedule, parameters)
     return _clients_plan(experiment, method, sizes, schedule, shared_parameters(method, parameters, layout))
 
 

@@ -42,7 +42,7 @@ class CompiledSum:
 
     function: Function
     thresholds: int
-    """For how many it was compiled: one, or one for each layer."""
+    """For how many it was compiled: one, or one for each layer or tensor."""
 
     def fits(self, records: int, clip: Tensor, loss: Loss) -> bool:
         """Whether it was compiled for this. For single records it is not: torch takes a size of one for fixed."""

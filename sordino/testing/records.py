@@ -38,12 +38,11 @@ class Passage:
     """Their clipped sum, before noise."""
     noise: Tensor
     charge: tuple[float, float, int]
-    whole: float
-    """The threshold of all parts together."""
     scale: float | Tensor
     """The noise's deviation over the multiplier that is charged, for all entries or for each."""
     singles: list[float]
-    """The norms of what some of these records bring alone."""
+    """How long is what some of these records bring alone, over the threshold; of several parts with noise of their own,
+    in the one where it is most."""
     records: int
     """How many could have entered."""
 
@@ -60,16 +59,14 @@ def observed_gradients() -> Iterator[list[Passage]]:
         def noted(chosen: Tensor) -> Tensor:
             total = clipped_sum(chosen)
             inside["chosen"], inside["clipped"] = chosen.clone(), total.clone()
-            inside["singles"] = [
-                float(clipped_sum(chosen[k : k + 1]).double().norm()) for k in range(min(3, len(chosen)))
-            ]
+            inside["singles"] = [_length(self, clipped_sum(chosen[k : k + 1])) for k in range(min(3, len(chosen)))]
             return total
 
         step = self.taken
         passed = original(self, records, noted)
         question, client = self.purpose
         noise, (multiplier, scale) = passed.clone() - inside["clipped"], _charged(self)
-        inside.update(charge=(self.sampling, multiplier, self.steps), whole=self.whole, scale=scale, records=records)
+        inside.update(charge=(self.sampling, multiplier, self.steps), scale=scale, records=records)
         seen.append(Passage(question, client, step, noise=noise, **inside))
         return passed
 
@@ -102,9 +99,8 @@ def observed_gradients() -> Iterator[list[Passage]]:
                     clipped=clipped,
                     noise=passed[place] - clipped,
                     charge=(exit.sampling, exit.multiplier, exit.steps),
-                    whole=exit.whole,
                     scale=exit.whole,
-                    singles=inside["singles"][place],
+                    singles=[norm / exit.whole for norm in inside["singles"][place]],
                     records=records[place],
                 )
             )
@@ -129,7 +125,7 @@ def records_are_sampled_clipped_and_noised_as_charged(case: Case) -> None:
         _are_charged(passed, once)
         seen += passed
     for passage in seen:
-        assert all(norm <= passage.whole * (1 + 1e-9) for norm in passage.singles), "a record is not clipped"
+        assert all(length <= 1 + 1e-9 for length in passage.singles), "a record is not clipped"
     ratio = torch.cat([p.noise.double() / (p.charge[1] * p.scale) for p in seen])
     off = abs(float(ratio.square().mean()) - 1)
     assert off < SURE * math.sqrt(2 / ratio.numel()), f"the noise's variance is off by {off:.1%}"
@@ -154,6 +150,14 @@ def _charged(exit: SampledGradients) -> tuple[float, float | Tensor]:
         return exit.multiplier, exit.whole
     root = math.sqrt(len(exit.clip))
     return exit.multiplier / root, root * exit.clip.repeat_interleave(exit.sizes)
+
+
+def _length(exit: SampledGradients, alone: Tensor) -> float:
+    """How long is what a record brings alone, over the threshold; of several parts, in the one where it is most."""
+    if not isinstance(exit, SeparateGradients):
+        return float(alone.double().norm()) / exit.whole
+    parts = alone.double().split(exit.sizes.tolist())
+    return max(float(part.norm() / clip) for part, clip in zip(parts, exit.clip, strict=True))
 
 
 def _are_charged(seen: list[Passage], once: OneRound) -> None:

@@ -77,7 +77,7 @@ class Attack:
     single: float | None = None
     """The mu that is charged for what the scores are of, where that is one release of many."""
     paid: float = 0.0
-    """What the ledger says of the run that was attacked, where that is not the run whose claim is printed."""
+    """The epsilon that the ledger tells of the run that was attacked, where that is another than the recorded one."""
 
 
 @dataclass

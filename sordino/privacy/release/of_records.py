@@ -136,14 +136,13 @@ class Matrix(Release):
 class Gradients(Release):
     """What was computed from noisy gradients alone; record level.
 
-    The step sees no records, only `data.gradient(...)`: each record's gradient scaled down to `clip` (one threshold,
-    or one for each layer), summed over a Poisson-sampled batch, noised, and divided by the expected batch size. `clip`
-    is a number, or the name of a public value. What leaves is a function of these, so it leaves as it is; every step
-    was charged.
+    The step sees no records, only `data.gradient(...)`: each record's gradient scaled down to `clip`, summed over a
+    Poisson-sampled batch, noised, and divided by the expected batch size. `clip` is a number, or the name of a public
+    value. What leaves is a function of these, so it leaves as it is; every step was charged.
 
-    Several thresholds have one noise, for all layers together. Where they are `separate`, there is one for each tensor,
-    and each tensor has the noise that would do if no other left, in proportion to its threshold: what they cost
-    together is charged.
+    Where it is `layered`, there is one threshold for each layer, and one noise for all of them together. Where it is
+    `separate`, there is one threshold for each tensor, or for each layer, and each of these has the noise that would do
+    if no other left, in proportion to its threshold: what they cost together is charged.
     """
 
     clip: float | str
@@ -155,7 +154,7 @@ class Gradients(Release):
 
     def thresholds(self, public: Public) -> Tensor:
         found, wanted = public.rows(self.clip), len(public.layers) if self.layered else 1
-        if public.layers and found.shape[1] != wanted and not self.separate:  # of tensors the network itself says it
+        if public.layers and found.shape[1] != wanted and not self.separate:  # separate ones are held against tensors
             raise ReleaseError(f"{self.describe()}: it needs {wanted} thresholds, but there are {found.shape[1]}")
         return found
 

@@ -55,7 +55,8 @@ def _store_of(document: Mapping[str, Any], path: Path) -> Path:
     """Where the runs of a comparison are: in the store that it names, or the folder that its file lies in. Another
     store may have other runs of the same names; only a comparison that names none is looked for in the usual one."""
     named = document.get("store")
-    for folder in (Path(str(named)), path.parent):
+    places = [path.parent] if named is None else [Path(str(named)), path.parent]
+    for folder in places:
         if (folder / DATABASE).exists():
             return folder
     if named is not None:
