@@ -14,7 +14,7 @@ from helpers import QUICK, QUICK_KEYS, command
 
 from sordino.display import Silent
 from sordino.errors import UserError, WorkerError
-from sordino.experiment.compare import compare
+from sordino.experiment.compare import compare, side_by_side
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
 from sordino.experiment.side_by_side import _hear
@@ -39,6 +39,22 @@ def test_methods_are_compared_at_equal_epsilon(tmp_path: Path) -> None:
         assert row["accuracy"]["personal"]["spread"] == pytest.approx(statistics.stdev(personal))
         assert [len(curve) for curve in row["curves"]] == [2, 2]
     assert found.rows[0]["accuracy"]["global"] is None
+
+
+def test_the_figures_of_a_row_hold_for_each_of_its_seeds(tmp_path: Path) -> None:
+    """What given noise costs, and delta where none is given, follow from the clients' sizes, which seeds deal."""
+    keys: dict[str, Any] = {"partition": "dirichlet:0.3", "noise_multiplier": 1.0, "epsilon": None, "clients": 4}
+    found = compare(experiment(tmp_path, **keys), ["dp-fedavg-record"], seeds=2)
+    opened = Store(tmp_path)
+    results = [cast(Any, opened.get(run).summary) for run in found.rows[0]["runs"]]
+    spent = [result["epsilon"]["server"] for result in results]
+    assert spent[0] != spent[1]
+    results[1] |= {"delta": 3e-5, "not_covered": ["one", "two"]}
+    results[0] |= {"not_covered": ["two"]}
+    (row,) = side_by_side({"dp-fedavg-record": results}, opened, "outsider").rows
+    assert row["epsilon"]["server"] == max(spent)
+    assert row["delta"] == 3e-5
+    assert row["not_covered"] == ["two", "one"]
 
 
 def test_quantile_clipping_costs_no_more(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from sordino.experiment.store import Store
 from sordino.report.page import charts, scales
 from sordino.report.page.gather import gather
 from sordino.report.page.words import differences, experiment_file
+from sordino.rounding import percent_up, rounded_up
 
 VOID = {"meta", "link", "img", "br", "hr"}
 
@@ -122,6 +123,21 @@ def test_a_page_of_one_run_tells_what_the_store_has(store: Path) -> None:
         assert part in read.text, part
     assert read.text.count("outsider") >= 2
     opened.close()
+
+
+def test_a_page_of_several_seeds_tells_the_largest_epsilon(tmp_path: Path) -> None:
+    """Whichever seed comes first: given noise costs what the clients' sizes ask for, which seeds deal."""
+    keys: dict[str, Any] = QUICK_KEYS | {"store": tmp_path / "store", "partition": "dirichlet:0.3", "clients": 4}
+    runs = [
+        sordino.run(**keys, method="dp-fedavg-record", noise_multiplier=1.0, engine="one-by-one", seed=seed)
+        for seed in (0, 1)
+    ]
+    spent = [run["epsilon"]["outsider"] for run in runs]
+    assert rounded_up(spent[0]) != rounded_up(spent[1])
+    text = page(tmp_path / "store", *(run["run"] for run in runs)).text
+    attack = percent_up(max(run["attack_accuracy"]["outsider"] for run in runs))
+    assert f"learns with epsilon = {rounded_up(max(spent))} at delta = 1e-05" in text
+    assert f"the best attack is right in {attack}" in text
 
 
 def test_the_file_on_the_page_repeats_the_run(store: Path) -> None:

@@ -38,7 +38,7 @@ def summary(told: Told) -> list[str]:
     """The page in sentences: what was done, what came out, who gains, and what it cost."""
     if len(told.groups) == 1:
         group = told.groups[0]
-        return [_done(group), _accuracy(group), *against_alone(group), *_cost(group.first)]
+        return [_done(group), _accuracy(group), *against_alone(group), *_cost(group, told.comparison.rows[0])]
     first = told.groups[0].first
     names = ", ".join(group.name for group in told.groups)
     compared = (
@@ -149,24 +149,24 @@ def _accuracy(group: Group) -> str:
     return f"{told} Always saying the class that most of a client's records have is right on {always}."
 
 
-def _cost(run: RunTold) -> list[str]:
-    told = run.summary
-    if not run.ledger:
+def _cost(group: Group, row: dict[str, Any]) -> list[str]:
+    """What the method's runs cost; `row` has the figures that hold for each of its seeds."""
+    if not group.first.ledger:
         return ["Nothing left the clients, so nobody learned anything about them."]
-    view: View = "server" if told["protect_from"] == "server" else "outsider"
-    unit = "client took part" if told["unit"] == "client" else "record was used"
-    if told["epsilon"][view] is None:
+    epsilon: dict[View, float | None] = row["epsilon"]
+    view: View = "server" if group.first.summary["protect_from"] == "server" else "outsider"
+    unit = "client took part" if row["unit"] == "client" else "record was used"
+    if epsilon[view] is None:
         return ["No epsilon holds for it: something left the clients without noise."]
-    attack = attack_words(told["attack_accuracy"][view])
+    attack = attack_words(max(run.summary["attack_accuracy"][view] for run in group.runs))
     sentence = (
-        f"Whoever {OBSERVERS[view]} learns with epsilon = {epsilon_words(told['epsilon'][view])} at delta = "
-        f"{delta_text(told['delta'])} whether one {unit}: the best attack is right in {attack} of all "
+        f"Whoever {OBSERVERS[view]} learns with epsilon = {epsilon_words(epsilon[view])} at delta = "
+        f"{delta_text(row['delta'])} whether one {unit}: the best attack is right in {attack} of all "
         "cases, where guessing is right in 50%."
     )
     if view == "server":
         return [sentence]
-    server = f"For the server, which sees every message, epsilon is {epsilon_words(told['epsilon']['server'])}."
-    return [sentence, server]
+    return [sentence, f"For the server, which sees every message, epsilon is {epsilon_words(epsilon['server'])}."]
 
 
 def _count(number: int, one: str) -> str:
