@@ -32,11 +32,12 @@ def show(
     from sordino.experiment.store import Store, unfinished
 
     found = Store(store, must_exist=True).get(run)
-    if found.summary is None:
-        raise unfinished(run, store)
+    result = found.result
+    if result is None:
+        raise unfinished(found, store)
     rows = _client_rows(run, store) if clients else None
     if as_json:
-        typer.echo(json.dumps({**found.summary, **({} if rows is None else {"client_metrics": rows})}))
+        typer.echo(json.dumps({**result, **({} if rows is None else {"client_metrics": rows})}))
         return
     from rich.console import Console
 
@@ -45,7 +46,7 @@ def show(
 
     console = Console(markup=False)
     console.print(
-        run_report(found.summary, str(store)) if rows is None else clients_table(rows, found.summary.get("positive")),
+        run_report(result, str(store)) if rows is None else clients_table(rows, result.get("positive")),
         highlight=False,
     )
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sordino.experiment.journal import rows_after
-from sordino.experiment.store import RunRow, Store
+from sordino.experiment.store import RunRow, Store, unfinished
 from sordino.privacy.ledger import Ledger, Row, head_of
 from sordino.privacy.release import PROMISED
 from sordino.privacy.views import VIEWS
@@ -33,8 +33,10 @@ class Account:
 
     @classmethod
     def of(cls, store: Store, run: str) -> Account:
-        """The ledger of a run; one that was altered is refused."""
+        """The ledger of a run; one that was altered is refused, and one whose last rows went with the run's journal."""
         row = store.get(run)
+        if row.state == "removed" and row.result is None:
+            raise unfinished(row, store.folder)
         return cls(row, ledger_of(row, store))
 
     @property
@@ -49,15 +51,15 @@ class Account:
 
     def epsilon(self) -> dict[str, float | None]:
         """For each observer, worked out anew from the rows; None where it is infinite or the run has no delta yet."""
-        if self.row.summary is None:
+        if self.row.result is None:
             return dict.fromkeys(VIEWS)
-        return {view: none(value) for view, value in self.ledger.epsilon(self.row.summary["delta"]).items()}
+        return {view: none(value) for view, value in self.ledger.epsilon(self.row.result["delta"]).items()}
 
     def disagreements(self) -> list[str]:
         """Where the run's result says something else than its ledger, in sentences."""
-        if self.row.summary is None:
+        if self.row.result is None:
             return []
-        found, said = self.epsilon(), self.row.summary["epsilon"]
+        found, said = self.epsilon(), self.row.result["epsilon"]
         return [
             f"For the {view} the result says epsilon = {said[view]}, and the ledger {found[view]}."
             for view in VIEWS
@@ -70,7 +72,7 @@ def ledger_of(row: RunRow, store: Store) -> Ledger:
     rows = store.ledger(row.run)
     rows += rows_after(store.path(row.run), len(rows), head_of(rows))
     last = max((int(one.clients().max()) for one in rows), default=-1) + 1
-    return Ledger(max(last, row.summary["clients"] if row.summary else 0), row.unit, rows)
+    return Ledger(max(last, row.result["clients"] if row.result else 0), row.unit, rows)
 
 
 def _agree(one: float | None, other: float | None) -> bool:

@@ -61,6 +61,12 @@ class RunRow:
     planned: dict[str, Any] | None = None
     """What it was going to spend at the most when it was let in; None where nobody wrote that down."""
 
+    @property
+    def result(self) -> dict[str, Any] | None:
+        """What it came to; None where it was never finished. Of one that was removed before, `summary` has what it
+        spent."""
+        return self.summary if self.summary is not None and "accuracy" in self.summary else None
+
 
 @dataclass(frozen=True)
 class NewRun:
@@ -86,9 +92,11 @@ class Progress:
     """Position, row, and the link that binds it to the rows before."""
 
 
-def unfinished(run: str, folder: Path) -> UserError:
-    """The error for a run that has no result yet."""
-    return UserError(f"The run {run!r} is not finished: `sordino resume {run}{in_store(folder)}` takes it up.")
+def unfinished(row: RunRow, folder: Path) -> UserError:
+    """The error for a run that has no result."""
+    if row.state == "removed":
+        return UserError(f"The run {row.run!r} was removed before it was done: only what it spent is still known.")
+    return UserError(f"The run {row.run!r} is not finished: `sordino resume {row.run}{in_store(folder)}` takes it up.")
 
 
 class Store:

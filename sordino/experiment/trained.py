@@ -247,10 +247,10 @@ def load_models(run: str, store: str | Path = DEFAULT_STORE) -> Models:
     """The trained networks of a finished run."""
     found = Store(Path(store), must_exist=True)
     row = found.get(run)
-    if row.models is None and row.summary is not None:
+    if row.models is None and row.result is not None:
         raise UserError(f"The models of {run!r} have been removed from the store {found.folder}.")
     if row.models is None:
-        raise unfinished(run, found.folder)
+        raise unfinished(row, found.folder)
     return models_in(row.models.check(found.path(run), "The file of models"), run)
 
 

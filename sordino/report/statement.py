@@ -96,9 +96,9 @@ class Statement:
 def statement_of(store: Store, run: str) -> Statement:
     """The statement on a finished run."""
     account = Account.of(store, run)
-    row, summary = account.row, account.row.summary
+    row, summary = account.row, account.row.result
     if summary is None:
-        raise unfinished(run, store.folder)
+        raise unfinished(row, store.folder)
     models = load_models(run, store.folder)
     names = list(models.about.clients)
     schema = models.about.meaning.schema

@@ -256,6 +256,8 @@ def test_a_stopped_run_that_is_removed_has_spent_what_its_ledger_says(tmp_path: 
     assert 0 < before["epsilon"]["outsider"] < 8
     remove(row.run, store)
     assert over_runs(store, row.people, "client", 1e-5) == before
+    for told in ("show", "statement", "export", "report", "ledger"):
+        assert "only what it spent is still known" in refused(told, row.run, "--store", tmp_path)
 
 
 def test_a_finished_run_whose_models_are_gone(tmp_path: Path) -> None:

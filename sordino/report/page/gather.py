@@ -163,7 +163,7 @@ def _told(row: RunRow, store: Store) -> RunTold:
     if row.state == "removed":
         raise UserError(f"The run {row.run!r} was removed: only what it spent is still known.")
     if row.summary is None:
-        raise unfinished(row.run, store.folder)
+        raise unfinished(row, store.folder)
     folder = store.path(row.run)
     clients, about, metrics = _judged(row, store)
     return RunTold(
