@@ -143,9 +143,9 @@ def test_a_clients_threshold_reaches_that_client_only(tmp_path: Path, monkeypatc
         told[len(told)] = message
         return local(self, message, me, data)
 
-    def watched(self: Gate, question: int, client: int, clip: torch.Tensor) -> Any:
+    def watched(self: Gate, question: int, client: int, clip: torch.Tensor, *rest: Any) -> Any:
         clipped[client] = clip.tolist()
-        return sampled(self, question, client, clip)
+        return sampled(self, question, client, clip, *rest)
 
     monkeypatch.setattr(PACDP, "local", listening)
     monkeypatch.setattr(Gate, "gradients", watched)
