@@ -349,7 +349,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("keys that come twice", "if len(found) < len(pairs):", "if False:"),
         ],
     ),
-    "learning/per_record.py": (
+    "learning/pages.py": (
         "tests/privacy/test_clipping.py",
         [
             ("rounding of the sum is left out", ", self.inputs) * apart", ", self.inputs) * 0"),

@@ -1,7 +1,7 @@
 """Books of stacked clients: what `per_record` keeps of one client's batch, kept of many in batched products.
 
 The network is a chain (`stacked.Chain`), whose linear layers see whole records: of the three ways of adding up that
-`per_record` proves its bound for, each client's sum is the second, G = g a^T and |G| = |g| |a|, with the client's own
+`pages` proves its bound for, each client's sum is the second, G = g a^T and |G| = |g| |a|, with the client's own
 records alone in it. Sums run over as many places as the stack is wide, and are bounded for `most` of them: a place that
 is empty or not chosen has the weight zero, and adding zero rounds nothing.
 """
@@ -13,7 +13,7 @@ import functools
 import torch
 from torch import Tensor
 
-from sordino.learning.per_record import LARGEST, rounding
+from sordino.learning.pages import LARGEST, rounding
 from sordino.learning.stacked import Chain, Linear
 
 

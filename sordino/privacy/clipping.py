@@ -1,7 +1,7 @@
 """The sum of the records' gradients, each scaled down to the threshold.
 
 Of every record it holds that what it brings into the sum as computed, its share of all rounding included, has a norm of
-at most its threshold, or in each layer or tensor of at most that one's: `sordino.learning.per_record` defines the share
+at most its threshold, or in each layer or tensor of at most that one's: `sordino.learning.pages` defines the share
 and proves the bound on the norms. What remains is that the sum's rounding is shared by all: when one record leaves, the
 shares of the others stay within their own bounds, but need not stay the same.
 """
@@ -11,7 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from sordino.learning.per_record import UNDERFLOW, Book
+from sordino.learning.pages import UNDERFLOW
+from sordino.learning.per_record import Book
 
 SMALLEST = 2.0**-100
 """The smallest factor: below, float32 would no longer hold it to its last bit."""

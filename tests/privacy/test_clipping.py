@@ -15,8 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from sordino import models
+from sordino.learning.pages import Page, rounding
 from sordino.learning.parameters import flatten
-from sordino.learning.per_record import Book, Bookkeeper, Page, rounding
+from sordino.learning.per_record import Book, Bookkeeper
 from sordino.learning.records import Batch, Learner, cross_entropy
 from sordino.learning.stacked_books import StackedBook
 from sordino.privacy.clipping import clipped_sum, clipping_factors
