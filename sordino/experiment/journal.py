@@ -152,6 +152,10 @@ def _records(content: bytes, path: Path) -> Iterator[tuple[bytes, bytes, int]]:
         yield content[start : place - LINK], content[place - LINK : place], place
 
 
-def damaged(path: Path) -> UserError:
+class DamagedJournalError(UserError):
+    """A journal's bytes have changed."""
+
+
+def damaged(path: Path) -> DamagedJournalError:
     """The error for a journal whose bytes have changed."""
-    return UserError(f"The journal {path} is damaged, its rows do not fit together: {ADVICE}.")
+    return DamagedJournalError(f"The journal {path} is damaged, its rows do not fit together: {ADVICE}.")

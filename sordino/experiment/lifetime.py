@@ -3,8 +3,8 @@
 Runs on the same people compose, whatever their methods. People are known by their data set: its records as they were
 loaded, before they were dealt to clients (`sordino.data.people`). Of each run the unit that has spent most is taken, so
 the figure holds for everybody. Each observer's figure is made of what this observer meets in all runs. A run that is
-under way counts with all that it was going to spend, and so does one whose files are gone, which would say how far it
-came.
+under way counts with all that it was going to spend, and so does one whose files are gone or damaged, which would say
+how far it came.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
 from sordino.data.people import same_people
 from sordino.errors import UserError
 from sordino.experiment.account import ledger_of
+from sordino.experiment.journal import DamagedJournalError
 from sordino.experiment.store import RunRow, Store
 from sordino.privacy.accountant import epsilon_of
 from sordino.privacy.ledger import Ledger
@@ -229,17 +230,20 @@ def _recipe(stored: Sequence[Sequence[float]]) -> Recipe:
     return tuple((float(rate), float(multiplier), int(count)) for rate, multiplier, count in stored)
 
 
-def spent_in(row: RunRow, store: Store) -> Spent:
+def spent_in(row: RunRow, store: Store, lost: bool = False) -> Spent:
     """What a run has spent: from its summary, or, where it was stopped, from its ledger and journal; one that is under
-    way, or has lost its journal, what it was going to spend at the most."""
+    way, or whose files are `lost`, gone or damaged, what it was going to spend at the most."""
     if row.summary is not None:
         return row.summary["spent"]
-    spent = spent_by(ledger_of(row, store))
-    there = store.path(row.run).is_dir()
-    if there and row.state == "stopped":
+    lost = lost or not store.path(row.run).is_dir()
+    try:
+        spent = spent_by(ledger_of(row, store))
+    except DamagedJournalError:  # of its own run everybody is told; the others' sums go by the plan
+        return cast(Spent, row.planned) if row.planned is not None else _unbounded(row.unit)
+    if row.state == "stopped" and not lost:
         return spent
     if row.planned is None:
-        return spent if there else _unbounded(row.unit)
+        return _unbounded(row.unit) if lost else spent
     return _larger(spent, cast(Spent, row.planned))
 
 

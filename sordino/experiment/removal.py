@@ -12,8 +12,10 @@ from sordino.experiment.store import Store
 def remove(run: str, store: Store) -> None:
     """Delete a run's models, checkpoints, journal and curves. Its people have paid for it all the same: that stays."""
 
+    lost = not store.path(run).is_dir()  # whoever holds a run makes its folder
+
     def summed_up() -> dict[str, Any]:
         row = replace(store.get(run), state="stopped")  # held by nobody but us
-        return {"run": run, **(row.summary or {}), "spent": spent_in(row, store)}
+        return {"run": run, **(row.summary or {}), "spent": spent_in(row, store, lost)}
 
     store.remove(run, summed_up)

@@ -396,6 +396,26 @@ def test_a_stopped_run_whose_files_are_gone_has_spent_all_that_it_was_going_to(t
     (stopped,) = Store(tmp_path).all()
     shutil.rmtree(tmp_path / "runs" / stopped.run)
     assert total(tmp_path)["epsilon"]["outsider"] == pytest.approx(epsilon_of(math.sqrt(6) / 2, DELTA))
+    remove(stopped.run, Store(tmp_path))
+    assert total(tmp_path)["epsilon"]["outsider"] == pytest.approx(epsilon_of(math.sqrt(6) / 2, DELTA))
+
+
+def test_a_damaged_journal_counts_as_planned_and_stands_in_nobodys_way(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        run(store=tmp_path, watch=stop_after(3), **NOISY)
+    (stopped,) = Store(tmp_path).all()
+    (journal,) = (tmp_path / "runs" / stopped.run).glob("ledger-*.journal")
+    content = bytearray(journal.read_bytes())
+    content[len(content) // 2] ^= 1
+    journal.write_bytes(content)
+    with pytest.raises(UserError, match="is damaged"):
+        resume(stopped.run, Store(tmp_path))
+    whole = pytest.approx(epsilon_of(math.sqrt(6) / 2, DELTA))
+    assert total(tmp_path)["epsilon"]["outsider"] == whole
+    remove(stopped.run, Store(tmp_path))
+    assert total(tmp_path)["epsilon"]["outsider"] == whole
+    run(store=tmp_path, **NOISY)
+    assert total(tmp_path)["runs"] == 2
 
 
 def test_what_a_run_spent_until_it_is_removed_stays(tmp_path: Path) -> None:
