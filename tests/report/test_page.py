@@ -19,7 +19,7 @@ import sordino
 from sordino.experiment.config import Experiment
 from sordino.experiment.store import Store
 from sordino.report.page import charts, scales
-from sordino.report.page.gather import gather
+from sordino.report.page.gather import _names, gather
 from sordino.report.page.words import differences, experiment_file
 from sordino.rounding import percent_up, rounded_up
 
@@ -218,12 +218,22 @@ def test_a_comparison_finds_its_store(tmp_path: Path, monkeypatch: pytest.Monkey
         return str(found)
 
     assert rounds("mine/compare.json") == rounds("copy.json") == "1"
-    assert rounds("copy.json", "--store=.sordino") == "3", "what is named is taken"
+    assert "in the store .sordino are not those of copy.json" in refused("report", "copy.json", "--store=.sordino")
     Path("mine").rename("moved")
     assert rounds("moved/compare.json") == "1"
     assert "mine' of the comparison copy.json is not there: name it with --store" in refused("report", "copy.json")
+    assert rounds("copy.json", "--store=moved") == "1", "what is named is taken"
+    Path("moved").rename(".elsewhere")
     Path("old.json").write_text(json.dumps({key: value for key, value in document.items() if key != "store"}))
-    assert rounds("old.json") == "3", "a comparison that names no store"
+    assert "are not those of old.json" in refused("report", "old.json"), "a comparison that names no store"
+
+
+def test_blended_models_are_told_by_name_where_others_are_not_blended() -> None:
+    own, blend = {"personal": "own", "rate": 0.1}, {"personal": "blend", "rate": 0.1}
+    three = [{"method": "a", **own}, {"method": "a", **blend}, {"method": "b", **blend}]
+    assert _names(three) == ["a", "a[personal=blend]", "b[personal=blend]"]
+    assert _names(three[1:]) == ["a", "b"]
+    assert _names([{"method": "a", **own}, {"method": "a", **own, "rate": 1}]) == ["a[rate=0.1]", "a[rate=1]"]
 
 
 def test_record_level_and_bare_runs_have_pages(store: Path) -> None:

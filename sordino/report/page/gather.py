@@ -113,6 +113,10 @@ class Group:
         return f"{head}[{','.join(kept)}]" if bracket and kept else head
 
 
+UNBLENDED = {"personal": "own"}
+"""What needs no mark."""
+
+
 @dataclass(frozen=True)
 class Told:
     """All that a page tells."""
@@ -217,12 +221,17 @@ def _settings(run: RunTold) -> dict[str, Any]:
 
 
 def _names(settings: Sequence[dict[str, Any]]) -> list[str]:
-    """A method's name, with the settings in brackets by which it differs from others of its name."""
+    """A method's name, with the settings in brackets by which it differs from others of its name; of models that are
+    blended it is told wherever others are not."""
     names = []
     for mine in settings:
         rivals = [other for other in settings if other["method"] == mine["method"]]
-        keys = [key for key in mine if any(other.get(key) != mine[key] for other in rivals)]
-        marks = ",".join(f"{key}={mine[key]}" for key in keys if mine[key] is not None)
+        keys = [
+            key
+            for key in mine
+            if any(other.get(key) != mine[key] for other in (settings if key == "personal" else rivals))
+        ]
+        marks = ",".join(f"{key}={mine[key]}" for key in keys if mine[key] not in (None, UNBLENDED.get(key)))
         names.append(f"{mine['method']}[{marks}]" if marks else str(mine["method"]))
     return [name if names.count(name) == 1 else f"{name} ({place + 1})" for place, name in enumerate(names)]
 

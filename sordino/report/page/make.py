@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from sordino.errors import UserError, quoted, writing
 from sordino.experiment.database import DATABASE
 from sordino.experiment.defaults import DEFAULT_STORE
+from sordino.experiment.store import Store
 from sordino.files import write_whole
 from sordino.report.page.audits import audit_page, is_audit
 from sordino.report.page.gather import compared_runs, read_document
@@ -48,7 +50,24 @@ def _page(what: list[str], store: Path | None) -> str:
     runs = compared_runs(path)
     if not runs:
         raise UserError(f"{path} holds no comparison and no audit: make one with `sordino compare --json`.")
-    return runs_page(runs, store or _store_of(document, path))
+    folder = store or _store_of(document, path)
+    _check_same(document["rows"], folder, path)
+    return runs_page(runs, folder)
+
+
+def _check_same(rows: list[Mapping[str, Any]], folder: Path, path: Path) -> None:
+    """Refuse a store whose runs have the names of a comparison's and came to something else."""
+    store = Store(folder, must_exist=True)
+    for row in rows:
+        said = row.get("accuracy", {}).get("personal", {}).get("mean")
+        found = [(store.get(run).result or {}).get("accuracy", {}).get("personal") for run in row["runs"]]
+        if said is None or None in found:  # nothing to compare, or told of later
+            continue
+        if not math.isclose(said, sum(found) / len(found), rel_tol=1e-6):
+            raise UserError(
+                f"The runs of {quoted(row['method'])} in the store {folder} are not those of {path}: they came to "
+                "something else. Name the comparison's store with --store."
+            )
 
 
 def _store_of(document: Mapping[str, Any], path: Path) -> Path:
