@@ -136,7 +136,7 @@ def schema(
     folder: Annotated[Path, typer.Argument(help="A folder with one CSV or Parquet file per client.")],
     label: Annotated[str, typer.Option(help="The column that is to be predicted.")] = "label",
     positive: Annotated[
-        str | None, typer.Option(help="The label that is looked for. [default: the second of two]")
+        str | None, typer.Option(help="The label that is looked for. [default: the rarer of two]")
     ] = None,
     drop: Drop = None,
     categorical: Categorical = None,

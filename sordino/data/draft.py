@@ -14,7 +14,6 @@ from typing import Literal
 
 from sordino.data.formats import quote, reading
 from sordino.data.kinds import check_class_labels, differ_in_case, looks_continuous, sorted_labels
-from sordino.data.meaning import Meaning
 from sordino.data.own import client_paths
 from sordino.data.schema import (
     LARGEST,
@@ -182,11 +181,13 @@ def _label(name: str, there: list[str], missing: float, positive: str | None) ->
     values = sorted_labels(list(counted))
     if positive is not None and canonical(positive, fold) not in values:
         raise unknown("label", positive, values)
-    chosen = Meaning.of_classes(values, None if positive is None else canonical(positive, fold)).positive_name
+    chosen = canonical(positive, fold) if positive is not None else None
+    if chosen is None and len(values) == 2:
+        chosen = min(reversed(values), key=lambda value: counted[value])
     seen = ", ".join(f"{value}: {counted[value]}" for value in values[:10])
     question = "the labels that occur were read from the records: are these all that may occur?"
     if chosen is not None and positive is None:
-        question += f" The one that is looked for (positive) is taken to be the second of two, {chosen!r}: is it?"
+        question += f" The one that is looked for (positive) is taken to be the rarer of two, {chosen!r}: is it?"
     if fold:
         question += " Some differ only in case and are taken as one (fold_case)."
     if missing:

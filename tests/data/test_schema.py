@@ -166,7 +166,7 @@ def test_a_draft_asks_and_says_what_was_read_from_the_records(tmp_path: Path) ->
         "ill": "label",
     }
     assert made.schema.files["b"].model_dump() == {"delimiter": ";", "encoding": "cp1252", "decimal": ","}
-    assert made.schema.label.positive == "yes", "the second of two"
+    assert made.schema.label.positive == "yes", "the rarer one"
     assert made.schema.label.fold_case, "Yes and yes are one"
     (tmp_path / "s.toml").write_text(made.text)
     assert Schema.read(tmp_path / "s.toml") == made.schema, "what is written is what was guessed"
@@ -181,21 +181,23 @@ def test_a_draft_asks_and_says_what_was_read_from_the_records(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("rare", ["0", "1"])
-def test_the_label_that_is_looked_for_does_not_depend_on_counts_and_is_told(rare: str, tmp_path: Path) -> None:
-    """The second of two, as in a run without a schema, whichever is rarer; one that is named is no guess."""
+def test_the_label_that_is_looked_for_is_the_rarer_one_and_is_told(rare: str, tmp_path: Path) -> None:
+    """Of two that are equally rare the second, as in a run without a schema; one that is named is no guess."""
     folder = tmp_path / "own"
     folder.mkdir()
     other = "1" if rare == "0" else "0"
     (folder / "a.csv").write_text("label,x\n" + f"{rare},1\n{other},2\n{other},3\n" * 5)
-    asked = "The one that is looked for (positive) is taken to be the second of two, '1': is it?"
+    asked = f"The one that is looked for (positive) is taken to be the rarer of two, '{rare}': is it?"
     made, named = draft(folder, "label"), draft(folder, "label", "0")
-    assert made.schema.label.positive == load(str(folder)).known.positive_name == "1"
+    assert made.schema.label.positive == rare
     assert any(asked in question for question in made.questions)
     assert asked in made.text
     assert named.schema.label.positive == "0"
     assert "looked for" not in named.text
     (folder / "a.csv").write_text("label,x\n0,1\n1,2\n2,3\n" * 5)
     assert draft(folder, "label").schema.label.positive is None
+    (folder / "a.csv").write_text("label,x\n" + "0,1\n1,2\n" * 5)
+    assert draft(folder, "label").schema.label.positive == load(str(folder)).known.positive_name == "1"
 
 
 def test_a_draft_knows_dates_and_what_few_clients_can_protect(tmp_path: Path) -> None:
