@@ -844,8 +844,14 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
     "experiment/lifetime.py": (
         "tests/experiment/test_lifetime.py",
         [
-            ("runs: one under way has spent little yet", 'if there and row.state == "stopped":', "if there:"),
-            ("runs: one without its files spent nothing", 'if there and row.state == "stopped":', "if True:"),
+            ("runs: one under way has spent little yet", 'if row.state == "stopped" and not lost:', "if not lost:"),
+            ("runs: one without its files spent nothing", 'if row.state == "stopped" and not lost:', "if True:"),
+            (
+                "runs: one with a damaged journal spent nothing",
+                "return cast(Spent, row.planned) if row.planned is not None else _unbounded(row.unit)",
+                'return {"unit": row.unit, "mu": [0.0] * len(VIEWS), "recipes": []}',
+            ),
+            ("runs: files that were gone when a run is removed", "lost = lost or not", "lost = not"),
             ("runs: promises cost nothing", '+ sum(one["promised"][0]', '+ 0 * sum(one["promised"][0]'),
             ("runs: all observers are outsiders", 'spent["mu"][VIEWS.index(view)]', 'spent["mu"][0]'),
             ("runs: all observers are the server", 'spent["mu"][VIEWS.index(view)]', 'spent["mu"][-1]'),
