@@ -228,6 +228,7 @@ def test_who_gains_by_blending_is_counted_and_told(tmp_path: Path) -> None:
     found = against(np.array([0.1, -0.1, 0.2, 1e-12, np.nan, 0.0]))
     assert found == {"gain": 2, "lose": 1, "same": 2}
     assert against_words({"gain": 1, "lose": 1, "same": 0}) == "1 client gains, 1 loses and 0 see no difference"
+    assert against_words({"gain": 2, "lose": 0, "same": 1}).endswith("0 lose and 1 sees no difference")
     given = ("--methods=local,dp-fedavg[personal=blend]", "--seeds=2", "--clients=8", "--rounds=2", "--workers=1")
     options = ("compare", *given, "--set=epochs=1", "--store", tmp_path)
     alone, row = command(*options, "--json").document["rows"]

@@ -143,4 +143,6 @@ def rm(
     if as_json:
         typer.echo(json.dumps({"removed": names}))
         return
-    typer.echo(f"Removed {', '.join(names)}. What they cost their people still counts in this store.")
+    typer.echo(
+        f"Removed {', '.join(names)}. What {'it' if len(names) == 1 else 'they'} cost still counts in this store."
+    )

@@ -215,7 +215,8 @@ def sentence(total: OverRuns, view: View) -> str | None:
     """What all runs on the same people have spent, in one line; None where there was one run, or none."""
     if total["runs"] < 2:
         return None
-    why = f" ({total['unprotected']} of them protect records, no whole client)" if total["unprotected"] else ""
+    others = total["unprotected"]
+    why = f" ({others} of them protect{'s' if others == 1 else ''} records, no whole client)" if others else ""
     return (
         f"{total['runs']} runs in this store cost these people something; for one {total['unit']} they come to "
         f"{_shown(total['epsilon'][view])} for the {view} at delta = {delta_text(total['delta'])}{why}."

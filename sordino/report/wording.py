@@ -47,8 +47,9 @@ def against_words(counts: Mapping[str, int], seeds: int = 1) -> str:
     """How many clients gain and lose against something, counted over so many seeds."""
     gain = "1 client gains" if counts["gain"] == 1 else f"{counts['gain']:,} clients gain"
     lose = "1 loses" if counts["lose"] == 1 else f"{counts['lose']:,} lose"
+    same = "1 sees" if counts["same"] == 1 else f"{counts['same']:,} see"
     over = "" if seeds == 1 else f", counted over {seeds} seeds"
-    return f"{gain}, {lose} and {counts['same']:,} see no difference{over}"
+    return f"{gain}, {lose} and {same} no difference{over}"
 
 
 def method_name(row: Mapping[str, Any]) -> str:
