@@ -354,7 +354,6 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         [
             ("rounding of the sum is left out", ", self.inputs) * apart", ", self.inputs) * 0"),
             ("rounding is taken for a tenth", ".eps / 2)", ".eps / 20)"),
-            ("output gradients in float32", "self._slopes().double()", "self._slopes()"),
             ("activations in float32", "(part.double() for part in", "(part for part in"),
             ("norms in float32", "dim=1, dtype=torch.float64)", "dim=1).double()"),
             ("the bias is left out", "products + 1 if", "products if"),

@@ -15,6 +15,7 @@ from sordino.deploy.session import Session
 from sordino.deploy.terms import terms_of
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
+from sordino.experiment.prepare import SEED_IS_KNOWN
 from sordino.privacy.integers import charged_multiplier
 from sordino.privacy.records import record_epsilon
 from sordino.privacy.release import Average, Gradients
@@ -27,6 +28,13 @@ DECLARED: dict[str, Any] = {
 
 def experiment(**changes: Any) -> Experiment:
     return Experiment.make(DECLARED, changes)
+
+
+@pytest.mark.parametrize("method", ["dp-fedavg", "dp-fedavg-record"])
+def test_whole_numbers_are_charged_for_and_noise_from_a_known_seed_protects_nobody(method: str) -> None:
+    ours, seeded = (terms_of(experiment(method=method, **noise)).allowance for noise in ({}, {"noise": "integers"}))
+    assert (ours.whole, ours.known) == (True, "")
+    assert (seeded.whole, seeded.known) == (False, SEED_IS_KNOWN)
 
 
 def test_what_travels_has_the_same_terms() -> None:
