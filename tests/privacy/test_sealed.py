@@ -46,6 +46,12 @@ def test_nothing_can_be_computed_with_it(use: Callable[[Any], Any]) -> None:
         use(LOSSES)
 
 
+@pytest.mark.parametrize("use", [lambda value: value + 1, lambda value: 2 * value, lambda value: value * 2])
+def test_whoever_computes_with_it_is_told_what_to_do(use: Callable[[Any], Any]) -> None:
+    with pytest.raises(SealedError, match="are raw data: send them as they are under a release"):
+        use(LOSSES)
+
+
 def test_it_shows_nothing() -> None:
     assert repr(LOSSES) == "<sealed losses of validation records>"
     assert "9" not in f"{LOSSES} {LOSSES!r}"
