@@ -125,6 +125,8 @@ def test_outside_of_the_range_rates_are_the_largest_and_the_least() -> None:
     multiplier = quick_multiplier(4.0, 1e-5, 0.05, 75)
     almost = 0.999 * quick_record_epsilon(((0.05, multiplier, 75),), 1e-5)
     assert fitted_rate(almost, 1e-5, multiplier, 75, 0.05) == 0.05, "the curve crosses it at 1.02 times that"
+    multiplier = quick_multiplier(1.0, 1e-5, 0.1, 5)  # at rate 0 the bound says 0.10, the curve 0.19
+    assert fitted_rate(0.15, 1e-5, multiplier, 5, 0.1) == 0.1 * LEAST_RATE, "the curve crosses it below 0"
 
 
 def test_over_few_steps_the_curve_is_a_line() -> None:
