@@ -847,8 +847,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("runs: one without its files spent nothing", 'if row.state == "stopped" and not lost:', "if True:"),
             (
                 "runs: one with a damaged journal spent nothing",
-                "return cast(Spent, row.planned) if row.planned is not None else _unbounded(row.unit)",
-                'return {"unit": row.unit, "mu": [0.0] * len(VIEWS), "recipes": []}',
+                "journal=False)), True",
+                "journal=False)), lost",
             ),
             ("runs: files that were gone when a run is removed", "lost = lost or not", "lost = not"),
             ("runs: promises cost nothing", '+ sum(one["promised"][0]', '+ 0 * sum(one["promised"][0]'),

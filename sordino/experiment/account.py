@@ -67,10 +67,11 @@ class Account:
         ]
 
 
-def ledger_of(row: RunRow, store: Store) -> Ledger:
-    """The ledger of a run: what its database has, and, where it was stopped, what stands only in the journal."""
+def ledger_of(row: RunRow, store: Store, journal: bool = True) -> Ledger:
+    """The ledger of a run: what its database has, and, where it was stopped, what stands only in the `journal`."""
     rows = store.ledger(row.run)
-    rows += rows_after(store.path(row.run), len(rows), head_of(rows))
+    if journal:
+        rows += rows_after(store.path(row.run), len(rows), head_of(rows))
     last = max((int(one.clients().max()) for one in rows), default=-1) + 1
     return Ledger(max(last, row.result["clients"] if row.result else 0), row.unit, rows)
 

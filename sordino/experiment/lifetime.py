@@ -239,8 +239,8 @@ def spent_in(row: RunRow, store: Store, lost: bool = False) -> Spent:
     lost = lost or not store.path(row.run).is_dir()
     try:
         spent = spent_by(ledger_of(row, store))
-    except DamagedJournalError:  # of its own run everybody is told; the others' sums go by the plan
-        return cast(Spent, row.planned) if row.planned is not None else _unbounded(row.unit)
+    except DamagedJournalError:  # whoever takes the run up is told; sums go by the plan
+        spent, lost = spent_by(ledger_of(row, store, journal=False)), True
     if row.state == "stopped" and not lost:
         return spent
     if row.planned is None:

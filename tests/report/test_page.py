@@ -228,6 +228,14 @@ def test_a_comparison_finds_its_store(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "are not those of old.json" in refused("report", "old.json"), "a comparison that names no store"
 
 
+@pytest.mark.parametrize("accuracy", [None, [], "high", {"personal": None}, {"personal": {"mean": "high"}}])
+def test_a_row_without_figures_is_no_obstacle(accuracy: object, store: Path) -> None:
+    path = store.parent / "odd.json"
+    row = {"runs": ["local-digits-1"], "method": "local", "accuracy": accuracy}
+    path.write_text(json.dumps({"rows": [row], "verdict": []}))
+    assert "local" in page(store, path).text
+
+
 def test_blended_models_are_told_by_name_where_others_are_not_blended() -> None:
     own, blend = {"personal": "own", "rate": 0.1}, {"personal": "blend", "rate": 0.1}
     three = [{"method": "a", **own}, {"method": "a", **blend}, {"method": "b", **blend}]

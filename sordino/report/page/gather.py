@@ -113,10 +113,6 @@ class Group:
         return f"{head}[{','.join(kept)}]" if bracket and kept else head
 
 
-UNBLENDED = {"personal": "own"}
-"""What needs no mark."""
-
-
 @dataclass(frozen=True)
 class Told:
     """All that a page tells."""
@@ -231,7 +227,8 @@ def _names(settings: Sequence[dict[str, Any]]) -> list[str]:
             for key in mine
             if any(other.get(key) != mine[key] for other in (settings if key == "personal" else rivals))
         ]
-        marks = ",".join(f"{key}={mine[key]}" for key in keys if mine[key] not in (None, UNBLENDED.get(key)))
+        told = [key for key in keys if mine[key] is not None and (key, mine[key]) != ("personal", "own")]
+        marks = ",".join(f"{key}={mine[key]}" for key in told)
         names.append(f"{mine['method']}[{marks}]" if marks else str(mine["method"]))
     return [name if names.count(name) == 1 else f"{name} ({place + 1})" for place, name in enumerate(names)]
 

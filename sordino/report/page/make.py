@@ -59,14 +59,18 @@ def _check_same(rows: list[Mapping[str, Any]], folder: Path, path: Path) -> None
     """Refuse a store whose runs have the names of a comparison's and came to something else."""
     store = Store(folder, must_exist=True)
     for row in rows:
-        said = row.get("accuracy", {}).get("personal", {}).get("mean")
-        found = [(store.get(run).result or {}).get("accuracy", {}).get("personal") for run in row["runs"]]
-        if said is None or None in found:  # nothing to compare, or told of later
+        try:
+            said, method = float(row["accuracy"]["personal"]["mean"]), str(row["method"])
+        except (KeyError, TypeError, ValueError):  # a row that tells nothing to compare
+            continue
+        results = [store.get(str(run)).result for run in row["runs"]]
+        found = [result["accuracy"]["personal"] for result in results if result is not None]
+        if None in found or len(found) < len(results) or not found:  # told of later
             continue
         if not math.isclose(said, sum(found) / len(found), rel_tol=1e-6):
             raise UserError(
-                f"The runs of {quoted(row['method'])} in the store {folder} are not those of {path}: they came to "
-                "something else. Name the comparison's store with --store."
+                f"The runs of {quoted(method)} in the store {folder} are not those of {path}: they came to something "
+                "else. Name the comparison's store with --store."
             )
 
 
