@@ -12,7 +12,7 @@ import httpx
 from flwr.app import Message
 from flwr.cli.build import build_fab_from_files
 from flwr.common.constant import SUPERLINK_NODE_ID
-from flwr.proto.control_pb2 import RegisterNodeRequest, StartRunRequest
+from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, StartRunRequest
 from flwr.proto.fab_pb2 import Fab
 from flwr.proto.node_pb2 import Node
 from flwr.proto.runtime_pb2 import (
@@ -62,6 +62,8 @@ POLL_SECONDS = 0.1
 SLOWEST_POLL = 1.0
 AGAIN_SECONDS = 1.0
 """How long after a failure a site is asked again: it may be back."""
+LOOK_SECONDS = 2.0
+"""How often it is looked whether sites that were sent something have connected anew since."""
 GONE_SECONDS = 60.0
 """How long a site may be unreachable before a trip gives it up."""
 MARGIN_SECONDS = 10.0
@@ -103,6 +105,8 @@ class FlowerCarrier:
             self._send(trip, seconds)
             answers = self._answers(trip)
             yield from answers
+            if trip.sent and trip.looks():
+                trip.see(self._connections())
             yield from trip.given_up()
             pause = POLL_SECONDS if answers else min(1.1 * pause, SLOWEST_POLL)
             if trip.waiting:
@@ -160,7 +164,10 @@ class FlowerCarrier:
 
     def _send(self, trip: _Trip, seconds: float) -> None:
         """Hand in the requests that are due."""
-        for node in trip.due():
+        due = trip.due()
+        if due:
+            trip.see(self._connections())
+        for node in due:
             message = Message(enclosed(trip.waiting[node]), node, KIND, ttl=seconds + MARGIN_SECONDS)
 
             def request(head: Any, tree: Any) -> PushAppMessagesRequest:
@@ -194,6 +201,11 @@ class FlowerCarrier:
                 found.append((node, content))
         return found
 
+    def _connections(self) -> dict[int, str]:
+        """When each node connected last."""
+        answer = self._patiently(self._control.ListNodes, ListNodesRequest())
+        return {node.node_id: node.last_activated_at for node in answer.nodes_info}
+
     def _patiently(self, call: Any, *arguments: Any) -> Any:
         """What a request to the SuperLink gives, unless the SuperLink is gone."""
         try:
@@ -220,6 +232,24 @@ class _Trip:
         self._since: dict[int, float] = {}
         """Since when nodes have been failing."""
         self._why: dict[int, str] = {}
+        self._connections: dict[int, str] = {}
+        """When nodes had connected, as last seen."""
+        self._look = 0.0
+
+    def looks(self) -> bool:
+        """Whether it is time to look at the nodes' connections."""
+        return time.monotonic() >= self._look
+
+    def see(self, connections: dict[int, str]) -> None:
+        """Note when nodes connected last: of one that did so anew, the process that took its message is gone.
+
+        Flower gives a message out once, and tells of a node that is away only to who asks while it is. Sites answer
+        the same request with the same bytes, so that who had taken nothing loses nothing either.
+        """
+        for name, node in list(self.sent.items()):
+            if connections.get(node) != self._connections.get(node):
+                del self.sent[name]
+        self._connections, self._look = connections, time.monotonic() + LOOK_SECONDS
 
     def due(self) -> list[int]:
         """Whom to send to now."""

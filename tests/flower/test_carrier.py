@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -23,7 +24,7 @@ from sordino.flower import keys, serving
 from sordino.flower.carrier import FlowerCarrier
 from sordino.flower.link import HEADER, Link, free_port
 from sordino.flower.messages import Headed
-from sordino.flower.node import RefusedError, Server, take_part
+from sordino.flower.node import LostError, RefusedError, Server, take_part
 
 FOREIGN = b"""[project]
 name = "foreign"
@@ -150,6 +151,31 @@ def test_a_site_that_comes_back_is_asked_again(post, sites, monkeypatch):
     sites[1] = Echo(post.folders[1], post.server, lambda content: b"back " + content)
     thread.join()
     assert found == {gone: b"back where"}
+
+
+def test_a_site_that_died_over_its_message_and_was_back_unnoticed_is_asked_again(post, sites, monkeypatch):
+    """It has left and come back between two looks of the server for answers: nobody tells that its message is lost."""
+    taken, back = threading.Event(), threading.Event()
+    looked = FlowerCarrier._answers
+
+    def dies_at_first(content: bytes) -> bytes:
+        if taken.is_set():
+            back.set()
+            return b"back " + content
+        taken.set()
+        raise LostError
+
+    def unnoticed(carrier: FlowerCarrier, trip: Any) -> Any:
+        time.sleep(0 if back.wait(0) else 0.5 * taken.wait(30))
+        return looked(carrier, trip)
+
+    before = set(post.carrier.nodes())
+    sites[1].leave()
+    (one,) = before - set(post.carrier.nodes())
+    sites[1] = Echo(post.folders[1], post.server, dies_at_first)
+    wait_for_all(post)
+    monkeypatch.setattr(FlowerCarrier, "_answers", unnoticed)
+    assert dict(post.carrier.trip({one: b"again"}, 60)) == {one: b"back again"}
 
 
 def test_a_site_that_stays_away_is_given_up(post, sites, monkeypatch):
