@@ -21,8 +21,9 @@ from sordino.message import Message
 from sordino.method import Method
 from sordino.parts.blending import (
     ADJUSTED,
+    AVERAGED,
+    BOTH,
     FOLDS,
-    GLOBAL,
     LOCAL,
     LOCAL_PASSES,
     MEMBERS,
@@ -77,18 +78,21 @@ def instructions(
     records: np.ndarray,
     initial: Tensor,
     served: tuple[Tensor, Tensor] | None,
+    average: Tensor | None,
 ) -> Message:
     """What clients are told when they blend: `initial`, the model to start from; `passes`, those of the federated
     training; how much the federation is to be `trust`ed, where clients have so many training `records`; and, where the
-    server has models, `global` and whose, `clusters`. Where methods share a part of the network all of it is counted:
-    trust errs to the cautious side."""
+    server has models, `global` and whose, `clusters`, and `averaged`, their `average` over the rounds. Where methods
+    share a part of the network all of it is counted: trust errs to the cautious side."""
     feasible = allowance.feasible(schedule.clients, schedule.turns, records)
     message: dict[str, Any] = {
         "initial": initial,
         "passes": schedule.turns * method.epochs,
         "trust": trust_of(feasible, len(initial), method.unit),
     }
-    return message if served is None else message | {"global": served[0], "clusters": served[1]}
+    if served is None or average is None:
+        return message
+    return message | {"global": served[0], "averaged": average, "clusters": served[1]}
 
 
 class Blending:
@@ -100,9 +104,12 @@ class Blending:
         self._own, self._took_part = own.to(clients.device), took_part
         self._initial = message["initial"].to(clients.device).expand(len(self._who), -1)
         self._passes, self._trust = min(message["passes"], LOCAL_PASSES), message["trust"]
-        self._global: Tensor | None = None
-        if "global" in message:
-            self._global = message["global"][message["clusters"][self._who]].to(clients.device)
+        self._server: dict[int, Tensor] = {}
+        """By member, the server's models for these clients, where it has any."""
+        if "clusters" in message:
+            mine = message["clusters"][self._who]
+            for member, name in ((AVERAGED, "averaged"), (ADJUSTED, "global")):
+                self._server[member] = message[name][mine].to(clients.device)
         labels = [clients.data.train.part(client)[1].numpy() for client in self._who]
         dealt = zip(labels, clients.gate.source.keys(("blend",), self._who), strict=True)
         self._folds = [torch.from_numpy(folds(mine, key)) for mine, key in dealt]
@@ -114,11 +121,10 @@ class Blending:
         for fold in range(FOLDS):
             others, held_out = self._records(fold, inside=False), self._records(fold, inside=True)
             judged = {LOCAL: self._trained(self._initial, others, fold, self._passes)}
-            if self._global is not None:
-                judged[TUNED] = self._trained(self._global, others, fold, self._clients.method.epochs)
-                judged[GLOBAL] = self._global
+            if self._server:
+                judged[TUNED] = self._trained(self._server[ADJUSTED], others, fold, self._clients.method.epochs)
                 tuned = tuned + judged[TUNED] / FOLDS
-            for member, models in judged.items():
+            for member, models in (judged | self._server).items():
                 self._judge(models, held_out, fold, [rows[member] for rows in said])
         local = self._trained(self._initial, self._records(FOLDS, inside=False), FOLDS, self._passes)
         models = torch.stack([local, tuned], dim=1)
@@ -143,11 +149,11 @@ class Blending:
 
     def _rules(self, place: int, said: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """How one client's members are mixed, as in RULES, from what they `said` (members, records, classes)."""
-        said[ADJUSTED] = said[GLOBAL]
+        said[BOTH] = said[AVERAGED]
         labels = self._clients.data.train.part(self._who[place])[1]
         classes = said.shape[2]
         without_each = offsets(frequencies(counts_without_each(labels, classes)))
-        judged = torch.full((len(MEMBERS),), self._global is not None)
+        judged = torch.full((len(MEMBERS),), bool(self._server))
         judged[LOCAL], judged[OWN] = True, False
         powers = torch.ones(len(MEMBERS))
         for member in judged.nonzero().squeeze(1).tolist():
@@ -155,7 +161,7 @@ class Blending:
         likelihoods = sharpened(said, powers.reshape(-1, 1, 1), without_each)[:, torch.arange(len(labels)), labels]
         found = weights(likelihoods.T, judged, self._trust).float()
         if self._took_part[place] > 0:  # what was trained on all records shares the place of what stands for it
-            twin = LOCAL if self._global is None else TUNED
+            twin = TUNED if self._server else LOCAL
             found[OWN] = self._trust * found[twin] / (FOLDS + 1)
             found[twin] -= found[OWN]
             powers[OWN] = powers[twin]
@@ -173,9 +179,9 @@ class Blending:
     def _accuracies(self, models: Tensor, weights: Tensor, powers: Tensor, labels: Tensor) -> np.ndarray:
         """(clients, figures and sums), on the clients' test records."""
         test, positive = self._clients.data.test, self._clients.data.meaning.positive
-        members = [*models.unbind(1), self._own, *([] if self._global is None else [self._global])]
+        members = [*models.unbind(1), self._own, *self._server.values()]
         said = [self._log_probabilities(rows, test, self._who) for rows in members]
-        said += said[GLOBAL:]  # once more, to be adjusted
+        said += said[AVERAGED:ADJUSTED]  # once more, to be adjusted
         mixed = []
         for place, mine in enumerate(labels):
             spoken = torch.stack([rows[place] for rows in said])

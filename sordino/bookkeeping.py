@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+from torch import Tensor
 
 from sordino.privacy.ledger import Ledger, Row
 from sordino.rounds import RoundReport
@@ -21,6 +22,8 @@ class Restored:
     """How many are done."""
     questions: int
     """How many have been asked."""
+    average: Tensor | None = None
+    """The mean of the server's models over the rounds, where somebody wants it and the server has models."""
 
 
 @dataclass(frozen=True)

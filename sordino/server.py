@@ -23,6 +23,7 @@ from sordino.learning.parameters import Layout
 from sordino.learning.records import Records
 from sordino.message import Message
 from sordino.method import Budget, Method, Replies, Result, State
+from sordino.parts.averaging import over_rounds
 from sordino.privacy.gate import Gate
 from sordino.privacy.plan import planned_epsilon
 from sordino.privacy.record_plan import RecordPlan
@@ -66,9 +67,11 @@ class Server:
         watch: Watch | None = None,
         transcript: Transcript | None = None,
         save_seconds: float | None = None,
+        averages: bool = False,
     ) -> None:
         """`transcript` is where everything that passes is written down, where somebody wants that; `save_seconds` how
-        much work a run that is killed may have to repeat, if not as much as a simulation."""
+        much work a run that is killed may have to repeat, if not as much as a simulation; `averages` whether the mean
+        of the server's models over the rounds is kept."""
         self.schedule, self.budget, self.layout = schedule, budget, ground.layout
         self.features, self.classes = ground.features, ground.classes
         self._closed = 0
@@ -81,6 +84,7 @@ class Server:
         self._observer: View = "server" if gate.allowance.noise is None else gate.allowance.noise.protect_from
         self._planned = planned_epsilon(gate.allowance, schedule.turns, budget.delta)
         self._next_round = 0 if books.restored is None else books.restored.rounds
+        self._averages, self._average = averages, None if books.restored is None else books.restored.average
         self._state = State()
         self._open: OpenRound | None = None
         self._saved = time.monotonic()
@@ -115,7 +119,7 @@ class Server:
 
     def _now(self) -> Restored:
         """Where the run would go on."""
-        return Restored(self._state.__dict__, self._next_round, self._asking.count)
+        return Restored(self._state.__dict__, self._next_round, self._asking.count, self._average)
 
     def sample(self) -> Sequence[int]:
         return self._turns.of(self._opened.number)
@@ -165,6 +169,12 @@ class Server:
             found[places] = self._transport.accuracies(chosen, models[int(group)])
         return found
 
+    def _keep_average(self) -> None:
+        """Take the models of the round that has just ended into their mean."""
+        served = self._method.shared_models(self._state, self.schedule.clients) if self._averages else None
+        if served is not None:
+            self._average = over_rounds(self._average, served[0], self._next_round)
+
     @property
     def _opened(self) -> OpenRound:
         if self._open is None:
@@ -203,6 +213,7 @@ class Server:
             self._books.check(self._state.__dict__)
         self._closed += 1
         self._open, self._next_round = None, opened.number + 1
+        self._keep_average()
         trained = [(clients, answer) for clients, answer in opened.answers if answer.kept]
         who = [client for clients, _ in trained for client in clients]
         own, start, shared, losses = (np.full(len(who), np.nan) for _ in range(4))

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 
 from sordino import api
 from sordino.experiment import blends
+from sordino.experiment.books import RunBooks
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import GIVEN_AWAY, deal
 from sordino.experiment.run import carry_on, register, resume
@@ -23,7 +24,8 @@ from sordino.experiment.store import Store
 from sordino.experiment.summary import against
 from sordino.message import Message
 from sordino.methods import find, names
-from sordino.parts.blending import ADJUSTED, FOLDS, GLOBAL, LOCAL, MEMBERS, OWN, TUNED
+from sordino.parts.averaging import over_rounds
+from sordino.parts.blending import ADJUSTED, AVERAGED, BOTH, FOLDS, LOCAL, MEMBERS, OWN, TUNED
 from sordino.report.wording import against_words
 from sordino.simulator.workers import Workers
 from sordino.testing.case import CLIENTS, Case
@@ -58,7 +60,7 @@ def test_every_method_can_blend(name: str, tmp_path: Path) -> None:
     assert sum(figures["against_local"].values()) == CLIENTS
     assert figures["accuracy"]["global"] == summary["accuracy"]["global"]
     assert len(models["blend"]) == len(models["weights"]) == CLIENTS
-    assert (models["weights"][:, GLOBAL] > 0).all() == (summary["accuracy"]["global"] is not None)
+    assert (models["weights"][:, AVERAGED] > 0).all() == (summary["accuracy"]["global"] is not None)
 
 
 def test_blending_changes_nothing_else(tmp_path: Path) -> None:
@@ -108,11 +110,41 @@ def test_clients_that_never_took_part_blend_what_they_have(tmp_path: Path) -> No
     assert len(took_part) == 4
     for client, weights in zip(tensors["blend_clients"].tolist(), tensors["weights"], strict=True):
         assert float(weights[OWN] * FOLDS) == pytest.approx(float(weights[TUNED]) if client in took_part else 0)
-        assert (weights[[LOCAL, TUNED, GLOBAL, ADJUSTED]] > 0).all()
+        assert (weights[[LOCAL, TUNED, AVERAGED, ADJUSTED, BOTH]] > 0).all()
     found = api.load_models(summary["run"], tmp_path)
     assert {client: len(model.members) for client, model in found.personal.items()} == {
-        f"client-{client}": 3 + (client in took_part) for client in range(8)
+        f"client-{client}": 4 + (client in took_part) for client in range(8)
     }
+
+
+def test_the_servers_models_are_averaged_over_all_rounds_also_of_a_run_that_was_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys, seen = KEYS | {"rounds": 4}, []
+    monkeypatch.setattr("sordino.server.over_rounds", lambda *one: seen.append(one) or over_rounds(*one))
+    whole = api.run(store=tmp_path / "whole", **keys)
+    assert [rounds for _, _, rounds in seen] == [1, 2, 3, 4]
+    models = load_file(tmp_path / "whole" / "runs" / whole["run"] / "models.safetensors")
+    weights = torch.tensor([1.0, 4.0, 10.0, 20.0]) / 35
+    expected = sum(weight * model[0] for weight, (_, model, _) in zip(weights, seen, strict=True))
+    torch.testing.assert_close(models["averaged"], expected)
+    assert torch.equal(models["global"], seen[-1][1][0])
+
+    def victim() -> None:
+        monkeypatch.setattr("sordino.server.SAVE_SECONDS", 0.0)
+        die_at(RunBooks, "save", 3, "before")
+        api.run(store=tmp_path / "killed", **keys)
+
+    assert killed(victim)
+    (row,) = Store(tmp_path / "killed").all()
+    assert row.rounds_done == 2
+    resume(row.run, Store(tmp_path / "killed"))
+    assert trace(tmp_path / "killed", row.run) == trace(tmp_path / "whole", whole["run"])
+
+
+def test_only_who_blends_keeps_an_average(tmp_path: Path) -> None:
+    summary = api.run(store=tmp_path, **(KEYS | {"personal": "own"}))
+    assert "averaged" not in load_file(tmp_path / "runs" / summary["run"] / "models.safetensors")
 
 
 def test_clients_with_one_record_blend_too(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ from sordino.experiment.database import saving
 from sordino.experiment.defaults import DEFAULT_STORE
 from sordino.experiment.store import NewRun, Store
 from sordino.experiment.summary import Summary, summarize
-from sordino.experiment.trained import measured
+from sordino.experiment.trained import measured, of_server
 from sordino.learning.metrics import METRICS
 from sordino.learning.records import Records
 from sordino.method import State
@@ -55,6 +55,8 @@ from sordino.threads import single_threaded
 
 Tell = Callable[[str], None]
 DEADLINES = Deadlines()
+GIVEN = {"model": "global", "averaged": "averaged"}
+"""What sites are given at the end, as the message calls it, and as a run's file of models does."""
 
 
 def check_deployable(experiment: Experiment) -> None:
@@ -158,6 +160,7 @@ def _carried_on(
         terms.experiment.evaluate_every,
         watch,
         save_seconds=0.0,
+        averages=terms.experiment.personal == "blend",
     )
     notes = list(terms.notes)
     try:
@@ -195,16 +198,17 @@ def _shared_accuracies(
 
 
 def _end(run: str, sites: Sites, journal: Journal, store: Store) -> None:
-    """Give every site that can be reached the model that is its own, and let it destroy its keys of the run."""
+    """Give every site that can be reached the models that are its own, and let it destroy its keys of the run."""
     if journal.fact("ended"):
         return
     tensors = load_file(store.path(run) / checkpoints.MODELS)
-    shared, clusters = tensors.get("global"), tensors.get("clusters")
+    given = {word: tensors[name] for word, name in GIVEN.items() if name in tensors}
+    clusters = tensors.get("clusters")
 
-    def model(number: int) -> Tensor | None:
-        return shared if shared is None or clusters is None else shared[int(clusters[number])]
+    def models(number: int) -> dict[str, Tensor]:
+        return given if clusters is None else {word: rows[int(clusters[number])] for word, rows in given.items()}
 
-    if sites.end(model):
+    if sites.end(models):
         journal.decide("ended", True)
 
 
@@ -245,11 +249,8 @@ def _public(experiment: Experiment, terms: Terms) -> Dataset:
 def _save_models(run: str, terms: Terms, ending: Ending, names: Sequence[str], folder: Path) -> checkpoints.KeptFile:
     """Write the server's models and what they mean; personal ones, and how they do, are at the sites."""
     unknown = np.full((terms.schedule.clients, len(METRICS)), np.nan)
-    tensors: dict[str, Tensor] = {"clients": torch.zeros(0, dtype=torch.int64), **measured(unknown)}
-    served = terms.method.shared_models(State(**ending.now.state), terms.schedule.clients)
-    if served is not None:
-        models, clusters = served
-        tensors |= {"global": models[0].clone()} if len(models) == 1 else {"global": models, "clusters": clusters}
+    tensors = {"clients": torch.zeros(0, dtype=torch.int64), **measured(unknown)}
+    tensors |= of_server(terms.method, ending.now, terms.schedule.clients)
     streams = {"personal": Stream(0, terms.learner.layout.size, [])}
     about = terms.described(run, names)
     return checkpoints.write_models(tensors, streams, folder / checkpoints.MODELS, about.metadata())

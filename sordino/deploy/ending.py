@@ -22,6 +22,7 @@ from sordino.deploy.enrolling import session_of
 from sordino.deploy.misfits import telling
 from sordino.deploy.rules import RefusedError
 from sordino.deploy.session import Session
+from sordino.deploy.terms import Terms
 from sordino.experiment.checkpoint import write_tensors
 from sordino.experiment.trained import measured
 from sordino.files import KeptFile, replace_file
@@ -33,20 +34,21 @@ ACCURACY = METRICS.index("accuracy")
 
 
 def end(desk: Desk, message: Mapping[str, Any]) -> bytes:
-    """A run is over, and `model` is what the server has for this site."""
-    run, model = reading.text(message, "run"), message.get("model")
+    """A run is over; `model` is what the server has for this site, and `averaged`, for who blends, its mean."""
+    run = reading.text(message, "run")
     with Book(desk.folder) as book:
         known = book.run(run)
         if known is not None and known["state"] == "done":
             return reading.answered()
         session = session_of(desk, book, run)
         assert known is not None
-        if model is not None and (not isinstance(model, Tensor) or model.shape != session.terms.initial.shape):
-            raise RefusedError("bounds", "the model is not of this network's size")
+        model, averaged = (_given(message.get(name), session.terms) for name in ("model", "averaged"))
+        if session.terms.experiment.personal == "blend" and (model is None) != (averaged is None):
+            raise RefusedError("bounds", "of the model and its mean over the rounds, one is missing")
         content = book.latest(run)
         state = session.blank if content is None else loaded(content)
         with single_threaded(), telling(book, desk.allowed, f"end {run}"):
-            tensors, figures = _models(session, state, None if model is None else model.float())
+            tensors, figures = _models(session, state, model, averaged)
             shared = session.accuracy(model)
         file = _written(desk, session, run, tensors, figures)
         personal = None if np.isnan(figures[ACCURACY]) else float(figures[ACCURACY])
@@ -57,20 +59,32 @@ def end(desk: Desk, message: Mapping[str, Any]) -> bytes:
     return reading.answered()
 
 
-def _models(session: Session, state: dict[str, Tensor], model: Tensor | None) -> tuple[dict[str, Tensor], np.ndarray]:
+def _given(model: Any, terms: Terms) -> Tensor | None:
+    """A model that came with the message, if it can be one."""
+    if model is None:
+        return None
+    if not isinstance(model, Tensor) or model.shape != terms.initial.shape:
+        raise RefusedError("bounds", "the model is not of this network's size")
+    return model.float()
+
+
+def _models(
+    session: Session, state: dict[str, Tensor], model: Tensor | None, averaged: Tensor | None
+) -> tuple[dict[str, Tensor], np.ndarray]:
     """What the site predicts with, as models are stored, and its metrics on the site's test records."""
     number, terms = session.number, session.terms
     own, took_part = state["model"].reshape(1, -1), state["participations"].reshape(1)
     there = bool(took_part > 0)
     tensors = {"clients": torch.tensor([number] * there, dtype=torch.int64), "personal": own[: int(there)]}
-    if model is not None:
-        tensors["global"] = model
+    served = {"global": model, "averaged": averaged}
+    tensors |= {name: one for name, one in served.items() if one is not None}
     if terms.experiment.personal != "blend":
         return tensors, session.metrics(own if there else model)
     clients = terms.schedule.clients
-    served = None if model is None else (model.reshape(1, -1), torch.zeros(clients, dtype=torch.int64))
+    mine = None if model is None else (model.reshape(1, -1), torch.zeros(clients, dtype=torch.int64))
+    mean = None if averaged is None else averaged.reshape(1, -1)
     records = np.full(clients, terms.experiment.records_each or 1)
-    told = instructions(terms.method, terms.schedule, terms.allowance, records, terms.initial, served)
+    told = instructions(terms.method, terms.schedule, terms.allowance, records, terms.initial, mine, mean)
     made = Blending(session.clients, [number], own, took_part, told).mixtures()
     blend = {"blend": made.models.flatten(1), **made.rules()}
     places = [FIGURES.index(name) for name in METRICS]

@@ -6,7 +6,7 @@ itself, there is one trip. What is asked is decided by `Server`, as in a simulat
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 from torch import Tensor
@@ -94,12 +94,12 @@ class Sites:
         put = Put.of(question, ask, releases, [Enrolled(*one) for one in before.cohort], way.summed)
         return way.attempt(put, before)
 
-    def end(self, models: Callable[[int], Tensor | None]) -> bool:
-        """Tell every site that the run is over, and give it the model that is its own; whether all have heard it."""
+    def end(self, models: Callable[[int], Mapping[str, Tensor]]) -> bool:
+        """Tell every site that the run is over, and give it the models that are its own; whether all have heard it."""
         self.presence.find()
         back = {node: identity for identity, node in self.presence.nodes.items()}
         requests = {
-            node: wire.request("end", run=self.presence.run, model=models(self.presence.number[identity]))
+            node: wire.request("end", run=self.presence.run, **models(self.presence.number[identity]))
             for node, identity in back.items()
         }
         ended = dict(accepted(self._carrier, requests, self._deadlines.work, self.presence.telling(back)))

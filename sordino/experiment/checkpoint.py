@@ -34,6 +34,8 @@ class Checkpoint:
     """How many questions have been asked."""
     server: dict[str, Any]
     """What the server keeps."""
+    average: Tensor | None
+    """The mean of its models over the rounds, where it is kept."""
     memory: str
     """The name of the file in which the clients' memory lies."""
     slots: np.ndarray
@@ -46,6 +48,8 @@ def save(checkpoint: Checkpoint, path: Path) -> KeptFile:
     """Write a checkpoint; a crash leaves either nothing or the whole file."""
     structure, contents = encoded(checkpoint.server)
     tensors = {f"server/{number}": content for number, content in enumerate(contents)}
+    if checkpoint.average is not None:
+        tensors["average"] = checkpoint.average
     tensors["slots"] = torch.from_numpy(checkpoint.slots.copy())
     tensors["participations"] = torch.from_numpy(checkpoint.participations.copy())
     tensors["checksums"] = torch.from_numpy(checkpoint.checksums.view(np.int64).copy())
@@ -74,6 +78,7 @@ def load(kept: KeptFile, folder: Path) -> Checkpoint:
         round=int(metadata["round"]),
         questions=int(metadata["questions"]),
         server=decoded(metadata["server"], contents),
+        average=tensors.get("average"),
         memory=metadata["memory"],
         slots=tensors["slots"].numpy(),
         participations=tensors["participations"].numpy(),

@@ -30,7 +30,7 @@ from sordino.experiment.lifetime import check_lifetime, most
 from sordino.experiment.prepare import Prepared, prepare
 from sordino.experiment.store import NewRun, RunRow, Store
 from sordino.experiment.summary import Summary, summarize
-from sordino.experiment.trained import described, measured
+from sordino.experiment.trained import described, measured, of_server
 from sordino.files import KeptFile
 from sordino.learning.metrics import METRICS, Reached
 from sordino.method import State
@@ -142,6 +142,7 @@ def _carried_on(
         prepared.ground,
         prepared.experiment.evaluate_every,
         watch,
+        averages=prepared.experiment.personal == "blend",
     )
     method.run(server, prepared.initial)
     ending = server.end()
@@ -152,7 +153,7 @@ def _carried_on(
     reached = own if blended is None else blended.reached()
     names, accuracies = [client.name for client in prepared.data.clients], own.each[:, METRICS.index("accuracy")]
     summary = summarize(run, prepared, ending, books, names, accuracies, blended, reached)
-    models = _save_models(prepared, transport, state, store, run, blended, reached.each)
+    models = _save_models(prepared, transport, ending, store, run, blended, reached.each)
     with contextlib.suppress(UserError):  # pictures are extra, and need matplotlib
         method.pictures(state, store.path(run))
     books.save(ending.now, summary, models)
@@ -204,7 +205,10 @@ def _blended(
     begun = time.monotonic()
     method, schedule = prepared.method, prepared.schedule
     served = method.shared_models(State(**ending.now.state), schedule.clients)
-    message = instructions(method, schedule, prepared.allowance, prepared.data.train.sizes, prepared.initial, served)
+    message = instructions(
+        *(method, schedule, prepared.allowance, prepared.data.train.sizes, prepared.initial),
+        *(served, ending.now.average),
+    )
     made = blends.make(transport, message, folder, told)
     books.seconds += time.monotonic() - begun
     return made
@@ -213,7 +217,7 @@ def _blended(
 def _save_models(
     prepared: Prepared,
     transport: Simulation,
-    state: State,
+    ending: Ending,
     store: Store,
     run: str,
     blended: Blends | None,
@@ -222,17 +226,14 @@ def _save_models(
     """Write the trained models: `personal` with one row for each of `clients`, and the server's `global`.
 
     A server with several models has one row for each, and `clusters` says which is whose. Where clients blend models,
-    `blend` has for each of `blend_clients` one row with the models that it trained alone; so have `weights`,
-    `powers` and `labels`, which say how they are mixed.
+    `averaged` has the means of the server's over the rounds, and `blend` has for each of `blend_clients` one row with
+    the models that it trained alone; so have `weights`, `powers` and `labels`, which say how they are mixed.
     `metrics` has one row for each client of the run, and `metrics_known` says which of them there are. What all of it
     means stands in the file's metadata.
     """
     who = transport.participants()
     tensors = {"clients": torch.tensor(who, dtype=torch.int64), **measured(figures)}
-    served = prepared.method.shared_models(state, prepared.schedule.clients)
-    if served is not None:
-        models, clusters = served
-        tensors |= {"global": models[0].clone()} if len(models) == 1 else {"global": models, "clusters": clusters}
+    tensors |= of_server(prepared.method, ending.now, prepared.schedule.clients)
     width = prepared.learner.layout.size
     streams = {"personal": Stream(len(who), width, transport.personal_models(who))}
     if blended is not None:

@@ -20,12 +20,14 @@ from torch import Tensor, nn
 
 from sordino import models
 from sordino.blend import RULES
+from sordino.bookkeeping import Restored
 from sordino.data.meaning import Meaning
 from sordino.errors import UserError, unknown
 from sordino.experiment.defaults import DEFAULT_STORE
 from sordino.experiment.prepare import Prepared
 from sordino.experiment.store import Store, unfinished
 from sordino.learning.records import Learner
+from sordino.method import Method, State
 from sordino.parts.blending import Blended, offsets
 from sordino.version import VERSION
 
@@ -92,6 +94,18 @@ def measured(figures: np.ndarray) -> dict[str, Tensor]:
     """Clients' metrics as they are stored: equal files mean equal figures, which `nan` in them would not."""
     known = ~np.isnan(figures)
     return {"metrics": torch.from_numpy(np.where(known, figures, 0.0)), "metrics_known": torch.from_numpy(known)}
+
+
+def of_server(method: Method, now: Restored, clients: int) -> dict[str, Tensor]:
+    """The server's models as they are stored: `global`, with one row for each where `clusters` says which is whose, and
+    `averaged`, where their means over the rounds are kept; nothing where the server has no model."""
+    served = method.shared_models(State(**now.state), clients)
+    if served is None:
+        return {}
+    found = {"global": served[0]} if now.average is None else {"global": served[0], "averaged": now.average}
+    if len(served[0]) == 1:
+        return {name: models[0].clone() for name, models in found.items()}
+    return found | {"clusters": served[1]}
 
 
 def described(run: str, prepared: Prepared) -> Description:
@@ -192,7 +206,8 @@ class _File:
         self._file = safe_open(path, framework="pt")
         self._names = set(self._file.keys())
         text = (self._file.metadata() or {}).get(ABOUT)
-        if text is None or ("blend" in self._names and not self._names.issuperset(RULES)):
+        needed = {*RULES, "averaged"} if "global" in self._names else set(RULES)
+        if text is None or ("blend" in self._names and not self._names.issuperset(needed)):
             raise UserError(f"The models in {path} were written by an earlier version of Sordino: run it anew.")
         self.about = Description.read(text, run)
         self._rows = {client: row for row, client in enumerate(self.tensor("clients").tolist())}
@@ -224,11 +239,15 @@ class _File:
         width = self._file.get_slice("personal").get_shape()[1]
         trained = self._file.get_slice("blend")[row : row + 1].reshape(-1, width)
         made: list[nn.Module | None] = [self.about.build(flat) for flat in trained]
-        server = None
-        if "global" in self._names:
-            server = self.about.build(self.tensor("global").reshape(-1, width)[self.cluster(client)])
         own = self._own(client) if client in self._rows else None
-        return mixed([*made, own, server, server], *(self.tensor(name)[row] for name in RULES))
+        server, averaged = (self._of_server(name, client, width) for name in ("global", "averaged"))
+        return mixed([*made, own, averaged, server, averaged], *(self.tensor(name)[row] for name in RULES))
+
+    def _of_server(self, name: str, client: int, width: int) -> nn.Module | None:
+        """That of the server's models which is a client's, if there is one."""
+        if name not in self._names:
+            return None
+        return self.about.build(self.tensor(name).reshape(-1, width)[self.cluster(client)])
 
     def _own(self, client: int) -> nn.Module:
         """The model that the method left at a client."""

@@ -1,8 +1,8 @@
 """A mixture of models, weighed by how likely they find records on which they were not trained.
 
-A client's candidates are models that it trained alone, the server's model, that model tuned to the client's records,
-the server's model adjusted to the client's labels, and the federated method's own personal model. Their class
-probabilities are mixed with weights w that maximise
+A client's candidates are models that it trained alone, the server's model tuned to the client's records, the federated
+method's own personal model, the mean of the server's models over the rounds, and both the server's model and that mean
+adjusted to the client's labels. Their class probabilities are mixed with weights w that maximise
 
     sum over records i of log(sum over members m of w_m p_m(y_i | x_i))  +  PRIOR sum over members m of log(w_m)
 
@@ -14,11 +14,14 @@ held-out records are what is maximised, a member that knows nothing loses its we
 
 No record is wasted: those of a client are dealt to FOLDS folds, and members are judged by models that were trained on
 all folds but one, each on the one that it has not seen. Then the local model is trained anew on all records, and the
-tuned one is the mean of those tuned without each fold, which all started from the server's model. The server's model
-itself is judged on all records: under client-level privacy it has hardly seen any one client. The method's own personal
+tuned one is the mean of those tuned without each fold, which all started from the server's model. The server's models
+are judged on all records: under client-level privacy they have hardly seen any one client. The method's own personal
 model has been trained on all records, so that nothing at the client judges it fairly: it shares the place of what
 stands for it, the server's model tuned to other folds, and counts there as much as each of the FOLDS that were tuned,
 as far as the federation is trusted.
+
+In a mean over rounds the noise of single rounds cancels out, but it lags behind where training still moves on
+(`sordino.parts.averaging`): records decide how much it counts beside the last model.
 
 Adjusted means that class probabilities are multiplied by how often the client has each label: Bayes' rule, where
 clients differ in their labels alone and the server's model has met all labels alike (Saerens, Latinne and Decaestecker
@@ -43,10 +46,10 @@ from torch.nn import functional
 
 from sordino.privacy.release import Unit
 
-MEMBERS = ("local", "tuned", "own", "global", "adjusted")
-"""What is mixed: models trained alone, the server's model tuned, the method's personal model, the server's model as it
-is, and adjusted to the client's labels."""
-LOCAL, TUNED, OWN, GLOBAL, ADJUSTED = range(len(MEMBERS))
+MEMBERS = ("local", "tuned", "own", "averaged", "adjusted", "averaged and adjusted")
+"""What is mixed: models trained alone, the server's model tuned, the method's personal model, the mean of the server's
+models over the rounds, the server's model adjusted to the client's labels, and that mean adjusted to them."""
+LOCAL, TUNED, OWN, AVERAGED, ADJUSTED, BOTH = range(len(MEMBERS))
 FOLDS = 3
 """Into how many parts a client's records are dealt: training without each costs twice what training on all does."""
 PRIOR = 1.0
@@ -124,7 +127,7 @@ def offsets(frequencies: Tensor) -> Tensor:
     """What is added to the logarithms of each member's probabilities, (members, ..., classes): to those that are
     adjusted the labels' `frequencies` (..., classes), to the others nothing."""
     found = torch.zeros(len(MEMBERS), *frequencies.shape)
-    found[ADJUSTED] = frequencies
+    found[[ADJUSTED, BOTH]] = frequencies
     return found
 
 

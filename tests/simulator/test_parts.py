@@ -126,10 +126,11 @@ def test_checkpoints_come_back(tmp_path: Path) -> None:
     server = {"model": torch.arange(3.0), "clip": 0.5, "agent": {"second": torch.ones(2), "first": {"steps": 4}}}
     slots, participations = np.array([1, 0], np.uint8), np.array([2, 3], np.int32)
     checksums = np.array([2**64 - 1, 1], "<u8")
-    saved = checkpoint.Checkpoint(7, 9, server, "memory-3.bin", slots, participations, checksums)
+    saved = checkpoint.Checkpoint(7, 9, server, torch.ones(2, 3), "memory-3.bin", slots, participations, checksums)
     kept = checkpoint.save(saved, tmp_path / "round.safetensors")
     found = checkpoint.load(kept, tmp_path)
     assert (found.round, found.questions, found.memory) == (7, 9, "memory-3.bin")
+    assert torch.equal(found.average, torch.ones(2, 3))
     assert list(found.server["agent"]) == ["second", "first"]
     assert torch.equal(found.server["agent"]["second"], torch.ones(2))
     assert found.slots.tolist() == [1, 0]
@@ -139,7 +140,9 @@ def test_checkpoints_come_back(tmp_path: Path) -> None:
 
 def test_a_checkpoint_with_one_other_bit_is_refused(tmp_path: Path) -> None:
     empty = np.zeros(0, np.uint8)
-    kept = checkpoint.save(checkpoint.Checkpoint(1, 1, {"a": 1}, "", empty, empty, empty), tmp_path / "c.safetensors")
+    kept = checkpoint.save(
+        checkpoint.Checkpoint(1, 1, {"a": 1}, None, "", empty, empty, empty), tmp_path / "c.safetensors"
+    )
     whole = (tmp_path / kept.name).read_bytes()
     for place in range(len(whole)):
         (tmp_path / kept.name).write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
