@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
 
 from sordino.data.people import same_people
 from sordino.errors import UserError
-from sordino.experiment.account import ledger_of
+from sordino.experiment.account import ledger_of, went_on
 from sordino.experiment.journal import DamagedJournalError
 from sordino.experiment.store import RunRow, Store
 from sordino.privacy.accountant import epsilon_of
@@ -233,13 +233,16 @@ def _recipe(stored: Sequence[Sequence[float]]) -> Recipe:
 
 def spent_in(row: RunRow, store: Store, lost: bool = False) -> Spent:
     """What a run has spent: from its summary, or, where it was stopped, from its ledger and journal; one that is under
-    way, or whose files are `lost`, gone or damaged, what it was going to spend at the most."""
+    way, or whose files are `lost`, gone or damaged, what it was going to spend at the most. Before its journal is begun
+    there is nothing that could be lost."""
     if row.summary is not None:
         return row.summary["spent"]
-    lost = lost or not store.path(row.run).is_dir()
+    lost = row.begun is not False and (lost or not store.path(row.run).is_dir())
     try:
         spent = spent_by(ledger_of(row, store))
     except DamagedJournalError:  # whoever takes the run up is told; sums go by the plan
+        if went_on(row, store):
+            return spent_in(store.get(row.run), store)
         spent, lost = spent_by(ledger_of(row, store, journal=False)), True
     if row.state == "stopped" and not lost:
         return spent
