@@ -269,3 +269,22 @@ def test_who_looks_while_a_run_goes_on_is_told_of_no_loss(
     row = replace(store.get(name), planned=None)  # as of a deployment: one that lost its journal has no bound
     monkeypatch.setattr(account, "rows_after", meanwhile)
     assert spent_in(row, store)["mu"][0] == pytest.approx(math.sqrt(rounds) / 2)
+
+
+def test_a_stopped_run_whose_rest_went_to_others_is_told_what_helps(tmp_path: Path) -> None:
+    """Three rounds and six of another run are within the limit; six and six are not."""
+    limit = epsilon_of(math.sqrt(9) / 2, DELTA) + 0.01
+    with pytest.raises(ZeroDivisionError):
+        run(store=tmp_path, watch=stop_after(3), budget_over_runs=limit, **KEYS)
+    (first,) = Store(tmp_path).all()
+    run(store=tmp_path, seed=1, budget_over_runs=limit, **KEYS)
+    assert refused("resume", first.run, "--store", tmp_path) == (
+        f"This run and 1 beside it on these people in {tmp_path} would come to an epsilon of 8.39 for the outsider, "
+        f"above the {limit:g} of budget_over_runs: others count for more now than when it was let in. Start it anew "
+        "with `sordino run`, with a smaller epsilon or a larger budget_over_runs; what it has spent stays counted, and "
+        "removing runs gives nothing back."
+    )
+    remove(first.run, Store(tmp_path))
+    assert spent(tmp_path) == cost(9)
+    anew = {**KEYS, "budget_over_runs": limit + 5}
+    assert run(store=tmp_path, **anew)["rounds_done"] == ROUNDS
