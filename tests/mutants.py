@@ -841,7 +841,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "experiment/lifetime.py": (
-        "tests/experiment/test_lifetime.py",
+        "tests/experiment/test_lifetime.py tests/experiment/test_lost_journals.py",
         [
             ("runs: one under way has spent little yet", 'if row.state == "stopped" and not lost:', "if not lost:"),
             ("runs: one without its files spent nothing", 'if row.state == "stopped" and not lost:', "if True:"),
@@ -850,7 +850,9 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "journal=False)), True",
                 "journal=False)), lost",
             ),
-            ("runs: files that were gone when a run is removed", "lost = lost or not", "lost = not"),
+            ("runs: files that were gone when a run is removed", "(lost or not store", "(not store"),
+            ("runs: one that never began has lost its files", "row.begun is not False and (", "True and ("),
+            ("runs: one that goes on has lost its journal", "if went_on(row, store):", "if False:"),
             ("runs: promises cost nothing", '+ sum(one["promised"][0]', '+ 0 * sum(one["promised"][0]'),
             ("runs: all observers are outsiders", 'spent["mu"][VIEWS.index(view)]', 'spent["mu"][0]'),
             ("runs: all observers are the server", 'spent["mu"][VIEWS.index(view)]', 'spent["mu"][-1]'),
@@ -860,6 +862,22 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("runs: a limit does not bind methods", "mu <= most * (1 + 1e-9)", "True"),
             ("runs: people are known by equal files alone", "same_people(row.people, people)", "row.people == people"),
         ],
+    ),
+    "experiment/journal.py": (
+        "tests/experiment/test_journal.py tests/experiment/test_lost_journals.py",
+        [
+            (
+                "journal: one that is gone had no rows",
+                "        if begun:\n            raise",
+                "        if False:\n            raise",
+            ),
+            ("journal: an emptied one had no rows", "if begun and not end:", "if False:"),
+            ("journal: what is owed is dropped", "_write(path, previous, self._owed)", "_write(path, previous, [])"),
+        ],
+    ),
+    "experiment/books.py": (
+        "tests/experiment/test_lost_journals.py",
+        [("books: nobody says that there is a journal", "if not row.begun:", "if False:")],
     ),
     "privacy/possibilities.py": (
         "tests/privacy/test_possibilities.py",

@@ -86,7 +86,7 @@ def ask(method: Any, fed: Federation, state: Any, who: Sequence[int], step: Any 
 def charged(store: Path) -> int:
     """How many rows a run that has not been saved has charged."""
     (row,) = Store(store).all()
-    return len(rows_after(store / "runs" / row.run, 0, BLANK))
+    return len(rows_after(store / "runs" / row.run, 0, BLANK, begun=True))
 
 
 @pytest.mark.parametrize(

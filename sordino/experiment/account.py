@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sordino.experiment.journal import rows_after
+from sordino.experiment.journal import DamagedJournalError, rows_after
 from sordino.experiment.store import RunRow, Store, unfinished
 from sordino.privacy.ledger import Ledger, Row, head_of
 from sordino.privacy.release import PROMISED
@@ -37,7 +37,12 @@ class Account:
         row = store.get(run)
         if row.state == "removed" and row.result is None:
             raise unfinished(row, store.folder)
-        return cls(row, ledger_of(row, store))
+        try:
+            return cls(row, ledger_of(row, store))
+        except DamagedJournalError:
+            if not went_on(row, store):
+                raise
+            return cls.of(store, run)
 
     @property
     def head(self) -> str:
@@ -70,10 +75,16 @@ class Account:
 def ledger_of(row: RunRow, store: Store, journal: bool = True) -> Ledger:
     """The ledger of a run: what its database has, and, where it was stopped, what stands only in the `journal`."""
     rows = store.ledger(row.run)
-    if journal:
-        rows += rows_after(store.path(row.run), len(rows), head_of(rows))
+    if journal and row.summary is None:
+        rows += rows_after(store.path(row.run), len(rows), head_of(rows), row.begun)
     last = max((int(one.clients().max()) for one in rows), default=-1) + 1
     return Ledger(max(last, row.result["clients"] if row.result else 0), row.unit, rows)
+
+
+def went_on(row: RunRow, store: Store) -> bool:
+    """Whether a run has come further than `row` says, and has taken the journal away that was looked for."""
+    places = [(one.checkpoint, one.models, one.summary is None) for one in (row, store.get(row.run))]
+    return places[0] != places[1]
 
 
 def _agree(one: float | None, other: float | None) -> bool:

@@ -59,7 +59,9 @@ class RunBooks:
         else:
             checkpoints.remove_leftovers(self._folder, memory.path.name, *self._needed())
         self.ledger = Ledger(clients, unit, rows)
-        self._journal = Journal(self._folder, len(rows), self.ledger.head)
+        self._journal = Journal(self._folder, len(rows), self.ledger.head, row.begun)
+        if not row.begun:  # only now that it is there
+            store.begin(run)
 
     def charge(self, rows: Sequence[Row]) -> None:
         if not rows:
@@ -100,7 +102,7 @@ class RunBooks:
     def save(self, now: Restored, summary: Any = None, models: KeptFile | None = None) -> None:
         """Make everything so far durable, in the order that a crash at any point leaves a consistent run.
 
-        With the models the clients' memory is needed no longer.
+        With the models the clients' memory and the journal are needed no longer.
         """
         memory = self._memory
         if models is not None:
@@ -118,11 +120,12 @@ class RunBooks:
                 checksums=memory.checksums,
             )
             saved = checkpoints.save(checkpoint, self._folder / f"round-{now.rounds:06d}.safetensors")
-            self._journal = self._journal.following(len(self.ledger.rows))
+            if models is None:
+                self._journal = self._journal.following(len(self.ledger.rows), self.ledger.head)
             self._store.advance(self._run, now.rounds, saved, self.seconds, self._pending, summary, models)
             self._pending = Progress([], [], [])
-            kept = memory.path.name if models is None else models.name
-            checkpoints.remove_leftovers(self._folder, saved.name, kept, self._journal.path.name)
+            kept = [memory.path.name, self._journal.path.name] if models is None else [models.name]
+            checkpoints.remove_leftovers(self._folder, saved.name, *kept)
 
     def close(self) -> None:
         """Close the files."""

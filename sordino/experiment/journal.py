@@ -4,9 +4,10 @@ The database takes the ledger's rows with each checkpoint. What is charged after
 a run, or never takes it up again, finds there what had been spent. A resumed run asks the same questions again, with
 the same noise: its charges must be those of the journal, or it is not the same run.
 
-A record is the length of its content with a checksum of that length, the content, and the row's link, which chains it
-to all rows before. A record that ends too early was being written when its writer was killed, and paid for nothing yet;
-any other change of a byte shows.
+A journal is there before anything is charged, and the store says so: one that is gone has been lost. It begins with the
+link of the last row that the database has. A record is the length of its content with a checksum of that length, the
+content, and the row's link, which chains it to all rows before. A record that ends too early was being written when its
+writer was killed, and paid for nothing yet; any other change of a byte shows.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from dataclasses import fields
 from pathlib import Path
 
 from sordino.errors import UserError
-from sordino.files import ADVICE
+from sordino.files import ADVICE, replace_file
 from sordino.privacy.ledger import BLANK, Row
 
+MARK = b"Sordino's journal\n"
+"""With what a journal begins, before the link of the last row that the database has."""
 LENGTH = struct.Struct("<I")
 CHECKED_LENGTH = struct.Struct("<II")
 """A length and its checksum: without that, a changed length would look like a record that was being written."""
@@ -33,13 +36,16 @@ PLAIN = tuple(field.name for field in fields(Row) if field.type != "bytes")
 
 
 class Journal:
-    """The rows of a run's ledger that its last checkpoint does not know. Its file is made with the first of them."""
+    """The rows of a run's ledger that its last checkpoint does not know."""
 
-    def __init__(self, folder: Path, position: int, previous: bytes) -> None:
-        """`position` is how many rows the last checkpoint knows, `previous` the link of the last of them."""
+    def __init__(self, folder: Path, position: int, previous: bytes, begun: bool | None) -> None:
+        """`position` is how many rows the last checkpoint knows, `previous` the link of the last of them. Its file is
+        made, and brought to disk, unless the store says that it has been `begun` before: then it must be there."""
         self.path = _path(folder, position)
         self._folder = folder
-        self._owed, self._end = _read(self.path, previous)
+        self._owed, self._end = _read(self.path, previous, begun)
+        if not begun:
+            self._end = _write(self.path, previous, self._owed)
         self._file: int | None = None
 
     def write(self, rows: Sequence[Row], links: Sequence[bytes]) -> None:
@@ -50,19 +56,16 @@ class Journal:
             elif self._owed.pop(0)[0] != row:
                 raise self._other(row)
 
-    def following(self, position: int) -> Journal:
-        """The journal behind a checkpoint that knows `position` rows. What a resumed run has yet to charge again goes
-        over into it: it was asked, whether the run comes so far again or not."""
+    def following(self, position: int, previous: bytes) -> Journal:
+        """The journal behind a checkpoint that knows `position` rows, of which the last has the link `previous`. What a
+        resumed run has yet to charge again goes over into it: it was asked, whether the run comes so far again or not.
+        This one stays, until the database knows of the checkpoint."""
         path = _path(self._folder, position)
         if path == self.path:
             return self
-        path.unlink(missing_ok=True)
-        made = Journal(self._folder, position, BLANK)
-        for row, link in self._owed:
-            made._append(row, link)
-        made._owed = self._owed
+        _write(path, previous, self._owed)
         self.close()
-        return made
+        return Journal(self._folder, position, previous, begun=True)
 
     def check_settled(self) -> None:
         """Refuse the end of a resumed run that has not charged everything again that it had charged."""
@@ -77,12 +80,10 @@ class Journal:
 
     def _append(self, row: Row, link: bytes) -> None:
         if self._file is None:
-            self._file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
+            self._file = os.open(self.path, os.O_RDWR)
             os.ftruncate(self._file, self._end)  # a record that was not finished paid for nothing: nothing was asked
             os.lseek(self._file, 0, os.SEEK_END)
-        content = _content(row)
-        length = LENGTH.pack(len(content))
-        record = length + LENGTH.pack(zlib.crc32(length)) + content + link
+        record = _record(row, link)
         while record:
             record = record[os.write(self._file, record) :]
 
@@ -94,13 +95,29 @@ class Journal:
         )
 
 
-def rows_after(folder: Path, position: int, previous: bytes) -> list[Row]:
-    """The rows in a run's journal behind the first `position` ones, which its database has; none without a journal."""
-    return [row for row, _ in _read(_path(folder, position), previous)[0]]
+def rows_after(folder: Path, position: int, previous: bytes, begun: bool | None) -> list[Row]:
+    """The rows in a run's journal behind the first `position` ones, which its database has; `begun` is what the store
+    says of the journal."""
+    return [row for row, _ in _read(_path(folder, position), previous, begun)[0]]
 
 
 def _path(folder: Path, position: int) -> Path:
     return folder / f"ledger-{position:09d}.journal"
+
+
+def _write(path: Path, previous: bytes, rows: Sequence[tuple[Row, bytes]]) -> int:
+    """Put a journal with these rows and links in place, whole and for good; how many bytes it has."""
+    content = MARK + previous + b"".join(_record(row, link) for row, link in rows)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_bytes(content)
+    replace_file(temporary, path)
+    return len(content)
+
+
+def _record(row: Row, link: bytes) -> bytes:
+    content = _content(row)
+    length = LENGTH.pack(len(content))
+    return length + LENGTH.pack(zlib.crc32(length)) + content + link
 
 
 def _content(row: Row) -> bytes:
@@ -121,11 +138,23 @@ def _row(content: bytes) -> Row:
     return Row(**{**plain, **blobs})
 
 
-def _read(path: Path, previous: bytes) -> tuple[list[tuple[Row, bytes]], int]:
-    """The rows of a journal with their links, and where the last whole one ends; none where there is no journal."""
-    rows, end = [], 0
-    content = path.read_bytes() if path.exists() else b""
-    for body, link, behind in _records(content, path):
+def _read(path: Path, previous: bytes, begun: bool | None) -> tuple[list[tuple[Row, bytes]], int]:
+    """The rows of a journal with their links, and where the last whole one ends. There are none if it was not `begun`;
+    where nobody wrote down whether it was, one that is not there has none."""
+    if begun is False:
+        return [], 0
+    try:
+        content = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if begun:
+            raise DamagedJournalError(f"The journal {path} is gone: {ADVICE}.") from error
+        content = b""
+    head = MARK + previous  # not in those of earlier versions of Sordino
+    end = len(head) if content.startswith(head) else 0
+    if begun and not end:
+        raise damaged(path)
+    rows = []
+    for body, link, behind in _records(content, end, path):
         try:
             row = _row(body)
         except (ValueError, TypeError, struct.error) as error:
@@ -138,9 +167,8 @@ def _read(path: Path, previous: bytes) -> tuple[list[tuple[Row, bytes]], int]:
     return rows, end
 
 
-def _records(content: bytes, path: Path) -> Iterator[tuple[bytes, bytes, int]]:
-    """The whole records of a journal: content, link, and where each ends."""
-    place = 0
+def _records(content: bytes, place: int, path: Path) -> Iterator[tuple[bytes, bytes, int]]:
+    """The whole records of a journal from a `place` on: content, link, and where each ends."""
     while place + CHECKED_LENGTH.size <= len(content):
         length, checksum = CHECKED_LENGTH.unpack_from(content, place)
         if checksum != zlib.crc32(LENGTH.pack(length)):
@@ -153,7 +181,7 @@ def _records(content: bytes, path: Path) -> Iterator[tuple[bytes, bytes, int]]:
 
 
 class DamagedJournalError(UserError):
-    """A journal's bytes have changed."""
+    """A journal is gone, or its bytes have changed."""
 
 
 def damaged(path: Path) -> DamagedJournalError:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
 
 from sordino.data.people import same_people
 from sordino.errors import UserError
-from sordino.experiment.account import ledger_of
+from sordino.experiment.account import ledger_of, went_on
 from sordino.experiment.journal import DamagedJournalError
 from sordino.experiment.store import RunRow, Store
 from sordino.privacy.accountant import epsilon_of
@@ -138,7 +138,7 @@ def _seen(spent: Spent, view: View) -> Run:
 def check_lifetime(store: Store, prepared: Prepared, run: str | None = None) -> None:
     """Refuse a run with which its people would have spent more than `budget_over_runs` in this store.
 
-    `run` is its name where it is in the store already: it counts as planned then, not as spent.
+    `run` is its name where it is taken up: it counts as planned then, not as spent.
     """
     limit, more = prepared.experiment.budget_over_runs, planned(prepared)
     if limit is None or not spends(more):
@@ -147,16 +147,22 @@ def check_lifetime(store: Store, prepared: Prepared, run: str | None = None) -> 
     total = over_runs(store, prepared.data.people, unit, prepared.budget.delta, [more], run)
     epsilon = total["epsilon"][view]
     if epsilon is None or epsilon > limit * (1 + 1e-9):
-        before = total["runs"] - 1
-        others = f" and {before} before it on these people" if before else ""
+        number, where = total["runs"] - 1, "before" if run is None else "beside"
+        others = f" and {number} {where} it on these people" if number else ""
         raise UserError(
             f"This run{others} in {store.folder} would come to {_shown(epsilon)} for the {view}, above the "
-            f"{limit:g} of budget_over_runs: {_instead(more, total, epsilon)}."
+            f"{limit:g} of budget_over_runs: {_instead(more, total, epsilon, run is not None)}."
         )
 
 
-def _instead(more: Spent, total: OverRuns, epsilon: float | None) -> str:
-    """What to do about a run that would spend too much, together with those before it."""
+def _instead(more: Spent, total: OverRuns, epsilon: float | None, resumed: bool) -> str:
+    """What to do about a run that would spend too much, together with others."""
+    if epsilon is not None and resumed:  # its plan is what it was, and so is its limit
+        return (
+            "others count for more now than when it was let in. Start it anew with `sordino run`, with a smaller "
+            "epsilon or a larger budget_over_runs; what it has spent stays counted, and removing runs gives nothing "
+            "back"
+        )
     if epsilon is not None:
         return "plan a smaller epsilon"
     if None in more["mu"] or INFINITE in more["recipes"]:
@@ -233,13 +239,16 @@ def _recipe(stored: Sequence[Sequence[float]]) -> Recipe:
 
 def spent_in(row: RunRow, store: Store, lost: bool = False) -> Spent:
     """What a run has spent: from its summary, or, where it was stopped, from its ledger and journal; one that is under
-    way, or whose files are `lost`, gone or damaged, what it was going to spend at the most."""
+    way, or whose files are `lost`, gone or damaged, what it was going to spend at the most. Before its journal is begun
+    there is nothing that could be lost."""
     if row.summary is not None:
         return row.summary["spent"]
-    lost = lost or not store.path(row.run).is_dir()
+    lost = row.begun is not False and (lost or not store.path(row.run).is_dir())
     try:
         spent = spent_by(ledger_of(row, store))
     except DamagedJournalError:  # whoever takes the run up is told; sums go by the plan
+        if went_on(row, store):
+            return spent_in(store.get(row.run), store)
         spent, lost = spent_by(ledger_of(row, store, journal=False)), True
     if row.state == "stopped" and not lost:
         return spent

@@ -32,6 +32,8 @@ LOCK = "lock"
 """The file of a run that is held by the process which advances it, and that of a store which lets a run in."""
 PLANNED = "planned"
 """Stands among the keys of a stored configuration, and is none of them: what the run will spend at the most."""
+JOURNAL = "journal"
+"""Stands there too: whether the run's journal has been begun."""
 PATIENCE = 30.0
 """For how many seconds others may let runs in before that is told."""
 
@@ -60,6 +62,9 @@ class RunRow:
     summary: dict[str, Any] | None
     planned: dict[str, Any] | None = None
     """What it was going to spend at the most when it was let in; None where nobody wrote that down."""
+    begun: bool | None = None
+    """Whether its journal has been begun, before which nothing is charged; None where an earlier version of Sordino did
+    not write that down."""
 
     @property
     def result(self) -> dict[str, Any] | None:
@@ -121,7 +126,7 @@ class Store:
             given = {"number": number, "run": run, "created": time.time()}
             given |= {f"{table}_chain": NO_ROWS for table in DETAILS}
             given |= {name: value for name, value in vars(about).items() if name != PLANNED}
-            given["configuration"] = json.dumps({**about.configuration, PLANNED: about.planned})
+            given["configuration"] = json.dumps({**about.configuration, PLANNED: about.planned, JOURNAL: False})
             places = ",".join("?" * len(given))
             self._database.execute(f"insert into runs ({', '.join(given)}) values ({places})", tuple(given.values()))
             self._database.seal(run)
@@ -129,6 +134,14 @@ class Store:
         with saving(self.folder):
             self._make_folder(run)
         return run
+
+    def begin(self, run: str) -> None:
+        """Write down that a run's journal is there: if ever it is not, it has been lost."""
+        with self._database.transaction("immediate"):
+            (row,) = self._database.runs(run)
+            configuration = json.dumps(json.loads(row["configuration"]) | {JOURNAL: True})
+            self._database.execute("update runs set configuration = ? where run = ?", (configuration, run))
+            self._database.seal(run)
 
     def path(self, run: str) -> Path:
         """The folder of a run's files."""
@@ -266,13 +279,14 @@ class Store:
         """A run from its row of the table `runs`."""
         summary = json.loads(row["summary"]) if row["summary"] else None
         configuration = json.loads(row["configuration"])
-        planned = configuration.pop(PLANNED, None)
+        planned, begun = configuration.pop(PLANNED, None), configuration.pop(JOURNAL, None)
         state: RunState = "running" if is_held(self.path(row["run"]) / LOCK) else "stopped"
         if summary is not None:
             state = "removed" if summary.get("removed") else "done"
         return RunRow(
             configuration=configuration,
             planned=planned,
+            begun=begun,
             state=state,
             checkpoint=KeptFile(row["checkpoint"], row["checkpoint_digest"]) if row["checkpoint"] else None,
             models=KeptFile(row["models"], row["models_digest"]) if row["models"] else None,

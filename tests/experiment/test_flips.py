@@ -47,7 +47,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     torch.set_num_threads(1)  # a copied process has no others
 
     def victim() -> None:
-        die_at(Database, "seal", 3, "after")  # within the transaction: SQLite's journal is there
+        die_at(Database, "seal", 4, "after")  # within the transaction: SQLite's journal is there
         run(store=folder / "killed", **KEYS)
 
     assert killed(victim)

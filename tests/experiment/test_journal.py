@@ -15,13 +15,16 @@ from torch import Tensor
 from sordino import server
 from sordino.api import resume, run
 from sordino.errors import UserError
-from sordino.experiment.journal import Journal, rows_after
+from sordino.experiment.journal import MARK, DamagedJournalError, Journal, rows_after
 from sordino.experiment.store import Store
 from sordino.method import Federation
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.privacy.ledger import BLANK, Ledger, Row
 from sordino.privacy.release import Charge
 from sordino.rounds import RoundReport
+
+HEAD = len(MARK + BLANK)
+"""Bytes of a journal without rows."""
 
 
 def rows(count: int) -> list[Row]:
@@ -37,7 +40,7 @@ def rows(count: int) -> list[Row]:
 def written(folder: Path, chosen: list[Row]) -> tuple[Path, list[bytes]]:
     """A journal with these rows, and their links."""
     links = Ledger(70_001, rows=chosen).links
-    journal = Journal(folder, 0, BLANK)
+    journal = Journal(folder, 0, BLANK, begun=False)
     journal.write(chosen, links)
     journal.close()
     return journal.path, links
@@ -46,16 +49,16 @@ def written(folder: Path, chosen: list[Row]) -> tuple[Path, list[bytes]]:
 def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
     chosen = rows(4)
     _, links = written(tmp_path, chosen)
-    assert rows_after(tmp_path, 0, BLANK) == chosen
-    assert rows_after(tmp_path, 4, links[-1]) == []
+    assert rows_after(tmp_path, 0, BLANK, begun=True) == chosen
+    assert rows_after(tmp_path, 4, links[-1], begun=None) == []
 
 
 def test_a_row_is_on_disk_when_it_has_been_written(tmp_path: Path) -> None:
     chosen = rows(1)
-    journal = Journal(tmp_path, 0, BLANK)
-    assert not journal.path.exists()
+    journal = Journal(tmp_path, 0, BLANK, begun=False)
+    assert rows_after(tmp_path, 0, BLANK, begun=True) == []
     journal.write(chosen, Ledger(70_001, rows=chosen).links)
-    assert rows_after(tmp_path, 0, BLANK) == chosen
+    assert rows_after(tmp_path, 0, BLANK, begun=True) == chosen
     journal.close()
 
 
@@ -68,13 +71,13 @@ def test_a_torn_tail_is_ignored_wherever_it_is_torn(tmp_path: Path) -> None:
     for count in (1, 2):
         (tmp_path / str(count)).mkdir()
         ends.append(written(tmp_path / str(count), chosen[:count])[0].stat().st_size)
-    for place in range(len(whole)):
+    for place in range(HEAD, len(whole)):
         path.write_bytes(whole[:place])
         known = sum(place >= end for end in ends)
-        assert rows_after(tmp_path, 0, BLANK) == chosen[:known]
+        assert rows_after(tmp_path, 0, BLANK, begun=True) == chosen[:known]
         if place % 100:
             continue
-        journal = Journal(tmp_path, 0, BLANK)
+        journal = Journal(tmp_path, 0, BLANK, begun=True)
         journal.write(chosen, links)  # a resumed run charges everything again
         journal.close()
         assert path.read_bytes() == whole
@@ -86,32 +89,74 @@ def test_a_changed_byte_is_told_wherever_it_is(tmp_path: Path) -> None:
     for place in range(len(whole)):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
         with pytest.raises(UserError, match=f"The journal {path} is damaged"):
-            rows_after(tmp_path, 0, BLANK)
+            rows_after(tmp_path, 0, BLANK, begun=True)
     with pytest.raises(UserError, match=f"The journal {path} is damaged"):
-        Journal(tmp_path, 0, BLANK)
+        Journal(tmp_path, 0, BLANK, begun=True)
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_one_that_was_begun_is_told_when_it_is_gone_or_has_lost_its_beginning(count: int, tmp_path: Path) -> None:
+    path, _ = written(tmp_path, rows(count))
+    whole = path.read_bytes()
+    contents = [*(whole[:place] for place in range(HEAD)), bytes(len(whole)), whole[HEAD:]]
+    for content in contents:
+        path.write_bytes(content)
+        for read in (rows_after, Journal):
+            with pytest.raises(DamagedJournalError, match=f"The journal {path} is damaged"):
+                read(tmp_path, 0, BLANK, begun=True)
+        assert path.read_bytes() == content
+    path.unlink()
+    for read in (rows_after, Journal):
+        with pytest.raises(DamagedJournalError, match=f"The journal {path} is gone: put it back from a copy"):
+            read(tmp_path, 0, BLANK, begun=True)
+    assert not path.exists()
+
+
+def test_one_that_was_not_begun_has_nothing_to_lose(tmp_path: Path) -> None:
+    path, _ = written(tmp_path, [])
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    assert rows_after(tmp_path, 0, BLANK, begun=False) == []
+    Journal(tmp_path, 0, BLANK, begun=False)
+    assert path.read_bytes() == whole
+
+
+def test_one_of_an_earlier_version_goes_on_with_a_beginning(tmp_path: Path) -> None:
+    """It had none, and nobody wrote down that it was there; what was being written last is dropped."""
+    chosen = rows(3)
+    path, links = written(tmp_path, chosen)
+    whole = path.read_bytes()
+    path.write_bytes(whole[HEAD:-1])
+    assert rows_after(tmp_path, 0, BLANK, begun=None) == chosen[:2]
+    for _ in range(2):  # its writer may be killed before it is written down
+        journal = Journal(tmp_path, 0, BLANK, begun=None)
+        assert rows_after(tmp_path, 0, BLANK, begun=True) == chosen[:2]
+    journal.write(chosen, links)
+    journal.close()
+    assert path.read_bytes() == whole
 
 
 def test_a_journal_of_another_run_is_told(tmp_path: Path) -> None:
     written(tmp_path, rows(2))
     with pytest.raises(UserError, match="is damaged"):
-        Journal(tmp_path, 0, bytes([1]) * 32)
+        Journal(tmp_path, 0, bytes([1]) * 32, begun=True)
 
 
 def test_what_is_yet_to_be_charged_again_goes_over_into_the_next_journal(tmp_path: Path) -> None:
     chosen = rows(4)
     _, links = written(tmp_path, chosen)
-    first = Journal(tmp_path, 0, BLANK)
+    first = Journal(tmp_path, 0, BLANK, begun=True)
     first.write(chosen[:1], links[:1])
-    second = first.following(1)
+    second = first.following(1, links[0])
     assert second.path != first.path
-    assert rows_after(tmp_path, 1, links[0]) == chosen[1:]
+    assert rows_after(tmp_path, 1, links[0], begun=True) == chosen[1:]
     second.write(chosen[1:3], links[1:3])
     with pytest.raises(UserError, match="does not repeat itself: step of round 4 charges otherwise for update"):
         second.check_settled()
     second.write(chosen[3:], links[3:])
     second.check_settled()
     second.close()
-    assert rows_after(tmp_path, 1, links[0]) == chosen[1:]
+    assert rows_after(tmp_path, 1, links[0], begun=True) == chosen[1:]
 
 
 @dataclass(frozen=True)
@@ -169,7 +214,7 @@ def test_a_run_whose_charges_are_the_same_goes_on(tmp_path: Path) -> None:
 def charged(store: Path, name: str) -> int:
     """How many rows a stopped run has in its database and its journal."""
     known = Store(store).ledger(name)
-    return len(known) + len(rows_after(store / "runs" / name, len(known), Ledger(8, rows=known).head))
+    return len(known) + len(rows_after(store / "runs" / name, len(known), Ledger(8, rows=known).head, begun=True))
 
 
 def test_what_was_asked_stays_charged_however_often_a_run_is_stopped(

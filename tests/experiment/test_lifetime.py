@@ -385,6 +385,7 @@ def test_what_was_spent_on_some_of_these_people_counts(tmp_path: Path) -> None:
     known, others = (f"digest-{name} {sketch(part)}" for name, part in (("a", records), ("b", records[1:])))
     spent = client_level(1.0, 1.0, 2.0)
     store.create("run", NewRun("dp-fedavg", {}, "identity", known, "client", 1, spent))
+    store.begin("run-1")
     shutil.rmtree(tmp_path / "runs" / "run-1")  # how far it came is not known
     for people, runs in ((known, 1), (others, 1), (f"digest-c {sketch([b'stranger'])}", 0), ("digest-d", 0)):
         assert over_runs(store, people, "client", DELTA)["runs"] == runs

@@ -59,6 +59,9 @@ def checkpoints_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 MOMENTS: dict[str, tuple[Any, str, int, str]] = {
+    "before its journal is there": (journal, "replace_file", 1, "before"),
+    "when its journal is there": (Store, "begin", 1, "before"),
+    "when that is written down": (Store, "begin", 1, "after"),
     "before anything was charged": (journal.Journal, "write", 1, "before"),
     "when the first charge is half there": (os, "write", 1, "halfway"),
     "before anything was asked": (journal.Journal, "write", 1, "after"),
@@ -70,12 +73,13 @@ MOMENTS: dict[str, tuple[Any, str, int, str]] = {
     "when the second row of a charge is half there": (os, "write", 2 * 3 + 2, "halfway"),
     "after a charge": (journal.Journal, "write", 4, "after"),
     "when the checkpoint is half there": (checkpoint, "replace_file", 3, "before"),
-    "before the folder is on disk": (files, "sync_folder", 3, "before"),
+    "before the folder is on disk": (files, "sync_folder", 2 * 3, "before"),
     "before the transaction": (checkpoint, "replace_file", 3, "after"),
     "within the transaction": (Database, "insert", 3 * 3, "before"),
-    "before the run's row is sealed": (Database, "seal", 1 + 3, "before"),
-    "at the end of the transaction": (Database, "seal", 1 + 3, "after"),
+    "before the run's row is sealed": (Database, "seal", 2 + 3, "before"),
+    "at the end of the transaction": (Database, "seal", 2 + 3, "after"),
     "before the next journal": (journal.Journal, "following", 3, "before"),
+    "when the next journal is half there": (journal, "replace_file", 1 + 3, "before"),
     "after the next journal": (journal.Journal, "following", 3, "after"),
     "after the transaction": (Store, "advance", 3, "after"),
     "when old files are removed": (checkpoint, "remove_leftovers", 1 + 3, "after"),
@@ -112,6 +116,7 @@ RESUMED: dict[str, tuple[Any, str, int, str]] = {
     "when the memory was copied": (Memory, "take_over", 1, "after"),
     "when it charges again what it had charged": (journal.Journal, "write", 1, "after"),
     "before the first checkpoint of its own": (Memory, "commit", 1, "before"),
+    "when its next journal is there": (journal.Journal, "following", 1, "after"),
     "before the transaction that points to its own files": (Store, "advance", 1, "before"),
     "before the old files are removed": (Store, "advance", 1, "after"),
 }

@@ -1,0 +1,290 @@
+"""A journal that is gone or emptied counts as lost, and one that was never begun as nothing, at whatever instant."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from helpers import QUICK_KEYS, refused
+from killing import die_at, killed
+
+from sordino import server
+from sordino.api import resume, run
+from sordino.errors import UserError
+from sordino.experiment import account, checkpoint, journal
+from sordino.experiment.account import Account
+from sordino.experiment.database import Database
+from sordino.experiment.journal import MARK, Journal
+from sordino.experiment.lifetime import over_runs, spent_in
+from sordino.experiment.removal import remove
+from sordino.experiment.store import JOURNAL, Store
+from sordino.privacy.accountant import epsilon_of
+from sordino.privacy.ledger import BLANK
+from sordino.rounds import RoundReport
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+DELTA = 1e-5
+ROUNDS = 6
+KEYS: dict[str, Any] = QUICK_KEYS | {
+    **{"method": "dp-fedavg", "noise_multiplier": 2.0, "delta": DELTA, "rounds": ROUNDS},
+}
+
+
+def cost(rounds: int) -> Any:
+    """What so many rounds cost: each is mu = 1/2, and squares add up."""
+    return pytest.approx(epsilon_of(math.sqrt(rounds) / 2, DELTA) if rounds else 0.0)
+
+
+def spent(store: Path) -> float | None:
+    """The epsilon of all runs of a store."""
+    opened = Store(store)
+    return over_runs(opened, opened.all()[0].people, "client", DELTA)["epsilon"]["outsider"]
+
+
+def stop_after(rounds: int) -> Callable[[RoundReport], None]:
+    def watch(report: RoundReport) -> None:
+        if report.round + 1 == rounds:
+            raise ZeroDivisionError
+
+    return watch
+
+
+def stopped(store: Path, rounds: int) -> str:
+    """A run that was stopped after so many rounds."""
+    with pytest.raises(ZeroDivisionError):
+        run(store=store, watch=stop_after(rounds), **KEYS)
+    return Store(store).all()[0].run
+
+
+@pytest.fixture
+def checkpoints_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "SAVE_SECONDS", 0)
+
+
+def journals(store: Path) -> list[Path]:
+    return list(store.glob("runs/*/ledger-*"))
+
+
+def take_away(store: Path) -> None:
+    for path in journals(store):
+        path.unlink()
+
+
+def empty(store: Path) -> None:
+    for path in journals(store):
+        path.write_bytes(b"")
+
+
+def cut_off_early(store: Path) -> None:
+    for path in journals(store):
+        path.write_bytes(path.read_bytes()[: len(MARK)])
+
+
+def take_away_all_files(store: Path) -> None:
+    shutil.rmtree(store / "runs")
+
+
+DAMAGES: tuple[Callable[[Path], None], ...] = (take_away, empty, cut_off_early, take_away_all_files)
+NEVER_BEGUN: dict[str, tuple[Any, str, int, str]] = {
+    "before its folder is there": (Store, "_make_folder", 1, "before"),
+    "before the journal is there": (journal, "replace_file", 1, "before"),
+    "before it is written down that it is": (Store, "begin", 1, "before"),
+    "while it is written down": (Database, "seal", 2, "after"),
+}
+BEGUN: dict[str, tuple[tuple[Any, str, int, str], int]] = {
+    "before anything was charged": ((Store, "begin", 1, "after"), 0),
+    "when the first charge is half there": ((os, "write", 1, "halfway"), 0),
+    "after the first charge": ((Journal, "write", 1, "after"), 1),
+    "after the third charge": ((Journal, "write", 3, "after"), 3),
+    "before the next journal is in place": ((journal, "replace_file", 1 + 3, "before"), 3),
+    "when the next journal is in place": ((Journal, "following", 3, "after"), 3),
+    "within the transaction": ((Database, "seal", 2 + 3, "after"), 3),
+    "after the transaction": ((Store, "advance", 3, "after"), 3),
+    "when the old journal is removed": ((checkpoint, "remove_leftovers", 1 + 3, "after"), 3),
+    "before the last transaction": ((Store, "advance", ROUNDS, "before"), ROUNDS),
+}
+"""Each with the rounds that had been charged by then."""
+
+
+def killed_run(store: Path, moment: tuple[Any, str, int, str]) -> str:
+    def victim() -> None:
+        die_at(*moment)
+        run(store=store, **KEYS)
+
+    assert killed(victim)
+    return Store(store).all()[0].run
+
+
+def damaged_copies(store: Path) -> list[Path]:
+    """Copies of a store whose journals are damaged in each way."""
+    found = []
+    for damage in DAMAGES:
+        copy = store.with_name(damage.__name__)
+        shutil.copytree(store, copy)
+        damage(copy)
+        found.append(copy)
+    return found
+
+
+@pytest.mark.usefixtures("checkpoints_every_round")
+@pytest.mark.parametrize("moment", BEGUN)
+def test_a_journal_that_was_begun_and_is_lost_counts_as_planned(moment: str, tmp_path: Path) -> None:
+    where, charged = BEGUN[moment]
+    name = killed_run(tmp_path / "store", where)
+    assert spent(tmp_path / "store") == cost(charged)
+    for copy in damaged_copies(tmp_path / "store"):
+        assert spent(copy) == cost(ROUNDS), copy.name
+        with pytest.raises(UserError, match=r"(gone|damaged).*: put it back from a copy, or start the run anew"):
+            resume(name, copy)
+        assert spent(copy) == cost(ROUNDS), copy.name
+        remove(name, Store(copy))
+        assert spent(copy) == cost(ROUNDS), copy.name
+    resume(name, tmp_path / "store")
+    assert spent(tmp_path / "store") == cost(ROUNDS)
+    assert not journals(tmp_path / "store")
+
+
+@pytest.mark.parametrize("moment", NEVER_BEGUN)
+def test_without_a_journal_nothing_was_charged_and_nothing_is_lost(moment: str, tmp_path: Path) -> None:
+    name = killed_run(tmp_path / "store", NEVER_BEGUN[moment])
+    (tmp_path / "store" / "runs").mkdir(exist_ok=True)
+    for copy in (tmp_path / "store", *damaged_copies(tmp_path / "store")):
+        assert spent(copy) == 0, copy.name
+        shutil.copytree(copy, removed := copy.with_name("removed"))
+        remove(name, Store(removed))
+        assert spent(removed) == 0, copy.name
+        shutil.rmtree(removed)
+        resume(name, copy)
+        assert spent(copy) == cost(ROUNDS), copy.name
+
+
+@pytest.mark.usefixtures("checkpoints_every_round")
+def test_what_finished_needs_no_journal(tmp_path: Path) -> None:
+    name = run(store=tmp_path, **KEYS)["run"]
+    assert not journals(tmp_path)
+    assert len(Account.of(Store(tmp_path), name).ledger.rows) == ROUNDS
+    remove(name, Store(tmp_path))
+    assert len(Account.of(Store(tmp_path), name).ledger.rows) == ROUNDS
+    assert spent(tmp_path) == cost(ROUNDS)
+
+
+def test_a_lost_journal_is_told_to_who_wants_the_ledger(tmp_path: Path) -> None:
+    name = stopped(tmp_path, 2)
+    (path,) = journals(tmp_path)
+    path.unlink()
+    assert f"The journal {path} is gone" in refused("ledger", name, "--store", tmp_path)
+
+
+def test_one_that_is_lost_while_its_run_goes_on_is_missed_when_that_is_stopped(tmp_path: Path) -> None:
+    def watch(report: RoundReport) -> None:
+        if report.round == 1:
+            take_away(tmp_path)
+        stop_after(3)(report)
+
+    with pytest.raises(ZeroDivisionError):
+        run(store=tmp_path, watch=watch, **KEYS)
+    assert spent(tmp_path) == cost(ROUNDS)
+
+
+def as_an_earlier_version_left_it(store: Path) -> None:
+    """Nobody wrote down whether a journal was begun, and journals began with their first record."""
+    database = Database(store)
+    with database.transaction("immediate"):
+        for row in database.runs():
+            plain = {key: value for key, value in json.loads(row["configuration"]).items() if key != JOURNAL}
+            database.execute("update runs set configuration = ? where run = ?", (json.dumps(plain), row["run"]))
+            database.seal(row["run"])
+    database.close()
+    for path in journals(store):
+        path.write_bytes(path.read_bytes()[len(MARK + BLANK) :])
+
+
+def test_runs_of_an_earlier_version_are_read_as_they_were(tmp_path: Path) -> None:
+    """What is lost of their journals cannot be known; a folder that is gone counts as planned all the same."""
+    name = stopped(tmp_path / "store", 3)
+    as_an_earlier_version_left_it(tmp_path / "store")
+    assert Store(tmp_path / "store").get(name).begun is None
+    assert spent(tmp_path / "store") == cost(3)
+    *others, without_files = damaged_copies(tmp_path / "store")
+    assert [spent(copy) for copy in others[:2]] == [0, 0]
+    assert spent(without_files) == cost(ROUNDS)
+    remove(name, Store(without_files))
+    assert spent(without_files) == cost(ROUNDS)
+
+
+@pytest.mark.parametrize("moment", [None, (Store, "begin", 1, "before"), (Journal, "write", 1, "after")])
+def test_a_run_of_an_earlier_version_has_a_journal_like_others_once_it_is_taken_up(
+    moment: tuple[Any, str, int, str] | None, tmp_path: Path
+) -> None:
+    """What it owed goes over, and whoever is killed on the way has lost nothing."""
+    name = stopped(tmp_path, 3)
+    as_an_earlier_version_left_it(tmp_path)
+
+    def victim() -> None:
+        assert moment is not None
+        die_at(*moment)
+        resume(name, tmp_path)
+
+    assert moment is None or killed(victim)
+    assert spent(tmp_path) == cost(3)
+    with pytest.raises(ZeroDivisionError):
+        resume(name, tmp_path, watch=stop_after(1))
+    assert spent(tmp_path) == cost(3)
+    take_away(tmp_path)
+    assert spent(tmp_path) == cost(ROUNDS)
+
+
+@pytest.mark.usefixtures("checkpoints_every_round")
+@pytest.mark.parametrize("rounds", [5, ROUNDS])
+def test_who_looks_while_a_run_goes_on_is_told_of_no_loss(
+    rounds: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Between its ledger and its journal are read, the run comes to its fifth round or ends: the journal that is looked
+    for is gone by then."""
+    name, original = stopped(tmp_path / "store", 3), account.rows_after
+
+    def meanwhile(*arguments: Any) -> Any:
+        monkeypatch.setattr(account, "rows_after", original)
+        if rounds == ROUNDS:
+            resume(name, tmp_path / "store")
+        else:
+            with pytest.raises(ZeroDivisionError):
+                resume(name, tmp_path / "store", watch=stop_after(rounds))
+        return original(*arguments)
+
+    shutil.copytree(tmp_path / "store", tmp_path / "copy")
+    monkeypatch.setattr(account, "rows_after", meanwhile)
+    assert len(Account.of(Store(tmp_path / "store"), name).ledger.rows) == rounds
+    shutil.rmtree(tmp_path / "store")
+    shutil.copytree(tmp_path / "copy", tmp_path / "store")
+    store = Store(tmp_path / "store")
+    row = replace(store.get(name), planned=None)  # as of a deployment: one that lost its journal has no bound
+    monkeypatch.setattr(account, "rows_after", meanwhile)
+    assert spent_in(row, store)["mu"][0] == pytest.approx(math.sqrt(rounds) / 2)
+
+
+def test_a_stopped_run_whose_rest_went_to_others_is_told_what_helps(tmp_path: Path) -> None:
+    """Three rounds and six of another run are within the limit; six and six are not."""
+    limit = epsilon_of(math.sqrt(9) / 2, DELTA) + 0.01
+    with pytest.raises(ZeroDivisionError):
+        run(store=tmp_path, watch=stop_after(3), budget_over_runs=limit, **KEYS)
+    (first,) = Store(tmp_path).all()
+    run(store=tmp_path, seed=1, budget_over_runs=limit, **KEYS)
+    assert refused("resume", first.run, "--store", tmp_path) == (
+        f"This run and 1 beside it on these people in {tmp_path} would come to an epsilon of 8.39 for the outsider, "
+        f"above the {limit:g} of budget_over_runs: others count for more now than when it was let in. Start it anew "
+        "with `sordino run`, with a smaller epsilon or a larger budget_over_runs; what it has spent stays counted, and "
+        "removing runs gives nothing back."
+    )
+    remove(first.run, Store(tmp_path))
+    assert spent(tmp_path) == cost(9)
+    anew = {**KEYS, "budget_over_runs": limit + 5}
+    assert run(store=tmp_path, **anew)["rounds_done"] == ROUNDS
