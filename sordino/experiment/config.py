@@ -248,7 +248,11 @@ class Experiment(BaseModel):
         runs have spent, nor what concerns real machines only."""
         indifferent = {"store", "workers", "data_dir", "data", "budget_over_runs", *DEPLOYED}
         unused = {key for key in ("table", "drop", "categorical") if not getattr(self, key)}
-        return self.model_dump(mode="json", exclude=indifferent | unused)
+        decided = self.model_dump(mode="json", exclude=indifferent | unused)
+        for key, value in decided["set"].items():
+            if not key.startswith("model."):  # options of a network have no declared type: it may tell 1.0 from 1
+                decided["set"][key] = shortest(value)
+        return decided
 
     def reading(self) -> Reading:
         """How own files are read."""
@@ -308,6 +312,12 @@ def setting(text: str) -> tuple[str, Any]:
         raise UserError(f"The value of {quoted(key)} is nested too deeply to be read.") from error
     except ValueError:  # not TOML, or a number of thousands of digits
         return key, value
+
+
+def shortest(value: Any) -> Any:
+    """A setting in its shortest form: 1 where 1.0 is written, which is the same. Zero stays as it is written: both
+    ways are in use in the experiments that come with Sordino, and neither may draw other noise than it did."""
+    return int(value) if isinstance(value, float) and value.is_integer() and value else value
 
 
 def check_representable(table: Mapping[str, Any]) -> None:

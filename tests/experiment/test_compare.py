@@ -166,6 +166,13 @@ def test_values_with_commas_are_gone_through_in_quotes() -> None:
     assert values_of('budgets="1:0.5,2:0.5","4:1"') == ("budgets", ["1:0.5,2:0.5", "4:1"])
 
 
+def test_a_value_is_gone_through_once_however_it_is_written() -> None:
+    from sordino.experiment.sweep import values_of
+
+    with pytest.raises(UserError, match="names a value twice"):
+        values_of("clip=1,1.0")
+
+
 @pytest.mark.slow
 def test_records_set_aside_for_one_method_are_set_aside_for_all(tmp_path: Path) -> None:
     from sordino.api import compare
