@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -312,6 +312,25 @@ def setting(text: str) -> tuple[str, Any]:
         raise UserError(f"The value of {quoted(key)} is nested too deeply to be read.") from error
     except ValueError:  # not TOML, or a number of thousands of digits
         return key, value
+
+
+def settings_of(texts: Iterable[str]) -> Settings:
+    """Several of them; a key that is given twice is refused, because one value would be lost."""
+    found: Settings = {}
+    for text in texts:
+        key, value = setting(text)
+        twice = next((one for one in found if _plain(one) == _plain(key)), None)
+        if twice is not None:
+            raise UserError(
+                f"{key} is given twice, as {quoted(found[twice])} and as {quoted(value)}: leave one of them out."
+            )
+        found[key] = value
+    return found
+
+
+def _plain(key: str) -> str:
+    """A key without what makes no difference to it."""
+    return key.replace("-", "_").removeprefix("method.")
 
 
 def shortest(value: Any) -> Any:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sordino.errors import UserError, quoted
-from sordino.experiment.config import KEYS, Experiment, setting, shortest
+from sordino.experiment.config import KEYS, Experiment, setting, settings_of, shortest
 from sordino.experiment.hyperparameters import check_known, concerns
 from sordino.methods import find
 
@@ -68,7 +68,7 @@ def contender(text: str) -> tuple[str, dict[str, Any]]:
             pairs.append(part)
         else:  # a value may have commas, as budgets=1:0.5,2:0.5 has
             pairs[-1] += f",{part}"
-    return name.strip(), dict(setting(pair) for pair in pairs)
+    return name.strip(), settings_of(pairs)
 
 
 def sends_anything(text: str) -> bool:
@@ -93,7 +93,10 @@ def grid_of(text: str) -> dict[str, list[Any]]:
     parts = [part for part in text.split(";") if part.strip()]
     if not parts:
         raise UserError("A grid is empty; write it as in 'rate=0.01,0.1;clip=0.3,1'.")
-    return dict(values_of(part) for part in parts)
+    found = dict(values_of(part) for part in parts)
+    if len(found) < len(parts):
+        raise UserError(f"The grid {text!r} names a key twice: write all its values behind one.")
+    return found
 
 
 def check_keys(sweep: Sweep, methods: Sequence[str]) -> None:
