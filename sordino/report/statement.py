@@ -16,7 +16,7 @@ from sordino.experiment.config import Experiment
 from sordino.experiment.lifetime import over_runs, sentence
 from sordino.experiment.store import RunRow, Store, unfinished
 from sordino.experiment.trained import load_models
-from sordino.report.wording import UNPROTECTED, replaced_words, unprotected
+from sordino.report.wording import UNPROTECTED, ended, replaced_words, unprotected
 from sordino.rounding import delta_text
 
 WHO = {
@@ -128,7 +128,7 @@ def statement_of(store: Store, run: str) -> Statement:
         leaving=_leaving(account),
         replaced=summary.get("epsilon_replace_one"),
         replaced_at=summary.get("delta_replace_one"),
-        not_covered=[one.rstrip(".") + "." for one in summary["not_covered"]],
+        not_covered=[ended(one) for one in summary["not_covered"]],
         notes=summary["notes"],
         together=sentence(total, summary["protect_from"]),
         head=account.head,
