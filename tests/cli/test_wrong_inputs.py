@@ -203,6 +203,8 @@ WRONG: list[tuple[str, int, str]] = [
     ("curve show nowhere.json", 2, "nowhere.json"),
     ("run --set=epochs=true", 2, "hyper-parameter epochs cannot be True: Input should be a valid number"),
     ("run --set=rounds=true", 2, "rounds cannot be True: input should be a valid number"),
+    ("run --method=", 2, "There is no method without a name; known are: acdp-pfsd"),
+    ("compare '--methods=local,[clip=1]'", 2, "There is no method without a name; known are: acdp-pfsd"),
     ("run --model=", 2, "model cannot be ''"),
     ("run --data=", 2, "data cannot be ''"),
     ("run --data=own --drop=label", 2, "'label' is the label: it can be neither dropped nor a category"),
@@ -213,7 +215,7 @@ WRONG: list[tuple[str, int, str]] = [
     ("run --data=arrays", 2, "junk.npz is damaged: it is not a readable .npz file of plain arrays. Get it again"),
     ("run splits.py", 2, "The experiment file splits.py is not valid TOML"),
     ("run own", 2, "The experiment file own cannot be read: Is a directory"),
-    ("run --log=", 2, "There is no log ''"),
+    ("run --log=", 2, "There is no log without a name"),
     ("run --partition=:split", 2, "':split' is not a dotted name"),
     ("run --model=math:sqrt", 2, "cannot be made from shape, classes and the options given"),
     ("run --method=math:sqrt", 2, "'math:sqrt' is not a method"),
@@ -287,5 +289,6 @@ def test_a_wrong_input_is_told_in_one_sentence(
     (told,) = outcome.err.splitlines()
     assert told.startswith("Error: ")
     assert sentence in told
+    assert told.lower().count("did you mean") <= 1
     assert len(told) < 700
     assert not list(tmp_path.glob(".sordino/runs/*"))
