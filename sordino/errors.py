@@ -57,7 +57,7 @@ def unknown(what: str, given: str, known: Iterable[str]) -> UserError:
     near = difflib.get_close_matches(given.lower(), list(lower), n=1, cutoff=0.5)
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     hint = f"did you mean {lower[near[0]]!r}?" if near else f"known are: {', '.join(names[:MOST_NAMES])}{more}."
-    return UserError(f"There is no {what} {quoted(given)}; {hint}")
+    return UserError(f"There is no {what} {quoted(given) if given.strip() else 'without a name'}; {hint}")
 
 
 def quoted(value: object) -> str:

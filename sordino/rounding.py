@@ -6,10 +6,13 @@ import math
 
 
 def rounded_up(figure: float) -> str:
-    """An epsilon for people, to two places behind the point and never below the truth."""
+    """An epsilon for people, never below the truth: to two places behind the point, or, where it is below what these
+    can tell, to two digits."""
     # Rounded far behind the point first: a calibrated 8 may come as 8.000000000000002.
     if figure >= 1000:
         return f"{math.ceil(round(figure, 6)):,}"
+    if 1e-300 < figure < 0.01:
+        return _digits_up(figure, 2)
     return f"{math.ceil(round(figure * 100, 8)) / 100:.2f}"
 
 
@@ -20,10 +23,13 @@ def none(value: float) -> float | None:
 
 def delta_text(delta: float) -> str:
     """A delta for people, to three digits and never below the one for which an epsilon was worked out."""
-    if not delta > 1e-300:
-        return f"{delta:.3g}"
-    unit = 10.0 ** (math.floor(math.log10(delta)) - 2)
-    return f"{math.ceil(round(delta / unit, 6)) * unit:.3g}"
+    return _digits_up(delta, 3) if delta > 1e-300 else f"{delta:.3g}"
+
+
+def _digits_up(figure: float, digits: int) -> str:
+    """A figure to so many digits that is not below it."""
+    unit = 10.0 ** (math.floor(math.log10(figure)) - digits + 1)
+    return f"{math.ceil(round(figure / unit, 6)) * unit:.{digits}g}"
 
 
 def percent_up(share: float, unit: str = "%") -> str:

@@ -307,6 +307,9 @@ def test_where_nothing_is_protected_no_text_says_what_is(options: tuple[str, ...
         assert UNPROTECTED in text
         for promise in ("protects one", "protecting one", "figures protect", "planned", "noise holds", "over clients:"):
             assert promise not in text, promise
+    assert "the noise added" not in told[-1]
+    assert "Nothing of it is covered by noise." in told[-1]
+    assert ("as it is, neither clipped nor noised; in a private run:" in told[-1]) == ("--privacy=none" in options)
 
 
 def test_a_comparison_names_those_that_protect_nothing(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NoReturn, TextIO
@@ -162,4 +163,5 @@ def _refuse(sentence: str, more: Sequence[str] = ()) -> NoReturn:
 def _usage(error: Any) -> str:
     """What is wrong with a command's options, with the command that lists them."""
     command = "sordino" if error.ctx is None else error.ctx.command_path
-    return f"{error.format_message().rstrip('.')}; `{command} --help` shows what can be given."
+    said = re.split(r"(?<=\?) \(?Did you mean", error.format_message())[0]  # typer and click each ask that once
+    return f"{said.rstrip('.')}; `{command} --help` shows what can be given."

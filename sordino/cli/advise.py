@@ -29,7 +29,12 @@ def advise(
         int | None, typer.Option(help="Training records of a client. [default: as in the data]", min=1, max=10**9)
     ] = None,
     parameters: Annotated[
-        int | None, typer.Option(help="How many parameters would be shared.", min=1, max=10**12)
+        int | None,
+        typer.Option(
+            help="How many parameters would be shared. [default: the network's; 1,000 where no data are named]",
+            min=1,
+            max=10**12,
+        ),
     ] = None,
     trying: Annotated[
         bool, typer.Option("--try", help="Run the most promising ones, on the data or on a public stand-in.")

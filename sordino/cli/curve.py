@@ -45,7 +45,7 @@ def fit(
     as_json: Json = False,
 ) -> None:
     """Simulate on public data which threshold is best at each budget, and fit a curve to the answers."""
-    from sordino.experiment.config import setting
+    from sordino.experiment.config import settings_of
     from sordino.experiment.curve_fitting import fit_curve
     from sordino.parts.curves import draw, save
     from sordino.report.figures import check_picture
@@ -56,7 +56,7 @@ def fit(
     check_picture(picture)
     keys: dict[str, Any] = {"data": data, "data_dir": data_dir, "records": records, "partition": partition}
     keys |= {"clients": clients, "rounds": rounds, "delta": delta, "model": model, "workers": workers, "store": store}
-    keys["set"] = dict(setting(text) for text in set or [])
+    keys["set"] = settings_of(set or [])
     budgets, thresholds = numbers(epsilons), numbers(clips)
     simulations = len(budgets) * len(thresholds) * seeds
     with watched(as_json) as display:

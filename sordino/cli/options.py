@@ -194,10 +194,10 @@ def taking(*keys: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 def experiment_from(file: Path | None, keys: Keys, methods: Sequence[str] = ()) -> Any:
     """The experiment that a file and options describe."""
-    from sordino.experiment.config import Experiment, setting
+    from sordino.experiment.config import Experiment, settings_of
 
     given = {key: parts(value) if key in LISTS and value else value for key, value in keys.items()}
-    given["set"] = dict(setting(text) for text in keys.get("set") or [])
+    given["set"] = settings_of(keys.get("set") or [])
     given["allow_vacuous_delta"] = (
         keys.get("allow_vacuous_delta") or None
     )  # what is not insisted on may stand in the file

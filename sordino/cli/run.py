@@ -117,7 +117,7 @@ def resume(
 def show_meaning(rows: list[dict[str, Any]], console: Any) -> None:
     """At which delta and for which unit a comparison's epsilons hold, what they leave out, and what to know besides."""
     from sordino.experiment.sweep import sends_anything
-    from sordino.report.wording import UNPROTECTED, sentences_of, unprotected
+    from sordino.report.wording import UNPROTECTED, ended, sentences_of, unprotected
 
     meanings: dict[str, list[str]] = {}
     for row in rows:
@@ -129,7 +129,7 @@ def show_meaning(rows: list[dict[str, Any]], console: Any) -> None:
         whose = "" if len(meanings) == 1 else f": {', '.join(names)}"
         console.print(f"{meaning}{whose}", style="dim", highlight=False)
     for reason in sentences_of(rows, "not_covered"):
-        console.print(f"Not covered: {reason.rstrip('.')}.", style="red", highlight=False)
+        console.print(f"Not covered: {ended(reason)}", style="red", highlight=False)
     for note in sentences_of(rows, "notes"):
         console.print(f"Note: {note}", style="yellow", highlight=False)
 

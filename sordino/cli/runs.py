@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -38,8 +40,9 @@ def runs(
     for key, value in wanted.items():
         found = [row for row in found if value is None or row.configuration.get(key) == value]
     found = found[:last]
+    charged = _charged(found, store)
     if as_json:
-        typer.echo(json.dumps([described(row) for row in found]))
+        typer.echo(json.dumps([described(row, charged) for row in found]))
         return
     from rich.console import Console
 
@@ -47,10 +50,28 @@ def runs(
     if not found:
         console.print("No such runs." if there else f"No runs in {store} yet: `sordino run` makes one.")
         return
-    console.print(_table(found), highlight=False)
+    console.print(_table(found, charged), highlight=False)
 
 
-def described(row: Any) -> dict[str, Any]:
+def _charged(found: list[Any], folder: Path) -> dict[str, float]:
+    """The epsilon of what runs that are not done have charged for at the least: for all rounds that the store knows.
+    What they have charged since stands in their journals, which are not read: a list is on the screen at once."""
+    from sordino.experiment.store import Store
+
+    charged: dict[str, float] = {}
+    unfinished = [row for row in found if row.summary is None]
+    if not unfinished:
+        return charged
+    with contextlib.closing(Store(folder, must_exist=True)) as store:
+        for row in unfinished:
+            with contextlib.suppress(UserError):  # whoever takes a damaged run up is told
+                told = (one[f"epsilon_{row.configuration['protect_from']}"] for one in store.curve(row.run))
+                known = [epsilon for epsilon in told if epsilon is not None]
+                charged |= {row.run: known[-1]} if known else {}
+    return charged
+
+
+def described(row: Any, charged: dict[str, float]) -> dict[str, Any]:
     """A run as a list of runs tells it; figures that there are not yet, and infinite ones, are None."""
     given = row.configuration
     accuracy = (row.summary or {}).get("accuracy", {})
@@ -61,6 +82,7 @@ def described(row: Any) -> dict[str, Any]:
         "unit": row.unit,
         "budget": _budget(row),
         "epsilon": spent,
+        "charged_at_least": charged.get(row.run),
         "accuracy": accuracy.get("personal"),
         "date": time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(row.created)),
         "seconds": row.seconds,
@@ -86,10 +108,11 @@ def _of_budget(budget: float | None) -> str:
     return "" if budget is None else f" of {budget:g}"
 
 
-def _table(found: list[Any]) -> Any:
+def _table(found: list[Any], charged: dict[str, float]) -> Any:
     from sordino.report.columns import Column, Fitting
     from sordino.report.tables import epsilon_text
-    from sordino.report.wording import percent
+    from sordino.report.terminal import shown
+    from sordino.report.wording import bound_words, percent
 
     columns = (
         *(Column("run", left=True), Column("accuracy"), Column("epsilon", 1), Column("state", left=True)),
@@ -98,15 +121,16 @@ def _table(found: list[Any]) -> Any:
     )
     rows = []
     for row in found:
-        told = described(row)
+        told = described(row, charged)
         done = told["accuracy"] is not None
+        so_far = "–" if row.run not in charged else f"≥{bound_words(charged[row.run])}"
         settings = [f"{key}={value}" for key, value in (told["set"] or {}).items()]
         settings += [f"personal={told['personal']}"] if told["personal"] == "blend" else []
         rows.append(
             (
                 told["run"],
                 percent(told["accuracy"]) if done else "",
-                (epsilon_text(told["epsilon"]) if done else "–") + _of_budget(told["budget"]),
+                (epsilon_text(told["epsilon"]) if done else shown(so_far)) + _of_budget(told["budget"]),
                 row.state if row.state in ("done", "removed") else f"{row.state} {row.rounds_done}/{row.rounds}",
                 str(told["seed"]),
                 time.strftime("%Y-%m-%d %H:%M", time.localtime(row.created)),

@@ -153,7 +153,7 @@ def advise(situation: Situation) -> Advice:
     warnings = _check_delta(situation, level)
     feasible = {str(unit): situation.feasible(unit) for unit in UNITS}
     chosen = _choice(situation, level)
-    reasons = [*_level_reasons(situation, level), *chosen.reasons]
+    reasons = [*_level_reasons(situation, level), *_presumed(situation), *chosen.reasons]
     reasons += [*_noise_reasons(situation, level), *_size_reasons(situation, level)]
     reasons += [*warnings, *unusual_budget(situation.epsilon)]
     candidates = [chosen.contender, *chosen.others]
@@ -318,8 +318,19 @@ def _records(situation: Situation) -> str:
 
 def _shared(situation: Situation) -> str:
     if situation.parameters is None:
-        return f"even a small network has {SMALL:,}"
+        return f"a small network, which is presumed, has {SMALL:,}"
     return f"the network has {situation.parameters:,}"
+
+
+def _presumed(situation: Situation) -> list[str]:
+    """What the advice takes for granted, and how to say better."""
+    if situation.parameters is not None or situation.clients == 1:
+        return []
+    return [
+        f"Presumed is a network of {SMALL:,} shared parameters, because no data are named; for another size the advice "
+        "may be the opposite. Say how many would be shared with --parameters, or name the data with --data: the "
+        "network that suits them, or that of --model, is counted."
+    ]
 
 
 def _noise_reasons(situation: Situation, level: Level) -> list[str]:
@@ -341,9 +352,7 @@ def _size_reasons(situation: Situation, level: Level) -> list[str]:
         return []
     feasible = situation.feasible(level)
     if situation.parameters is None:
-        return [
-            f"Share at most about {feasible:,} parameters; fewer are better. `--model` and `--data` make this exact."
-        ]
+        return [f"Share at most about {feasible:,} parameters; fewer are better."]
     if situation.ratio(level) < ENOUGH:
         return [
             f"Noise will be felt: a network of at most {feasible:,} shared parameters would do better than one of "

@@ -92,6 +92,7 @@ def compare(
         tuned = tune(ground, methods, grid)
         methods = list(dict.fromkeys(one["chosen"] for one in tuned))
     wanted = cells(experiment, methods, sweep, reported)
+    methods = _different(methods, wanted, display)
     results = _made(wanted, display, jobs, experiment)
     with contextlib.closing(Store(experiment.store, must_exist=True)) as store:
         rows = [
@@ -120,6 +121,16 @@ def _made(wanted: Sequence[Cell], display: Display, jobs: int | None, experiment
     for cell in wanted:  # what is the same at several points of a sweep is told as none of them
         different[cell.key] = replace(cell, at={}) if cell.key in different else cell
     return dict(zip(different, results_of(list(different.values()), display, jobs, experiment), strict=True))
+
+
+def _different(methods: Sequence[str], wanted: Sequence[Cell], display: Display) -> list[str]:
+    """The methods without those whose runs are the same as those of an earlier one, which is told."""
+    first: dict[tuple[str, ...], str] = {}
+    for name in methods:
+        runs = tuple(cell.key for cell in wanted if cell.method == name)
+        if first.setdefault(runs, name) != name:
+            display.say(f"{name} is the same as {first[runs]} here: it is shown once.")
+    return list(first.values())
 
 
 def _verdicts(rows: list[dict[str, Any]], sweep: Sweep, protect_from: str) -> tuple[list[str], list[Difference]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -248,7 +248,11 @@ class Experiment(BaseModel):
         runs have spent, nor what concerns real machines only."""
         indifferent = {"store", "workers", "data_dir", "data", "budget_over_runs", *DEPLOYED}
         unused = {key for key in ("table", "drop", "categorical") if not getattr(self, key)}
-        return self.model_dump(mode="json", exclude=indifferent | unused)
+        decided = self.model_dump(mode="json", exclude=indifferent | unused)
+        for key, value in decided["set"].items():
+            if not key.startswith("model."):  # options of a network have no declared type: it may tell 1.0 from 1
+                decided["set"][key] = shortest(value)
+        return decided
 
     def reading(self) -> Reading:
         """How own files are read."""
@@ -308,6 +312,31 @@ def setting(text: str) -> tuple[str, Any]:
         raise UserError(f"The value of {quoted(key)} is nested too deeply to be read.") from error
     except ValueError:  # not TOML, or a number of thousands of digits
         return key, value
+
+
+def settings_of(texts: Iterable[str]) -> Settings:
+    """Several of them; a key that is given twice is refused, because one value would be lost."""
+    found: Settings = {}
+    for text in texts:
+        key, value = setting(text)
+        twice = next((one for one in found if _plain(one) == _plain(key)), None)
+        if twice is not None:
+            raise UserError(
+                f"{key} is given twice, as {quoted(found[twice])} and as {quoted(value)}: leave one of them out."
+            )
+        found[key] = value
+    return found
+
+
+def _plain(key: str) -> str:
+    """A key without what makes no difference to it."""
+    return key.replace("-", "_").removeprefix("method.")
+
+
+def shortest(value: Any) -> Any:
+    """A setting in its shortest form: 1 where 1.0 is written, which is the same. Zero stays as it is written: both
+    ways are in use in the experiments that come with Sordino, and neither may draw other noise than it did."""
+    return int(value) if isinstance(value, float) and value.is_integer() and value else value
 
 
 def check_representable(table: Mapping[str, Any]) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from sordino.errors import UserError, quoted
-from sordino.experiment.config import KEYS, Experiment, setting
+from sordino.experiment.config import KEYS, Experiment, setting, settings_of, shortest
 from sordino.experiment.hyperparameters import check_known, concerns
 from sordino.methods import find
 
@@ -38,7 +39,7 @@ class Cell:
     @property
     def key(self) -> str:
         """Equal for cells that are the same run."""
-        return self.experiment.model_dump_json()
+        return json.dumps([self.experiment.data, self.experiment.decisive()], sort_keys=True)
 
 
 def split_methods(text: str) -> list[str]:
@@ -67,7 +68,7 @@ def contender(text: str) -> tuple[str, dict[str, Any]]:
             pairs.append(part)
         else:  # a value may have commas, as budgets=1:0.5,2:0.5 has
             pairs[-1] += f",{part}"
-    return name.strip(), dict(setting(pair) for pair in pairs)
+    return name.strip(), settings_of(pairs)
 
 
 def sends_anything(text: str) -> bool:
@@ -82,7 +83,7 @@ def values_of(text: str) -> tuple[str, list[Any]]:
     if not equals or not key.strip() or not parts:
         raise UserError(f"{text!r} is not understood; write a key and its values, as in clip=0.1,0.3,1.")
     values = [setting(f"value={part}")[1] for part in parts]
-    if len(values) != len({repr(value) for value in values}):
+    if len(values) != len({repr(shortest(value)) for value in values}):
         raise UserError(f"{text!r} names a value twice.")
     return key.strip().replace("-", "_"), values
 
@@ -92,7 +93,10 @@ def grid_of(text: str) -> dict[str, list[Any]]:
     parts = [part for part in text.split(";") if part.strip()]
     if not parts:
         raise UserError("A grid is empty; write it as in 'rate=0.01,0.1;clip=0.3,1'.")
-    return dict(values_of(part) for part in parts)
+    found = dict(values_of(part) for part in parts)
+    if len(found) < len(parts):
+        raise UserError(f"The grid {text!r} names a key twice: write all its values behind one.")
+    return found
 
 
 def check_keys(sweep: Sweep, methods: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ from sordino.experiment.config import Experiment
 from sordino.experiment.lifetime import over_runs, sentence
 from sordino.experiment.store import RunRow, Store, unfinished
 from sordino.experiment.trained import load_models
-from sordino.report.wording import UNPROTECTED, replaced_words, unprotected
+from sordino.report.wording import UNPROTECTED, ended, replaced_words, unprotected
 from sordino.rounding import delta_text
 
 WHO = {
@@ -128,7 +128,7 @@ def statement_of(store: Store, run: str) -> Statement:
         leaving=_leaving(account),
         replaced=summary.get("epsilon_replace_one"),
         replaced_at=summary.get("delta_replace_one"),
-        not_covered=[one.rstrip(".") + "." for one in summary["not_covered"]],
+        not_covered=[ended(one) for one in summary["not_covered"]],
         notes=summary["notes"],
         together=sentence(total, summary["protect_from"]),
         head=account.head,
@@ -175,17 +175,24 @@ def sentences(found: Statement) -> dict[str, list[str]]:
             f"{found.data}, the data of {len(found.clients) + found.others} clients: {whom}.{records}{used}",
             how,
         ],
-        "What left each client": [
-            "Records never leave a client. What does leave passes one gate and is written into a ledger before it is "
-            "sent. What is covered by noise was bounded there, and the noise added."
-            if found.leaving
-            else "Nothing left any client."
-        ],
+        "What left each client": [_left(found)],
         "What somebody could learn from it": [
             *_protected(found),
             *([found.together] if found.together else []),
         ],
     }
+
+
+def _left(found: Statement) -> str:
+    """How what left was treated."""
+    if not found.leaving:
+        return "Nothing left any client."
+    covered = "What is covered by noise was bounded there, and the noise added."
+    bare = "Nothing of it is covered by noise."
+    return (
+        "Records never leave a client. What does leave passes one gate and is written into a ledger before it is sent. "
+        f"{covered if any(one.covered for one in found.leaving) else bare}"
+    )
 
 
 def _protected(found: Statement) -> list[str]:

@@ -16,6 +16,7 @@ from sordino.report.wording import (
     UNPROTECTED,
     against_words,
     attack_words,
+    ended,
     epsilon_words,
     method_name,
     percent,
@@ -80,7 +81,7 @@ def run_report(summary: Mapping[str, Any], store: str, measured: str = SIMULATED
         views_table(summary["epsilon"], summary["attack_accuracy"]),
         *(Text(sentence) for sentence in _meaning(summary)),
     ]
-    parts += [Text(f"Not covered: {reason.rstrip('.')}.", style="red") for reason in summary["not_covered"]]
+    parts += [Text(f"Not covered: {ended(reason)}", style="red") for reason in summary["not_covered"]]
     parts += [Text(f"Note: {note}", style="yellow") for note in summary["notes"]]
     parts.append(Text(measured, style="dim"))
     parts.append(Text(f"Models: {store}/runs/{summary['run']}/models.safetensors", style="dim"))

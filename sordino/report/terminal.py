@@ -6,7 +6,7 @@ import codecs
 import io
 import sys
 
-PLAIN = {"ε": "epsilon", "≤": "<=", "∞": "inf", "–": "-", "±": "+-", "…": "~", "━": "-", "•": "*"}
+PLAIN = {"ε": "epsilon", "≤": "<=", "≥": ">=", "∞": "inf", "–": "-", "±": "+-", "…": "~", "━": "-", "•": "*"}
 """Our characters beyond ASCII, and rich's, in ASCII. Any other becomes a question mark."""
 
 

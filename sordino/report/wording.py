@@ -96,6 +96,11 @@ def _place(row: Mapping[str, Any]) -> str:
     return ", ".join(f"{key} {value}" for key, value in row["at"].items())
 
 
+def ended(sentence: str) -> str:
+    """A sentence with its full stop, whether it came with one or not."""
+    return sentence.rstrip(".") + "."
+
+
 def markdown_table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
     """A table in Markdown."""
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *body))

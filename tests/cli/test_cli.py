@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from helpers import COMMAND, QUICK, QUICK_KEYS, command, process, refused
@@ -260,6 +262,29 @@ def test_a_stopped_run_that_is_removed_has_spent_what_its_ledger_says(tmp_path: 
         assert "only what it spent is still known" in refused(told, row.run, "--store", tmp_path)
 
 
+def test_a_list_tells_what_a_stopped_run_has_charged_at_the_least(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of four rounds two are written down, which cost a Gaussian of mu over the square root of two."""
+    import sordino
+    from sordino.privacy.accountant import epsilon_of, mu_of
+
+    def stopping(report: Any) -> None:
+        if report.round == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("sordino.server.SAVE_SECONDS", -1.0)  # a checkpoint after every round
+    for method in ("dp-fedavg", "fedavg"):  # what is infinite, or was never written down, has no figure
+        with pytest.raises(KeyboardInterrupt):
+            sordino.run(method=method, store=tmp_path, delta=1e-5, watch=stopping, **QUICK_KEYS | {"rounds": 4})
+    bare, noised = command("runs", "--store", tmp_path, "--json").document
+    assert (noised["state"], noised["rounds_done"], noised["epsilon"]) == ("stopped", 2, None)
+    assert noised["charged_at_least"] == pytest.approx(epsilon_of(mu_of(8, 1e-5) / math.sqrt(2), 1e-5))
+    assert bare["charged_at_least"] is None
+    shown = command("runs", "--store", tmp_path).out
+    assert f"≥{math.floor(noised['charged_at_least'] * 100) / 100:.2f} " in shown
+
+
 def test_a_finished_run_whose_models_are_gone(tmp_path: Path) -> None:
     first = command("run", "--method=dp-fedavg", *QUICK, "--store", tmp_path, "--json").document["run"]
     (tmp_path / "runs" / first / "models.safetensors").unlink()
@@ -426,7 +451,7 @@ def test_ctrl_c_names_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 def test_notes_are_told_before_the_run(tmp_path: Path) -> None:
     """A person reads them before the first round, and not once more after the last; a script finds them in the JSON."""
-    given = (*QUICK, "--method=adadp-cfl", "--epsilon=1", "--set=batch=1000", f"--store={tmp_path}")
+    given = (*QUICK[:-1], "--method=adadp-cfl", "--epsilon=1", "--set=batch=1000", f"--store={tmp_path}")
     outcome = command("run", *given)
     assert outcome.code == 0, outcome
     assert outcome.out.index("C stays fixed") < outcome.out.index("accuracy")

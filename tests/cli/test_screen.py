@@ -185,7 +185,7 @@ def test_names_of_runs_are_never_cut(width: int) -> None:
     name = "dp-fedavg-record-fashion-mnist-128"
     console = Console(width=width)
     with console.capture() as capture:
-        console.print(_table([row(name), row("local-digits-2", state="stopped", summary=None, rounds_done=4)]))
+        console.print(_table([row(name), row("local-digits-2", state="stopped", summary=None, rounds_done=4)], {}))
     shown = capture.get()
     assert name in shown
     assert "90.0%" in shown
@@ -201,7 +201,7 @@ def test_a_run_is_of_the_budget_that_counted() -> None:
     spent = unspent | {"noise_multiplier": 1.0}
 
     def budget(summary: Any = spent, **keys: Any) -> float | None:
-        return described(row("", configuration={"protect_from": "outsider"} | keys, summary=summary))["budget"]
+        return described(row("", configuration={"protect_from": "outsider"} | keys, summary=summary), {})["budget"]
 
     assert budget(epsilon=3.0) == 3
     assert budget() == 8

@@ -65,6 +65,10 @@ WRONG: list[tuple[str, int, str]] = [
     ("run --workers=0", 2, "workers cannot be 0"),
     ("run --seed=-1", 2, "seed cannot be -1"),
     ("run --set=tau", 2, "--set wants key=value, not 'tau'"),
+    ("run --set=clip=1 --set=clip=2", 2, "clip is given twice, as 1 and as 2: leave one of them out."),
+    ("run --set=clip=1 --set=method.clip=2", 2, "method.clip is given twice, as 1 and as 2"),
+    ("run --set=evaluate-every=1 --set=evaluate_every=2", 2, "evaluate_every is given twice, as 1 and as 2"),
+    ("curve fit x.json --set=rate=0.1 --set=rate=0.2", 2, "rate is given twice, as 0.1 and as 0.2"),
     ("run --set=tau=much --method=feddpa", 2, "hyper-parameter tau cannot be 'much'"),
     ("run --set=batch=0", 2, "hyper-parameter batch cannot be 0"),
     ("run --set=epochs=-1", 2, "hyper-parameter epochs cannot be -1"),
@@ -199,6 +203,8 @@ WRONG: list[tuple[str, int, str]] = [
     ("curve show nowhere.json", 2, "nowhere.json"),
     ("run --set=epochs=true", 2, "hyper-parameter epochs cannot be True: Input should be a valid number"),
     ("run --set=rounds=true", 2, "rounds cannot be True: input should be a valid number"),
+    ("run --method=", 2, "There is no method without a name; known are: acdp-pfsd"),
+    ("compare '--methods=local,[clip=1]'", 2, "There is no method without a name; known are: acdp-pfsd"),
     ("run --model=", 2, "model cannot be ''"),
     ("run --data=", 2, "data cannot be ''"),
     ("run --data=own --drop=label", 2, "'label' is the label: it can be neither dropped nor a category"),
@@ -209,7 +215,7 @@ WRONG: list[tuple[str, int, str]] = [
     ("run --data=arrays", 2, "junk.npz is damaged: it is not a readable .npz file of plain arrays. Get it again"),
     ("run splits.py", 2, "The experiment file splits.py is not valid TOML"),
     ("run own", 2, "The experiment file own cannot be read: Is a directory"),
-    ("run --log=", 2, "There is no log ''"),
+    ("run --log=", 2, "There is no log without a name"),
     ("run --partition=:split", 2, "':split' is not a dotted name"),
     ("run --model=math:sqrt", 2, "cannot be made from shape, classes and the options given"),
     ("run --method=math:sqrt", 2, "'math:sqrt' is not a method"),
@@ -230,6 +236,8 @@ WRONG: list[tuple[str, int, str]] = [
     ("data schema nowhere --label=x", 2, "There is no folder nowhere"),
     ("data schema own --label=nothing", 2, "There is no column 'nothing'"),
     ("plan --method=dp-fedavg-record --records=10 --clients=1000000000", 2, "1,000,000,000 are too many to list"),
+    ("compare '--methods=dp-fedavg[clip=1,clip=2]'", 2, "clip is given twice, as 1 and as 2"),
+    ("compare '--tune=clip=1;rate=0.1;clip=2'", 2, "The grid 'clip=1;rate=0.1;clip=2' names a key twice"),
     ("compare --methods=dp-fedavg[method=local]", 2, "'method' cannot stand in a method's brackets"),
     ("compare --methods=dp-fedavg[seed=3]", 2, "'seed' cannot stand in a method's brackets"),
     ("compare --methods=dp-fedavg[data-dir=here]", 2, "'data_dir' cannot stand in a method's brackets"),
@@ -281,5 +289,6 @@ def test_a_wrong_input_is_told_in_one_sentence(
     (told,) = outcome.err.splitlines()
     assert told.startswith("Error: ")
     assert sentence in told
+    assert told.lower().count("did you mean") <= 1
     assert len(told) < 700
     assert not list(tmp_path.glob(".sordino/runs/*"))

@@ -51,6 +51,18 @@ def test_the_threshold_follows_a_quantile_only_where_noised_counts_can_lead_it()
     assert advised(Situation(5, 5000, 8)) == RECORD
 
 
+def test_a_size_that_is_presumed_is_told_with_how_to_give_another() -> None:
+    """(20 mu)^2 is 1,110: a tenth of it is enough for 1,000 parameters, and not for 20,000."""
+    given = ("advise", "--clients=20", "--records=50")
+    outcomes = [command(*given, *more, "--json").document for more in ((), ("--parameters=20000",))]
+    assert [found["level"] for found in outcomes] == ["client", "none"]
+    presumed, named = (" ".join(found["advice"]) for found in outcomes)
+    for words in ("Presumed is a network of 1,000 shared parameters", "with --parameters", "with --data"):
+        assert words in presumed
+        assert words not in named
+    assert "Presumed" not in " ".join(advise(Situation(1, 50, 8)).advice)  # nobody to share with
+
+
 def test_every_level_is_advised_somewhere() -> None:
     found = {advise(where).level for where in (Situation(300, 48, 8), Situation(5, 5000, 8), Situation(5, 20, 1))}
     assert found == {"client", "record", "none"}

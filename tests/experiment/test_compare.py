@@ -90,6 +90,26 @@ def test_other_settings_are_other_runs(tmp_path: Path) -> None:
     assert len(Store(tmp_path).all()) == 2
 
 
+def test_two_names_of_the_same_runs_are_shown_once(tmp_path: Path) -> None:
+    """Where they differ at one point of a sweep, both are shown at all."""
+    told: list[str] = []
+
+    class Telling(Silent):
+        def say(self, sentence: str) -> None:
+            told.append(sentence)
+
+    names = ["dp-fedavg[personal=own]", "local", "dp-fedavg", "dp-fedavg[clip=1]", "dp-fedavg[clip=1.0,epochs=1]"]
+    found = compare(experiment(tmp_path), names, seeds=2, display=Telling())
+    assert [row["method"] for row in found.rows] == [names[0], names[1], names[3]]
+    assert [row["seeds"] for row in found.rows] == [2, 2, 2]
+    assert told == [
+        "dp-fedavg is the same as dp-fedavg[personal=own] here: it is shown once.",
+        "dp-fedavg[clip=1.0,epochs=1] is the same as dp-fedavg[clip=1] here: it is shown once.",
+    ]
+    swept = compare(experiment(tmp_path), [names[2], names[3]], seeds=1, sweep={"clip": [0.3, 1]})
+    assert [row["method"] for row in swept.rows] == [names[2], names[3]] * 2
+
+
 def test_settings_reach_the_methods_that_know_them(tmp_path: Path) -> None:
     chosen = experiment(tmp_path, set={"tau": 0.1, "clip": 0.3, "dp-fedavg.clip": 0.7})
     compare(chosen, ["local", "dp-fedavg", "feddpa"], seeds=1)
@@ -164,6 +184,13 @@ def test_values_with_commas_are_gone_through_in_quotes() -> None:
     from sordino.experiment.sweep import values_of
 
     assert values_of('budgets="1:0.5,2:0.5","4:1"') == ("budgets", ["1:0.5,2:0.5", "4:1"])
+
+
+def test_a_value_is_gone_through_once_however_it_is_written() -> None:
+    from sordino.experiment.sweep import values_of
+
+    with pytest.raises(UserError, match="names a value twice"):
+        values_of("clip=1,1.0")
 
 
 @pytest.mark.slow

@@ -98,6 +98,21 @@ def test_what_decides_the_results_and_what_does_not() -> None:
     assert len(others | {of(), other}) == len(telling) + 2
 
 
+def test_a_number_is_the_same_however_it_is_written() -> None:
+    """Zero, of which both ways are in use, and a network's options, which have no declared type, are as written."""
+
+    def of(**settings: Any) -> dict[str, Any]:
+        decided: dict[str, Any] = Experiment.make({"method": "dp-fedavg", "set": settings}).decisive()["set"]
+        return {key: repr(value) for key, value in decided.items()}
+
+    assert of(clip=1.0, epochs=2.0, rate=0.5) == of(clip=1, epochs=2, rate=0.5)
+    assert of(clip=1) == {"clip": "1"}
+    assert (of(momentum=0), of(momentum=0.0)) == ({"momentum": "0"}, {"momentum": "0.0"})
+    assert of(**{"model.hidden": 16.0}) == {"model.hidden": "16.0"}
+    one, other = (prepare(Experiment.make(QUICK_KEYS, {"set": {"clip": clip}})).identity for clip in (1, 1.0))
+    assert one == other
+
+
 @pytest.mark.parametrize("name", [name for name in FILES if name != "stranger.py"])
 def test_an_edited_file_is_another_experiment(name: str, edit: Callable[[str, str], None]) -> None:
     """Also one that is imported by what is imported, and one that is imported only while the method runs."""

@@ -252,6 +252,8 @@ def test_record_level_and_bare_runs_have_pages(store: Path) -> None:
     read = page(store, "fedavg-digits-7")
     assert "No epsilon holds for it" in read.text
     assert "FedAvg sends each client's update as it is" in read.text
+    listed = (store.parent / "page.html").read_text().partition("What epsilon does not cover")[2].partition("</ul>")[0]
+    assert listed.count("<li>") == listed.count(".</li>") > 0
     assert "∞" in read.text
 
 

@@ -114,7 +114,7 @@ class Unprotected(Release):
         return self.of.message_bytes(width, public)
 
     def describe(self) -> str:
-        return f"without privacy: {self.of.describe()}"
+        return f"as it is, neither clipped nor noised; in a private run: {self.of.describe()}"
 
 
 def unprotected(releases: Releases) -> Releases:

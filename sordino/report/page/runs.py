@@ -14,7 +14,7 @@ from sordino.privacy.release import PROMISED
 from sordino.privacy.views import VIEWS
 from sordino.report.page import pictures, rendered, words
 from sordino.report.page.gather import Group, RunTold, Told, gather
-from sordino.report.wording import epsilon_words, method_name, percent, sentences_of, unprotected
+from sordino.report.wording import ended, epsilon_words, method_name, percent, sentences_of, unprotected
 from sordino.rounding import delta_text, none
 
 TOLD = {name: name.replace("_", " ") for name in METRICS if name != "one_class"} | {
@@ -55,7 +55,7 @@ def _context(told: Told) -> dict[str, Any]:
         "labels": pictures.labels(first),
         "groups": [_group(group) for group in told.groups],
         "audits": told.audits,
-        "not_covered": sentences_of(told.comparison.rows, "not_covered"),
+        "not_covered": [ended(one) for one in sentences_of(told.comparison.rows, "not_covered")],
         "notes": sentences_of(told.comparison.rows, "notes"),
         "together": told.comparison.together("outsider") if len(told.groups) == 1 else [],
         "store": str(told.store),
