@@ -77,9 +77,13 @@ def run(
         return RunResult(result)
 
 
-def resume(run: str, store: str | Path = DEFAULT_STORE, *, watch: Watch | None = None) -> RunResult:
-    """Take up a stopped run and return its summary: the same as if it had never been stopped."""
-    return RunResult(resume_run(run, Store(Path(store), must_exist=True), watch))
+def resume(
+    run: str, store: str | Path = DEFAULT_STORE, *, watch: Watch | None = None, budget_over_runs: float | None = None
+) -> RunResult:
+    """Take up a stopped run and return its summary: the same as if it had never been stopped. `budget_over_runs` is
+    another limit for all runs on its people than its own."""
+    found = Store(Path(store), must_exist=True)
+    return RunResult(resume_run(run, found, watch, budget_over_runs=budget_over_runs))
 
 
 def compare(

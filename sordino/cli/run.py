@@ -100,6 +100,9 @@ def resume(
     run: Annotated[str, typer.Argument(help="The run's name (`sordino runs`).")],
     store: StoreFolder = DEFAULT_STORE,
     workers: WorkerCount = None,
+    budget_over_runs: Annotated[
+        float | None, typer.Option(help="Another limit for all runs on these people. [default: the run's own]")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Take up a stopped run: it ends with the numbers it would have had."""
@@ -109,7 +112,7 @@ def resume(
     found = Store(store, must_exist=True)
     with watched(as_json) as display:
         telling = display.run(run, found.get(run).rounds)
-        result = resume_run(run, found, telling, workers)
+        result = resume_run(run, found, telling, workers, budget_over_runs)
         telling.end()
     show_result(result, store, as_json)
 

@@ -159,9 +159,8 @@ def _instead(more: Spent, total: OverRuns, epsilon: float | None, resumed: bool)
     """What to do about a run that would spend too much, together with others."""
     if epsilon is not None and resumed:  # its plan is what it was, and so is its limit
         return (
-            "others count for more now than when it was let in. Start it anew with `sordino run`, with a smaller "
-            "epsilon or a larger budget_over_runs; what it has spent stays counted, and removing runs gives nothing "
-            "back"
+            "others count for more now than when it was let in. `sordino resume` takes a larger limit with "
+            "--budget-over-runs; removing runs gives nothing back, and starting anew pays again"
         )
     if epsilon is not None:
         return "plan a smaller epsilon"

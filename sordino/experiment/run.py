@@ -84,14 +84,22 @@ def register(prepared: Prepared, store: Store) -> str:
     )
 
 
-def resume(run: str, store: Store, watch: Watch | None = None, workers: int | None = None) -> Summary:
-    """Take up a run where it was stopped; one that is done returns its summary again."""
+def resume(
+    run: str,
+    store: Store,
+    watch: Watch | None = None,
+    workers: int | None = None,
+    budget_over_runs: float | None = None,
+) -> Summary:
+    """Take up a run where it was stopped; one that is done returns its summary again. `workers` and `budget_over_runs`
+    are its own where they are not given."""
     row = store.get(run)
     if row.summary is not None:
         return _finished(row, store)
     if (store.path(run) / DEPLOYMENT).exists():
         raise UserError(f"The run {run!r} is a deployment: `sordino serve --resume {run}` takes it up.")
-    changes = {"store": str(store.folder), "workers": workers or row.configuration.get("workers")}
+    given = {"workers": workers, "budget_over_runs": budget_over_runs}
+    changes = {"store": str(store.folder)} | {key: value for key, value in given.items() if value is not None}
     prepared = prepare(Experiment.make(row.configuration | changes), resumed=True)
     with contextlib.ExitStack() as held:
         with store.admitting():

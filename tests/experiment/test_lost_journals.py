@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from helpers import QUICK_KEYS, refused
+from helpers import QUICK_KEYS, command, refused
 from killing import die_at, killed
 
 from sordino import server
@@ -280,11 +280,12 @@ def test_a_stopped_run_whose_rest_went_to_others_is_told_what_helps(tmp_path: Pa
     run(store=tmp_path, seed=1, budget_over_runs=limit, **KEYS)
     assert refused("resume", first.run, "--store", tmp_path) == (
         f"This run and 1 beside it on these people in {tmp_path} would come to an epsilon of 8.39 for the outsider, "
-        f"above the {limit:g} of budget_over_runs: others count for more now than when it was let in. Start it anew "
-        "with `sordino run`, with a smaller epsilon or a larger budget_over_runs; what it has spent stays counted, and "
-        "removing runs gives nothing back."
+        f"above the {limit:g} of budget_over_runs: others count for more now than when it was let in. `sordino "
+        "resume` takes a larger limit with --budget-over-runs; removing runs gives nothing back, and starting anew "
+        "pays again."
     )
-    remove(first.run, Store(tmp_path))
+    assert "above the 8.3 of" in refused("resume", first.run, "--store", tmp_path, "--budget-over-runs=8.3")
     assert spent(tmp_path) == cost(9)
-    anew = {**KEYS, "budget_over_runs": limit + 5}
-    assert run(store=tmp_path, **anew)["rounds_done"] == ROUNDS
+    raised = command("resume", first.run, "--store", tmp_path, "--budget-over-runs=8.4", "--json")
+    assert raised.document["rounds_done"] == ROUNDS
+    assert spent(tmp_path) == cost(12)
