@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sordino.bookkeeping import Served
 from sordino.client import Clients
 from sordino.data.dataset import Split
 from sordino.evaluation import evaluated
@@ -22,7 +23,7 @@ from sordino.method import Method
 from sordino.parts.blending import (
     ADJUSTED,
     AVERAGED,
-    BOTH,
+    AVERAGED_ADJUSTED,
     FOLDS,
     LOCAL,
     LOCAL_PASSES,
@@ -77,22 +78,21 @@ def instructions(
     allowance: Allowance,
     records: np.ndarray,
     initial: Tensor,
-    served: tuple[Tensor, Tensor] | None,
-    average: Tensor | None,
+    served: Served | None,
 ) -> Message:
     """What clients are told when they blend: `initial`, the model to start from; `passes`, those of the federated
     training; how much the federation is to be `trust`ed, where clients have so many training `records`; and, where the
-    server has models, `global` and whose, `clusters`, and `averaged`, their `average` over the rounds. Where methods
-    share a part of the network all of it is counted: trust errs to the cautious side."""
+    server has models, `global`, whose, `clusters`, and `averaged`, their means over the rounds. Where methods share a
+    part of the network all of it is counted: trust errs to the cautious side."""
     feasible = allowance.feasible(schedule.clients, schedule.turns, records)
     message: dict[str, Any] = {
         "initial": initial,
         "passes": schedule.turns * method.epochs,
         "trust": trust_of(feasible, len(initial), method.unit),
     }
-    if served is None or average is None:
+    if served is None:
         return message
-    return message | {"global": served[0], "averaged": average, "clusters": served[1]}
+    return message | {"global": served.models, "averaged": served.averaged, "clusters": served.clusters}
 
 
 class Blending:
@@ -149,7 +149,7 @@ class Blending:
 
     def _rules(self, place: int, said: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """How one client's members are mixed, as in RULES, from what they `said` (members, records, classes)."""
-        said[BOTH] = said[AVERAGED]
+        said[AVERAGED_ADJUSTED] = said[AVERAGED]
         labels = self._clients.data.train.part(self._who[place])[1]
         classes = said.shape[2]
         without_each = offsets(frequencies(counts_without_each(labels, classes)))
@@ -181,7 +181,7 @@ class Blending:
         test, positive = self._clients.data.test, self._clients.data.meaning.positive
         members = [*models.unbind(1), self._own, *self._server.values()]
         said = [self._log_probabilities(rows, test, self._who) for rows in members]
-        said += said[AVERAGED:ADJUSTED]  # once more, to be adjusted
+        said += [said[AVERAGED]] if self._server else []  # once more, to be adjusted
         mixed = []
         for place, mine in enumerate(labels):
             spoken = torch.stack([rows[place] for rows in said])

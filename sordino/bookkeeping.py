@@ -22,8 +22,27 @@ class Restored:
     """How many are done."""
     questions: int
     """How many have been asked."""
-    average: Tensor | None = None
-    """The mean of the server's models over the rounds, where somebody wants it and the server has models."""
+    averaged: Tensor | None = None
+    """The means of the server's models over the rounds, where somebody wants them and the server has models."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """The server's models when a run has ended."""
+
+    models: Tensor
+    """One row for each."""
+    clusters: Tensor
+    """Which of them is each client's."""
+    averaged: Tensor | None
+    """The mean of each over the rounds, where somebody wants it."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        """As they are stored: `global` and `averaged`, with one row for each where `clusters` says which is whose."""
+        found = {"global": self.models} | ({} if self.averaged is None else {"averaged": self.averaged})
+        if len(self.models) == 1:
+            return {name: rows[0].clone() for name, rows in found.items()}
+        return found | {"clusters": self.clusters}
 
 
 @dataclass(frozen=True)
@@ -31,6 +50,8 @@ class Ending:
     """How a run ended, for whoever sums it up; a method's script has no part in it."""
 
     now: Restored
+    served: Served | None
+    """The server's models; None where it has none."""
     shared: np.ndarray | None
     """Each client's accuracy with the server's model; None where the server has none."""
     stopped: dict[int, int]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,9 @@ def unknown(what: str, given: str, known: Iterable[str]) -> UserError:
     near = difflib.get_close_matches(given.lower(), list(lower), n=1, cutoff=0.5)
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     hint = f"did you mean {lower[near[0]]!r}?" if near else f"known are: {', '.join(names[:MOST_NAMES])}{more}."
-    return UserError(f"There is no {what} {quoted(given) if given.strip() else 'without a name'}; {hint}")
+    if not given.strip():
+        return UserError(f"No {re.sub(r'( called| named|:)$', '', what)} is named; {hint}")
+    return UserError(f"There is no {what} {quoted(given)}; {hint}")
 
 
 def quoted(value: object) -> str:

@@ -6,8 +6,7 @@ import math
 
 
 def rounded_up(figure: float) -> str:
-    """An epsilon for people, never below the truth: to two places behind the point, or, where it is below what these
-    can tell, to two digits."""
+    """An epsilon for people, never below the truth: to two places behind the point, or, below 0.01, to two digits."""
     # Rounded far behind the point first: a calibrated 8 may come as 8.000000000000002.
     if figure >= 1000:
         return f"{math.ceil(round(figure, 6)):,}"

@@ -17,7 +17,7 @@ import torch
 from torch import Generator, Tensor
 
 from sordino.asking import Asking
-from sordino.bookkeeping import Books, Ending, Restored
+from sordino.bookkeeping import Books, Ending, Restored, Served
 from sordino.errors import UserError
 from sordino.learning.parameters import Layout
 from sordino.learning.records import Records
@@ -84,7 +84,7 @@ class Server:
         self._observer: View = "server" if gate.allowance.noise is None else gate.allowance.noise.protect_from
         self._planned = planned_epsilon(gate.allowance, schedule.turns, budget.delta)
         self._next_round = 0 if books.restored is None else books.restored.rounds
-        self._averages, self._average = averages, None if books.restored is None else books.restored.average
+        self._averages, self._averaged = averages, None if books.restored is None else books.restored.averaged
         self._state = State()
         self._open: OpenRound | None = None
         self._saved = time.monotonic()
@@ -115,11 +115,22 @@ class Server:
         self._leave()
         until = self.schedule.rounds if self._next_round > self._last_round else self._next_round
         stopped = self._turns.stopped(until)
-        return Ending(self._now(), self._shared_accuracies(self.everyone()), stopped, self._turns.unreached())
+        shared, unreached = self._shared_accuracies(self.everyone()), self._turns.unreached()
+        return Ending(self._now(), self._served(), shared, stopped, unreached)
+
+    def _served(self) -> Served | None:
+        """The server's models as they are now."""
+        found = self._method.shared_models(self._state, self.schedule.clients)
+        if found is None:
+            return None
+        models, clusters = found
+        fits = self._averaged is not None and self._averaged.shape == models.shape
+        averaged = self._averaged if fits else models  # of no round, or no longer of these models
+        return Served(models, clusters, averaged if self._averages else None)
 
     def _now(self) -> Restored:
         """Where the run would go on."""
-        return Restored(self._state.__dict__, self._next_round, self._asking.count, self._average)
+        return Restored(self._state.__dict__, self._next_round, self._asking.count, self._averaged)
 
     def sample(self) -> Sequence[int]:
         return self._turns.of(self._opened.number)
@@ -173,7 +184,7 @@ class Server:
         """Take the models of the round that has just ended into their mean."""
         served = self._method.shared_models(self._state, self.schedule.clients) if self._averages else None
         if served is not None:
-            self._average = over_rounds(self._average, served[0], self._next_round)
+            self._averaged = over_rounds(self._averaged, served[0], self._next_round)
 
     @property
     def _opened(self) -> OpenRound:

@@ -875,6 +875,39 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("journal: what is owed is dropped", "_write(path, previous, self._owed)", "_write(path, previous, [])"),
         ],
     ),
+    "parts/averaging.py": (
+        "tests/parts/test_averaging.py",
+        [("averages: all rounds count alike", "(LATER + 1) / (LATER + number)", "1 / number")],
+    ),
+    "parts/blending.py": (
+        "tests/parts/test_blending.py tests/test_blend.py",
+        [("blend: the mean is not adjusted", "found[[ADJUSTED, AVERAGED_ADJUSTED]]", "found[[ADJUSTED]]")],
+    ),
+    "blend.py": (
+        "tests/test_blend.py",
+        [
+            (
+                "blend: the mean is judged by the last model",
+                "said[AVERAGED_ADJUSTED] = said[AVERAGED]",
+                "said[AVERAGED_ADJUSTED] = said[ADJUSTED]",
+            ),
+            ("blend: everybody has the first cluster's models", "message[name][mine]", "message[name][mine * 0]"),
+        ],
+    ),
+    "server.py": (
+        "tests/test_blend.py",
+        [("server: a resumed run begins its mean anew", "else books.restored.averaged", "else None")],
+    ),
+    "flower/carrier.py": (
+        "tests/flower/test_carrier.py",
+        [
+            (
+                "carrier: a message that a dead site took is waited for",
+                "if connections.get(node) != self._connections.get(node):",
+                "if False:",
+            )
+        ],
+    ),
     "experiment/books.py": (
         "tests/experiment/test_lost_journals.py",
         [("books: nobody says that there is a journal", "if not row.begun:", "if False:")],

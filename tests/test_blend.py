@@ -25,7 +25,7 @@ from sordino.experiment.summary import against
 from sordino.message import Message
 from sordino.methods import find, names
 from sordino.parts.averaging import over_rounds
-from sordino.parts.blending import ADJUSTED, AVERAGED, BOTH, FOLDS, LOCAL, MEMBERS, OWN, TUNED
+from sordino.parts.blending import ADJUSTED, AVERAGED, AVERAGED_ADJUSTED, FOLDS, LOCAL, MEMBERS, OWN, TUNED
 from sordino.report.wording import against_words
 from sordino.simulator.workers import Workers
 from sordino.testing.case import CLIENTS, Case
@@ -77,13 +77,14 @@ def test_blending_changes_nothing_else(tmp_path: Path) -> None:
         assert torch.equal(models[key], others[key])
 
 
-@pytest.mark.parametrize("engine", ["stacked", "one-by-one"])
-def test_loaded_models_are_those_of_the_summary(engine: str, tmp_path: Path) -> None:
-    summary = api.run(store=tmp_path, engine=engine, **KEYS)
+@pytest.mark.parametrize("changes", [{"engine": "stacked"}, {"engine": "one-by-one"}, {"method": "ifca"}])
+def test_loaded_models_are_those_of_the_summary(changes: dict[str, str], tmp_path: Path) -> None:
+    keys = KEYS | changes
+    summary = api.run(store=tmp_path, **keys)
     found = api.load_models(summary["run"], tmp_path)
     assert sorted(found.personal) == [f"client-{number}" for number in range(8)]
-    assert accuracy_of(found, KEYS) == pytest.approx(summary["accuracy"]["personal"], abs=1e-12)
-    x = deal(Experiment.make(KEYS)).clients[0].x
+    assert accuracy_of(found, keys) == pytest.approx(summary["accuracy"]["personal"], abs=1e-12)
+    x = deal(Experiment.make(keys)).clients[0].x
     torch.testing.assert_close(found.personal[0](x).exp().sum(dim=1), torch.ones(len(x)))
 
 
@@ -110,7 +111,7 @@ def test_clients_that_never_took_part_blend_what_they_have(tmp_path: Path) -> No
     assert len(took_part) == 4
     for client, weights in zip(tensors["blend_clients"].tolist(), tensors["weights"], strict=True):
         assert float(weights[OWN] * FOLDS) == pytest.approx(float(weights[TUNED]) if client in took_part else 0)
-        assert (weights[[LOCAL, TUNED, AVERAGED, ADJUSTED, BOTH]] > 0).all()
+        assert (weights[[LOCAL, TUNED, AVERAGED, ADJUSTED, AVERAGED_ADJUSTED]] > 0).all()
     found = api.load_models(summary["run"], tmp_path)
     assert {client: len(model.members) for client, model in found.personal.items()} == {
         f"client-{client}": 4 + (client in took_part) for client in range(8)

@@ -164,4 +164,5 @@ def _usage(error: Any) -> str:
     """What is wrong with a command's options, with the command that lists them."""
     command = "sordino" if error.ctx is None else error.ctx.command_path
     said = re.split(r"(?<=\?) \(?Did you mean", error.format_message())[0]  # typer and click each ask that once
-    return f"{said.rstrip('.')}; `{command} --help` shows what can be given."
+    told = f"{said} `" if said.endswith("?") else f"{said.rstrip('.')}; `"  # a question is a sentence of its own
+    return f"{told}{command} --help` shows what can be given."

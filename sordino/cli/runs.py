@@ -29,7 +29,7 @@ def runs(
     last: Annotated[int | None, typer.Option(help="Only the newest so many. [default: all]", min=1)] = None,
     as_json: Json = False,
 ) -> None:
-    """The runs of a store, newest first: data, seed, budget, date and accuracy of each."""
+    """The runs of a store, newest first: data, seed, budget, what it came to, date and accuracy of each."""
     from sordino.experiment.store import runs_in
 
     if state is not None and state not in STATES:
@@ -54,8 +54,9 @@ def runs(
 
 
 def _charged(found: list[Any], folder: Path) -> dict[str, float]:
-    """The epsilon of what runs that are not done have charged for at the least: for all rounds that the store knows.
-    What they have charged since stands in their journals, which are not read: a list is on the screen at once."""
+    """The epsilon of what runs that are not done have charged for at the least: that of the last round in the store
+    that tells one. What they have charged since stands in their journals, which are not read: a list is on the screen
+    at once."""
     from sordino.experiment.store import Store
 
     charged: dict[str, float] = {}

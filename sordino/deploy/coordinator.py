@@ -41,10 +41,9 @@ from sordino.experiment.database import saving
 from sordino.experiment.defaults import DEFAULT_STORE
 from sordino.experiment.store import NewRun, Store
 from sordino.experiment.summary import Summary, summarize
-from sordino.experiment.trained import measured, of_server
+from sordino.experiment.trained import measured
 from sordino.learning.metrics import METRICS
 from sordino.learning.records import Records
-from sordino.method import State
 from sordino.privacy.gate import Gate
 from sordino.privacy.mechanism import MECHANISMS
 from sordino.privacy.noise import Seeded
@@ -55,8 +54,6 @@ from sordino.threads import single_threaded
 
 Tell = Callable[[str], None]
 DEADLINES = Deadlines()
-GIVEN = {"model": "global", "averaged": "averaged"}
-"""What sites are given at the end, as the message calls it, and as a run's file of models does."""
 
 
 def check_deployable(experiment: Experiment) -> None:
@@ -189,8 +186,8 @@ def _shared_accuracies(
     if not terms.experiment.metrics_share or early:
         return {}, 0.0
     gate, schedule = server_gate(terms), terms.schedule
-    served = terms.method.shared_models(State(**ending.now.state), schedule.clients)
-    told = accuracies.message(served[0][0].clone() if served is not None and len(served[0]) == 1 else None)
+    served = ending.served
+    told = accuracies.message(served.models[0].clone() if served is not None and len(served.models) == 1 else None)
     drawn = torch.randperm(schedule.clients, generator=gate.source.generator(accuracies.STEP))
     who = sorted(drawn[: schedule.cohort].tolist())
     question = Question(ending.now.questions, schedule.rounds, accuracies.STEP, told, who)
@@ -202,7 +199,8 @@ def _end(run: str, sites: Sites, journal: Journal, store: Store) -> None:
     if journal.fact("ended"):
         return
     tensors = load_file(store.path(run) / checkpoints.MODELS)
-    given = {word: tensors[name] for word, name in GIVEN.items() if name in tensors}
+    stored = {"model": "global", "averaged": "averaged"}
+    given = {word: tensors[name] for word, name in stored.items() if name in tensors}
     clusters = tensors.get("clusters")
 
     def models(number: int) -> dict[str, Tensor]:
@@ -250,7 +248,8 @@ def _save_models(run: str, terms: Terms, ending: Ending, names: Sequence[str], f
     """Write the server's models and what they mean; personal ones, and how they do, are at the sites."""
     unknown = np.full((terms.schedule.clients, len(METRICS)), np.nan)
     tensors = {"clients": torch.zeros(0, dtype=torch.int64), **measured(unknown)}
-    tensors |= of_server(terms.method, ending.now, terms.schedule.clients)
+    if ending.served is not None:
+        tensors |= ending.served.tensors()
     streams = {"personal": Stream(0, terms.learner.layout.size, [])}
     about = terms.described(run, names)
     return checkpoints.write_models(tensors, streams, folder / checkpoints.MODELS, about.metadata())

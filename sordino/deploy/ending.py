@@ -15,6 +15,7 @@ from safetensors.torch import load as loaded
 from torch import Tensor
 
 from sordino.blend import FIGURES, Blending, instructions
+from sordino.bookkeeping import Served
 from sordino.deploy import reading
 from sordino.deploy.book import Book
 from sordino.deploy.desk import Desk
@@ -34,7 +35,8 @@ ACCURACY = METRICS.index("accuracy")
 
 
 def end(desk: Desk, message: Mapping[str, Any]) -> bytes:
-    """A run is over; `model` is what the server has for this site, and `averaged`, for who blends, its mean."""
+    """A run is over; `model` is what the server has for this site, and `averaged`, where sites blend, the mean of such
+    models over the rounds. A server that knows of no mean sends none: the model stands for it."""
     run = reading.text(message, "run")
     with Book(desk.folder) as book:
         known = book.run(run)
@@ -43,8 +45,8 @@ def end(desk: Desk, message: Mapping[str, Any]) -> bytes:
         session = session_of(desk, book, run)
         assert known is not None
         model, averaged = (_given(message.get(name), session.terms) for name in ("model", "averaged"))
-        if session.terms.experiment.personal == "blend" and (model is None) != (averaged is None):
-            raise RefusedError("bounds", "of the model and its mean over the rounds, one is missing")
+        if model is None and averaged is not None:
+            raise RefusedError("bounds", "the mean over the rounds came without a model")
         content = book.latest(run)
         state = session.blank if content is None else loaded(content)
         with single_threaded(), telling(book, desk.allowed, f"end {run}"):
@@ -76,15 +78,16 @@ def _models(
     own, took_part = state["model"].reshape(1, -1), state["participations"].reshape(1)
     there = bool(took_part > 0)
     tensors = {"clients": torch.tensor([number] * there, dtype=torch.int64), "personal": own[: int(there)]}
-    served = {"global": model, "averaged": averaged}
-    tensors |= {name: one for name, one in served.items() if one is not None}
-    if terms.experiment.personal != "blend":
+    served = None
+    blends = terms.experiment.personal == "blend"
+    if model is not None:
+        mean = (model if averaged is None else averaged).reshape(1, -1) if blends else None
+        served = Served(model.reshape(1, -1), torch.zeros(terms.schedule.clients, dtype=torch.int64), mean)
+        tensors |= served.tensors()
+    if not blends:
         return tensors, session.metrics(own if there else model)
-    clients = terms.schedule.clients
-    mine = None if model is None else (model.reshape(1, -1), torch.zeros(clients, dtype=torch.int64))
-    mean = None if averaged is None else averaged.reshape(1, -1)
-    records = np.full(clients, terms.experiment.records_each or 1)
-    told = instructions(terms.method, terms.schedule, terms.allowance, records, terms.initial, mine, mean)
+    records = np.full(terms.schedule.clients, terms.experiment.records_each or 1)
+    told = instructions(terms.method, terms.schedule, terms.allowance, records, terms.initial, served)
     made = Blending(session.clients, [number], own, took_part, told).mixtures()
     blend = {"blend": made.models.flatten(1), **made.rules()}
     places = [FIGURES.index(name) for name in METRICS]

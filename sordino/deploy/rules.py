@@ -141,6 +141,9 @@ class Allowed:
         rules, experiment = self.rules, terms.experiment
         if terms.method.unit == "record" and rules.unit == "client":
             raise RefusedError("experiment", "it protects records, but this site as a whole is to be protected")
+        models = 2 if experiment.personal == "blend" else 1  # at the end: the server's, and its mean over the rounds
+        if models * terms.initial.nbytes > rules.max_message_mb * MEGABYTE:
+            raise RefusedError("experiment", f"its messages are larger than max_message_mb, {rules.max_message_mb}")
         if terms.method.unit == "client":
             if terms.minimum < rules.min_cohort:
                 raise RefusedError("cohort", f"minimum_cohort is {terms.minimum}, but min_cohort {rules.min_cohort}")

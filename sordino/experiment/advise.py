@@ -318,7 +318,7 @@ def _records(situation: Situation) -> str:
 
 def _shared(situation: Situation) -> str:
     if situation.parameters is None:
-        return f"a small network, which is presumed, has {SMALL:,}"
+        return f"a small network has {SMALL:,}"
     return f"the network has {situation.parameters:,}"
 
 
@@ -327,9 +327,8 @@ def _presumed(situation: Situation) -> list[str]:
     if situation.parameters is not None or situation.clients == 1:
         return []
     return [
-        f"Presumed is a network of {SMALL:,} shared parameters, because no data are named; for another size the advice "
-        "may be the opposite. Say how many would be shared with --parameters, or name the data with --data: the "
-        "network that suits them, or that of --model, is counted."
+        f"This presumes {SMALL:,} shared parameters, because no data are named: a larger network may turn the advice "
+        "around. Give the number with --parameters, or name the data with --data (and --model), and it is counted."
     ]
 
 

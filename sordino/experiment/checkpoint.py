@@ -34,8 +34,8 @@ class Checkpoint:
     """How many questions have been asked."""
     server: dict[str, Any]
     """What the server keeps."""
-    average: Tensor | None
-    """The mean of its models over the rounds, where it is kept."""
+    averaged: Tensor | None
+    """The means of its models over the rounds, where they are kept."""
     memory: str
     """The name of the file in which the clients' memory lies."""
     slots: np.ndarray
@@ -48,8 +48,8 @@ def save(checkpoint: Checkpoint, path: Path) -> KeptFile:
     """Write a checkpoint; a crash leaves either nothing or the whole file."""
     structure, contents = encoded(checkpoint.server)
     tensors = {f"server/{number}": content for number, content in enumerate(contents)}
-    if checkpoint.average is not None:
-        tensors["average"] = checkpoint.average
+    if checkpoint.averaged is not None:
+        tensors["averaged"] = checkpoint.averaged
     tensors["slots"] = torch.from_numpy(checkpoint.slots.copy())
     tensors["participations"] = torch.from_numpy(checkpoint.participations.copy())
     tensors["checksums"] = torch.from_numpy(checkpoint.checksums.view(np.int64).copy())
@@ -78,7 +78,7 @@ def load(kept: KeptFile, folder: Path) -> Checkpoint:
         round=int(metadata["round"]),
         questions=int(metadata["questions"]),
         server=decoded(metadata["server"], contents),
-        average=tensors.get("average"),
+        averaged=tensors.get("averaged"),
         memory=metadata["memory"],
         slots=tensors["slots"].numpy(),
         participations=tensors["participations"].numpy(),

@@ -42,6 +42,8 @@ class Comparison:
     """The tests behind the verdict."""
     tuned: list[Tuned] = field(default_factory=list)
     """What was chosen for each method, and what choosing would have cost."""
+    same: dict[str, str] = field(default_factory=dict)
+    """Names that were asked for and have no rows, each with that of a row whose runs are the same."""
 
     def together(self, view: View) -> list[str]:
         """What all runs on the same people have come to, in sentences, for one observer."""
@@ -92,15 +94,18 @@ def compare(
         tuned = tune(ground, methods, grid)
         methods = list(dict.fromkeys(one["chosen"] for one in tuned))
     wanted = cells(experiment, methods, sweep, reported)
-    methods = _different(methods, wanted, display)
+    same = _same(methods, wanted)
+    for name, first in same.items():
+        display.say(f"{name} is the same as {first} here: it is shown once.")
     results = _made(wanted, display, jobs, experiment)
     with contextlib.closing(Store(experiment.store, must_exist=True)) as store:
         rows = [
             _row(name, at, [results[cell.key] for cell in wanted if (cell.method, cell.at) == (name, at)], store)
             for at in points(sweep)
             for name in methods
+            if name not in same
         ]
-        return replace(_compared(rows, store, experiment.protect_from, sweep), tuned=tuned)
+        return replace(_compared(rows, store, experiment.protect_from, sweep), tuned=tuned, same=same)
 
 
 def side_by_side(results: Mapping[str, list[Summary]], store: Store, protect_from: str) -> Comparison:
@@ -123,14 +128,13 @@ def _made(wanted: Sequence[Cell], display: Display, jobs: int | None, experiment
     return dict(zip(different, results_of(list(different.values()), display, jobs, experiment), strict=True))
 
 
-def _different(methods: Sequence[str], wanted: Sequence[Cell], display: Display) -> list[str]:
-    """The methods without those whose runs are the same as those of an earlier one, which is told."""
+def _same(methods: Sequence[str], wanted: Sequence[Cell]) -> dict[str, str]:
+    """The methods whose runs are the same as those of an earlier one, each with that one."""
     first: dict[tuple[str, ...], str] = {}
-    for name in methods:
-        runs = tuple(cell.key for cell in wanted if cell.method == name)
-        if first.setdefault(runs, name) != name:
-            display.say(f"{name} is the same as {first[runs]} here: it is shown once.")
-    return list(first.values())
+    found = {
+        name: first.setdefault(tuple(cell.key for cell in wanted if cell.method == name), name) for name in methods
+    }
+    return {name: other for name, other in found.items() if other != name}
 
 
 def _verdicts(rows: list[dict[str, Any]], sweep: Sweep, protect_from: str) -> tuple[list[str], list[Difference]]:

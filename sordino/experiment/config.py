@@ -83,8 +83,9 @@ class Experiment(BaseModel):
     privacy: Literal["dp", "none"] = "dp"
     """`dp`: what leaves is clipped and noised. `none`: nothing is, with any method, and epsilon is infinite."""
     personal: Literal["own", "blend"] = "own"
-    """What a client predicts with in the end: the method's own personal model, or a `blend` of it, the server's model
-    and models that the client trains alone, weighed by records that they were not trained on. Nothing of it leaves."""
+    """What a client predicts with in the end: the method's own personal model, or a `blend` of it, the server's
+    models (the last one and their mean over the rounds) and models that the client trains alone, weighed by records
+    that they were not trained on. Nothing of it leaves."""
     rounds: int = Field(default=30, ge=1, le=1_000_000)
     """How many rounds."""
     participation: float = Field(default=1.0, gt=0, le=1)
@@ -315,15 +316,14 @@ def setting(text: str) -> tuple[str, Any]:
 
 
 def settings_of(texts: Iterable[str]) -> Settings:
-    """Several of them; a key that is given twice is refused, because one value would be lost."""
+    """Settings by key, from texts `key=value`; a key that is given twice is refused: one value would be lost."""
     found: Settings = {}
     for text in texts:
         key, value = setting(text)
         twice = next((one for one in found if _plain(one) == _plain(key)), None)
         if twice is not None:
-            raise UserError(
-                f"{key} is given twice, as {quoted(found[twice])} and as {quoted(value)}: leave one of them out."
-            )
+            again = f"{key} is given twice," if key == twice else f"{twice} and {key} are the same setting, given"
+            raise UserError(f"{again} as {quoted(found[twice])} and as {quoted(value)}: leave one of them out.")
         found[key] = value
     return found
 

@@ -12,6 +12,7 @@ writer was killed, and paid for nothing yet; any other change of a byte shows.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import struct
@@ -80,7 +81,10 @@ class Journal:
 
     def _append(self, row: Row, link: bytes) -> None:
         if self._file is None:
-            self._file = os.open(self.path, os.O_RDWR)
+            try:
+                self._file = os.open(self.path, os.O_RDWR)
+            except FileNotFoundError as error:
+                raise _gone(self.path) from error
             os.ftruncate(self._file, self._end)  # a record that was not finished paid for nothing: nothing was asked
             os.lseek(self._file, 0, os.SEEK_END)
         record = _record(row, link)
@@ -107,11 +111,16 @@ def _path(folder: Path, position: int) -> Path:
 
 def _write(path: Path, previous: bytes, rows: Sequence[tuple[Row, bytes]]) -> int:
     """Put a journal with these rows and links in place, whole and for good; how many bytes it has."""
-    content = MARK + previous + b"".join(_record(row, link) for row, link in rows)
+    content = _head(path, previous) + b"".join(_record(row, link) for row, link in rows)
     temporary = path.with_suffix(".tmp")
     temporary.write_bytes(content)
     replace_file(temporary, path)
     return len(content)
+
+
+def _head(path: Path, previous: bytes) -> bytes:
+    """How a journal begins: that it is one, behind which row, and of which run, whose folder has the run's name."""
+    return MARK + previous + hashlib.sha256(path.parent.name.encode()).digest()
 
 
 def _record(row: Row, link: bytes) -> bytes:
@@ -139,20 +148,20 @@ def _row(content: bytes) -> Row:
 
 
 def _read(path: Path, previous: bytes, begun: bool | None) -> tuple[list[tuple[Row, bytes]], int]:
-    """The rows of a journal with their links, and where the last whole one ends. There are none if it was not `begun`;
-    where nobody wrote down whether it was, one that is not there has none."""
-    if begun is False:
-        return [], 0
+    """The rows of a journal with their links, and where the last whole one ends. One that has been `begun` must be
+    there, and begin as it should; else, or where nobody wrote that down, one that is not there has no rows."""
     try:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
         if begun:
-            raise DamagedJournalError(f"The journal {path} is gone: {ADVICE}.") from error
+            raise _gone(path) from error
         content = b""
-    head = MARK + previous  # not in those of earlier versions of Sordino
+    head = _head(path, previous)  # not in those of earlier versions of Sordino
     end = len(head) if content.startswith(head) else 0
     if begun and not end:
         raise damaged(path)
+    if head.startswith(content):  # no more than its beginning
+        return [], end
     rows = []
     for body, link, behind in _records(content, end, path):
         try:
@@ -182,6 +191,10 @@ def _records(content: bytes, place: int, path: Path) -> Iterator[tuple[bytes, by
 
 class DamagedJournalError(UserError):
     """A journal is gone, or its bytes have changed."""
+
+
+def _gone(path: Path) -> DamagedJournalError:
+    return DamagedJournalError(f"The journal {path} is gone: {ADVICE}.")
 
 
 def damaged(path: Path) -> DamagedJournalError:

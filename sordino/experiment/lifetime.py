@@ -157,7 +157,7 @@ def check_lifetime(store: Store, prepared: Prepared, run: str | None = None) -> 
 
 def _instead(more: Spent, total: OverRuns, epsilon: float | None, resumed: bool) -> str:
     """What to do about a run that would spend too much, together with others."""
-    if epsilon is not None and resumed:  # its plan is what it was, and so is its limit
+    if epsilon is not None and resumed:  # its plan is what it was: no smaller epsilon can be asked for
         return (
             "others count for more now than when it was let in. `sordino resume` takes a larger limit with "
             "--budget-over-runs; removing runs gives nothing back, and starting anew pays again"

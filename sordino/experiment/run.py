@@ -14,7 +14,7 @@ import torch
 
 from sordino import allocation
 from sordino.blend import TRAINED, instructions
-from sordino.bookkeeping import Ending
+from sordino.bookkeeping import Ending, Served
 from sordino.client import Clients
 from sordino.errors import Stopped, UserError, WorkerError
 from sordino.execution import EXECUTIONS
@@ -30,7 +30,7 @@ from sordino.experiment.lifetime import check_lifetime, most
 from sordino.experiment.prepare import Prepared, prepare
 from sordino.experiment.store import NewRun, RunRow, Store
 from sordino.experiment.summary import Summary, summarize
-from sordino.experiment.trained import described, measured, of_server
+from sordino.experiment.trained import described, measured
 from sordino.files import KeptFile
 from sordino.learning.metrics import METRICS, Reached
 from sordino.method import State
@@ -154,16 +154,15 @@ def _carried_on(
     )
     method.run(server, prepared.initial)
     ending = server.end()
-    state = State(**ending.now.state)
     told = getattr(watch, "blending", None)
     blended = _blended(prepared, transport, ending, books, store.path(run), told)
-    own = _own_figures(prepared, transport, state)
+    own = _own_figures(transport, ending.served)
     reached = own if blended is None else blended.reached()
     names, accuracies = [client.name for client in prepared.data.clients], own.each[:, METRICS.index("accuracy")]
     summary = summarize(run, prepared, ending, books, names, accuracies, blended, reached)
     models = _save_models(prepared, transport, ending, store, run, blended, reached.each)
     with contextlib.suppress(UserError):  # pictures are extra, and need matplotlib
-        method.pictures(state, store.path(run))
+        method.pictures(State(**ending.now.state), store.path(run))
     books.save(ending.now, summary, models)
     return summary
 
@@ -181,18 +180,16 @@ def clients_of(prepared: Prepared, gate: Gate) -> Clients:
     )
 
 
-def _own_figures(prepared: Prepared, transport: Simulation, state: State) -> Reached:
+def _own_figures(transport: Simulation, served: Served | None) -> Reached:
     """What every client reaches with its personal model; who never took part predicts with the server's."""
     found = transport.metrics(range(transport.clients), None)
     each, sums = found.each, found.sums
-    served = prepared.method.shared_models(state, transport.clients)
     others = np.setdiff1d(np.arange(transport.clients), transport.participants())
     if served is not None and len(others):
-        models, number = served
-        clusters = number.numpy()[others]
+        clusters = served.clusters.numpy()[others]
         for cluster in np.unique(clusters):
             mine = others[clusters == cluster]
-            more = transport.metrics(mine.tolist(), models[int(cluster)])
+            more = transport.metrics(mine.tolist(), served.models[int(cluster)])
             each[mine], sums = more.each, sums + more.sums
     return Reached(each, sums)
 
@@ -211,12 +208,8 @@ def _blended(
     if books.restored is None or books.restored.rounds < ending.now.rounds:
         books.save(ending.now)  # blending may take longer than the rounds did
     begun = time.monotonic()
-    method, schedule = prepared.method, prepared.schedule
-    served = method.shared_models(State(**ending.now.state), schedule.clients)
-    message = instructions(
-        *(method, schedule, prepared.allowance, prepared.data.train.sizes, prepared.initial),
-        *(served, ending.now.average),
-    )
+    method, schedule, records = prepared.method, prepared.schedule, prepared.data.train.sizes
+    message = instructions(method, schedule, prepared.allowance, records, prepared.initial, ending.served)
     made = blends.make(transport, message, folder, told)
     books.seconds += time.monotonic() - begun
     return made
@@ -241,7 +234,8 @@ def _save_models(
     """
     who = transport.participants()
     tensors = {"clients": torch.tensor(who, dtype=torch.int64), **measured(figures)}
-    tensors |= of_server(prepared.method, ending.now, prepared.schedule.clients)
+    if ending.served is not None:
+        tensors |= ending.served.tensors()
     width = prepared.learner.layout.size
     streams = {"personal": Stream(len(who), width, transport.personal_models(who))}
     if blended is not None:

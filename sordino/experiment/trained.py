@@ -20,14 +20,12 @@ from torch import Tensor, nn
 
 from sordino import models
 from sordino.blend import RULES
-from sordino.bookkeeping import Restored
 from sordino.data.meaning import Meaning
 from sordino.errors import UserError, unknown
 from sordino.experiment.defaults import DEFAULT_STORE
 from sordino.experiment.prepare import Prepared
 from sordino.experiment.store import Store, unfinished
 from sordino.learning.records import Learner
-from sordino.method import Method, State
 from sordino.parts.blending import Blended, offsets
 from sordino.version import VERSION
 
@@ -94,18 +92,6 @@ def measured(figures: np.ndarray) -> dict[str, Tensor]:
     """Clients' metrics as they are stored: equal files mean equal figures, which `nan` in them would not."""
     known = ~np.isnan(figures)
     return {"metrics": torch.from_numpy(np.where(known, figures, 0.0)), "metrics_known": torch.from_numpy(known)}
-
-
-def of_server(method: Method, now: Restored, clients: int) -> dict[str, Tensor]:
-    """The server's models as they are stored: `global`, with one row for each where `clusters` says which is whose, and
-    `averaged`, where their means over the rounds are kept; nothing where the server has no model."""
-    served = method.shared_models(State(**now.state), clients)
-    if served is None:
-        return {}
-    found = {"global": served[0]} if now.average is None else {"global": served[0], "averaged": now.average}
-    if len(served[0]) == 1:
-        return {name: models[0].clone() for name, models in found.items()}
-    return found | {"clusters": served[1]}
 
 
 def described(run: str, prepared: Prepared) -> Description:
@@ -206,9 +192,9 @@ class _File:
         self._file = safe_open(path, framework="pt")
         self._names = set(self._file.keys())
         text = (self._file.metadata() or {}).get(ABOUT)
-        needed = {*RULES, "averaged"} if "global" in self._names else set(RULES)
-        if text is None or ("blend" in self._names and not self._names.issuperset(needed)):
-            raise UserError(f"The models in {path} were written by an earlier version of Sordino: run it anew.")
+        self._earlier = UserError(f"The models in {path} were written by an earlier version of Sordino: run it anew.")
+        if text is None:
+            raise self._earlier
         self.about = Description.read(text, run)
         self._rows = {client: row for row, client in enumerate(self.tensor("clients").tolist())}
         blended = self.tensor("blend_clients").tolist() if "blend" in self._names else []
@@ -235,6 +221,8 @@ class _File:
         """What a client predicts with."""
         if not self._blended:
             return self._own(client)
+        if not self._names.issuperset({*RULES, "averaged"} if "global" in self._names else RULES):
+            raise self._earlier
         row = self._blended[client]
         width = self._file.get_slice("personal").get_shape()[1]
         trained = self._file.get_slice("blend")[row : row + 1].reshape(-1, width)

@@ -14,6 +14,7 @@ from flwr.cli.build import build_fab_from_files
 from flwr.common.constant import SUPERLINK_NODE_ID
 from flwr.proto.control_pb2 import ListNodesRequest, RegisterNodeRequest, StartRunRequest
 from flwr.proto.fab_pb2 import Fab
+from flwr.proto.message_pb2 import ObjectTree
 from flwr.proto.node_pb2 import Node
 from flwr.proto.runtime_pb2 import (
     AcquireTaskRequest,
@@ -37,6 +38,7 @@ from sordino.flower.messages import (
     KIND,
     Headed,
     MissingObjectError,
+    UnfinishedObjectError,
     enclosed,
     handed_in,
     opened,
@@ -63,7 +65,7 @@ SLOWEST_POLL = 1.0
 AGAIN_SECONDS = 1.0
 """How long after a failure a site is asked again: it may be back."""
 LOOK_SECONDS = 2.0
-"""How often it is looked whether sites that were sent something have connected anew since."""
+"""Seconds between two looks at whether sites that were sent something have connected anew."""
 GONE_SECONDS = 60.0
 """How long a site may be unreachable before a trip gives it up."""
 MARGIN_SECONDS = 10.0
@@ -105,7 +107,7 @@ class FlowerCarrier:
             self._send(trip, seconds)
             answers = self._answers(trip)
             yield from answers
-            if trip.sent and trip.looks():
+            if trip.sent and trip.is_time_to_look():
                 trip.see(self._connections())
             yield from trip.given_up()
             pause = POLL_SECONDS if answers else min(1.1 * pause, SLOWEST_POLL)
@@ -173,33 +175,49 @@ class FlowerCarrier:
             def request(head: Any, tree: Any) -> PushAppMessagesRequest:
                 return PushAppMessagesRequest(messages_list=[head], message_object_trees=[tree])
 
-            name = self._patiently(lambda m=message: handed_in(self._client, self._here, m, request))
+            try:
+                name = self._patiently(lambda m=message: handed_in(self._client, self._here, m, request))
+            except MissingObjectError:  # it has said that it has all of it, which it cannot have
+                name = ""
             if name:
                 trip.sent[name] = node
             else:
                 trip.failed(node, "it is not connected")
 
     def _answers(self, trip: _Trip) -> list[tuple[int, bytes | Failure]]:
-        """What has come back since."""
-        if not trip.sent:
-            return []
+        """What has come back since. Nobody is waited for: one site that does not finish its answer is no other's
+        loss."""
+        asked = [name for name in trip.sent if name not in trip.coming]
+        if asked:
+            answer = self._patiently(self._client.PullMessages, PullAppMessagesRequest(message_ids=asked))
+            for head, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
+                # Errors come from the SuperLink's own node: only the message that they answer to tells whose they are.
+                trip.coming[head.metadata.reply_to_message_id] = tree
         found: list[tuple[int, bytes | Failure]] = []
-        answer = self._patiently(self._client.PullMessages, PullAppMessagesRequest(message_ids=list(trip.sent)))
-        for head, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
-            # Errors come from the SuperLink's own node: only the message that they answer to tells whose they are.
-            node = trip.sent.pop(head.metadata.reply_to_message_id, None)
+        for name, tree in list(trip.coming.items()):
+            try:
+                content = self._content(tree)
+            except UnfinishedObjectError:
+                continue
+            del trip.coming[name]
+            node = trip.sent.pop(name, None)
             if node is None or node not in trip.waiting:
                 continue
-            try:
-                content = opened(self._patiently(lambda t=tree: taken_out(self._client, self._here, self._run, t)))
-            except MissingObjectError:
-                content = None
             if content is None:
                 trip.failed(node, "it cannot be reached")
             else:
                 del trip.waiting[node]
                 found.append((node, content))
         return found
+
+    def _content(self, tree: ObjectTree) -> bytes | None:
+        """The bytes of an answer; None where it is an error, or a piece of it is lost."""
+        try:
+            return opened(self._patiently(lambda: taken_out(self._client, self._here, self._run, tree, seconds=0.0)))
+        except UnfinishedObjectError:
+            raise
+        except MissingObjectError:
+            return None
 
     def _connections(self) -> dict[int, str]:
         """When each node connected last."""
@@ -228,6 +246,8 @@ class _Trip:
         self.until = until
         self.sent: dict[str, int] = {}
         """To whom the messages under way are."""
+        self.coming: dict[str, ObjectTree] = {}
+        """The answers to them that are on their way."""
         self._again = dict.fromkeys(requests, 0.0)
         self._since: dict[int, float] = {}
         """Since when nodes have been failing."""
@@ -236,19 +256,21 @@ class _Trip:
         """When nodes had connected, as last seen."""
         self._look = 0.0
 
-    def looks(self) -> bool:
+    def is_time_to_look(self) -> bool:
         """Whether it is time to look at the nodes' connections."""
         return time.monotonic() >= self._look
 
     def see(self, connections: dict[int, str]) -> None:
-        """Note when nodes connected last: of one that did so anew, the process that took its message is gone.
+        """Note when nodes connected last. The process of a node that has connected anew is gone, and the message with
+        it: it is sent again.
 
-        Flower gives a message out once, and tells of a node that is away only to who asks while it is. Sites answer
-        the same request with the same bytes, so that who had taken nothing loses nothing either.
+        Flower gives a message out once, and reports a node as away only to those who ask meanwhile. A site answers the
+        same request with the same bytes, so that a message that was not lost does no harm when it comes twice.
         """
         for name, node in list(self.sent.items()):
             if connections.get(node) != self._connections.get(node):
                 del self.sent[name]
+                self.coming.pop(name, None)
         self._connections, self._look = connections, time.monotonic() + LOOK_SECONDS
 
     def due(self) -> list[int]:

@@ -44,6 +44,10 @@ class MissingObjectError(UserError):
     """A piece of a message is not there: its sender died while sending, or the message has run out."""
 
 
+class UnfinishedObjectError(MissingObjectError):
+    """A piece of a message is not there yet: its sender is still sending."""
+
+
 class Headed:
     """Adds headers to each request of a client."""
 
@@ -117,11 +121,12 @@ def handed_in(client: Client, node: Node, message: Message, request: Callable[[A
     return name if name in accepted else ""
 
 
-def taken_out(client: Client, node: Node, run: int, tree: ObjectTree) -> Message:
-    """Take a message with all of its pieces out of the SuperLink, where it is then deleted."""
+def taken_out(client: Client, node: Node, run: int, tree: ObjectTree, seconds: float = OBJECT_SECONDS) -> Message:
+    """Take a message with all of its pieces out of the SuperLink, where it is then deleted; pieces that are not there
+    yet are waited for so many `seconds`."""
     pieces = {}
     for identity in dict.fromkeys(branch.object_id for branch in iterate_object_tree(tree)):
-        pieces[identity] = _piece(client, PullObjectRequest(node=node, run_id=run, object_id=identity))
+        pieces[identity] = _piece(client, PullObjectRequest(node=node, run_id=run, object_id=identity), seconds)
     client.ConfirmMessageReceived(
         ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=tree.object_id)
     )
@@ -132,14 +137,16 @@ def taken_out(client: Client, node: Node, run: int, tree: ObjectTree) -> Message
     return message
 
 
-def _piece(client: Client, request: PullObjectRequest) -> bytes:
-    until, pause = time.monotonic() + OBJECT_SECONDS, 0.05
+def _piece(client: Client, request: PullObjectRequest, seconds: float) -> bytes:
+    until, pause = time.monotonic() + seconds, 0.05
     while True:
         answer = client.PullObject(request)
         if answer.object_available:
             content: bytes = answer.object_content
             return content
-        if not answer.object_found or time.monotonic() > until:
+        if not answer.object_found:
             raise MissingObjectError("A piece of a message is missing at the server.")
+        if time.monotonic() >= until:
+            raise UnfinishedObjectError("A piece of a message has not come to the server yet.")
         time.sleep(pause)
         pause = min(2 * pause, 1.0)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 LATER = 3
-"""How strongly later rounds count in a mean over rounds: a round's weight grows about with this power of its number."""
+"""How strongly later rounds count in a mean over rounds: a round's weight grows about with this power of its number
+(eta in Shamir and Zhang's polynomial-decay averaging). experiments/blend.toml says what else was tried."""
 
 
 def by_records(records: Tensor, rows: Tensor) -> Tensor:
@@ -13,13 +14,14 @@ def by_records(records: Tensor, rows: Tensor) -> Tensor:
     return (records / records.sum() * rows).sum(dim=0)
 
 
-def over_rounds(average: Tensor | None, models: Tensor, rounds: int) -> Tensor:
-    """The mean of models over `rounds` rounds, from the mean before the last one and the `models` of the last.
+def over_rounds(before: Tensor | None, models: Tensor, number: int) -> Tensor:
+    """The mean of models over all rounds up to round `number` of 1, 2, ..., from the mean `before` that round and the
+    `models` after it.
 
     Noise of single rounds cancels out in it, and nothing but the last mean has to be kept (Shamir and Zhang 2013; under
-    differential privacy Shejwalkar and others 2022). Where a server begins to have another number of models, all rounds
-    before count as if it had had these.
+    differential privacy Shejwalkar and others 2022). Where a server begins to have another number of models, or the
+    mean is not finite, all rounds before count as if it had had these.
     """
-    if average is None or average.shape != models.shape:
+    if before is None or before.shape != models.shape or not before.isfinite().all():
         return models.clone()
-    return average + (LATER + 1) / (LATER + rounds) * (models - average)
+    return before + (LATER + 1) / (LATER + number) * (models - before)

@@ -46,10 +46,10 @@ from torch.nn import functional
 
 from sordino.privacy.release import Unit
 
-MEMBERS = ("local", "tuned", "own", "averaged", "adjusted", "averaged and adjusted")
+MEMBERS = ("local", "tuned", "own", "averaged", "adjusted", "averaged_adjusted")
 """What is mixed: models trained alone, the server's model tuned, the method's personal model, the mean of the server's
 models over the rounds, the server's model adjusted to the client's labels, and that mean adjusted to them."""
-LOCAL, TUNED, OWN, AVERAGED, ADJUSTED, BOTH = range(len(MEMBERS))
+LOCAL, TUNED, OWN, AVERAGED, ADJUSTED, AVERAGED_ADJUSTED = range(len(MEMBERS))
 FOLDS = 3
 """Into how many parts a client's records are dealt: training without each costs twice what training on all does."""
 PRIOR = 1.0
@@ -127,7 +127,7 @@ def offsets(frequencies: Tensor) -> Tensor:
     """What is added to the logarithms of each member's probabilities, (members, ..., classes): to those that are
     adjusted the labels' `frequencies` (..., classes), to the others nothing."""
     found = torch.zeros(len(MEMBERS), *frequencies.shape)
-    found[[ADJUSTED, BOTH]] = frequencies
+    found[[ADJUSTED, AVERAGED_ADJUSTED]] = frequencies
     return found
 
 

@@ -16,9 +16,9 @@ WORDS: dict[str, str] = {
     ),
     "blend": (
         "With personal=blend a client predicts with a mixture of models: those that it trained alone, the "
-        "server's (tuned to its records, adjusted to its labels, averaged over the rounds) and the method's own. "
-        "It is weighed at the client, nothing of it leaves, and it costs no privacy. Given away, such a model is "
-        "not protected."
+        "server's, tuned to its records or adjusted to its labels, their mean over the rounds, and the method's "
+        "own. It is weighed at the client, nothing of it leaves, and it costs no privacy. Given away, such a model "
+        "is not protected."
     ),
     "budget": (
         "The epsilon that the protected observer may reach. A run computes its noise from the budget before it "

@@ -29,7 +29,7 @@ def replaced_words(epsilon: float | None, at: float | None, delta: float, infini
 
 
 def bound_words(value: float | None) -> str:
-    """What an attack shows epsilon to be at least, rounded down so that it is never overstated."""
+    """A lower bound of epsilon, rounded down so that it is never overstated."""
     return "–" if value is None else f"{math.floor(value * 100 + 1e-9) / 100:.2f}"
 
 

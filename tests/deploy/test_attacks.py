@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from federations import QUICK, Federation, Recorder, changed, federation, kind, refused
+from safetensors.torch import load_file
 
 from sordino.deploy import copies, keys, wire
 from sordino.deploy.book import Book
@@ -170,6 +171,24 @@ def test_a_run_s_key_is_gone_from_the_file_when_it_is_over(tmp_path: Path) -> No
         assert key in (made.folders[0] / "site.db").read_bytes()
         assert refused(site.answer(wire.request("end", run=run, model=None))) == ""
         assert key not in (made.folders[0] / "site.db").read_bytes()
+
+
+def test_models_at_the_end_must_be_of_the_network(tmp_path: Path) -> None:
+    with federation(tmp_path, personal="blend") as made:
+        site, enrol = made.sites[0], enrolment(made.experiment)
+        assert refused(site.answer(enrol)) == ""
+        run, model = wire.unpacked(enrol)["run"], terms_of(made.experiment).initial
+        wrong: list[dict[str, Any]] = [
+            {"model": model[1:], "averaged": model},
+            {"model": model, "averaged": model[1:]},
+            {"model": model, "averaged": "none"},
+            {"averaged": model},
+        ]
+        for given in wrong:
+            assert refused(site.answer(wire.request("end", run=run, **given))) == "bounds"
+        assert refused(site.answer(wire.request("end", run=run, model=model))) == ""
+        kept = load_file(made.folders[0] / status(made.folders[0])["runs"][0]["model"])
+        assert torch.equal(kept["averaged"], model)  # a server of an earlier version knows of no mean
 
 
 def question(enrol: bytes, step: str, message: Mapping[str, Any], own: bytes = b"", **places: int) -> bytes:

@@ -57,10 +57,10 @@ def test_a_size_that_is_presumed_is_told_with_how_to_give_another() -> None:
     outcomes = [command(*given, *more, "--json").document for more in ((), ("--parameters=20000",))]
     assert [found["level"] for found in outcomes] == ["client", "none"]
     presumed, named = (" ".join(found["advice"]) for found in outcomes)
-    for words in ("Presumed is a network of 1,000 shared parameters", "with --parameters", "with --data"):
+    for words in ("This presumes 1,000 shared parameters", "with --parameters", "with --data"):
         assert words in presumed
         assert words not in named
-    assert "Presumed" not in " ".join(advise(Situation(1, 50, 8)).advice)  # nobody to share with
+    assert "presumes" not in " ".join(advise(Situation(1, 50, 8)).advice)  # nobody to share with
 
 
 def test_every_level_is_advised_somewhere() -> None:

@@ -23,7 +23,7 @@ from sordino.privacy.ledger import BLANK, Ledger, Row
 from sordino.privacy.release import Charge
 from sordino.rounds import RoundReport
 
-HEAD = len(MARK + BLANK)
+HEAD = len(MARK + BLANK) + 32
 """Bytes of a journal without rows."""
 
 

@@ -204,7 +204,7 @@ def as_an_earlier_version_left_it(store: Path) -> None:
             database.seal(row["run"])
     database.close()
     for path in journals(store):
-        path.write_bytes(path.read_bytes()[len(MARK + BLANK) :])
+        path.write_bytes(path.read_bytes()[len(journal._head(path, BLANK)) :])
 
 
 def test_runs_of_an_earlier_version_are_read_as_they_were(tmp_path: Path) -> None:
@@ -289,3 +289,34 @@ def test_a_stopped_run_whose_rest_went_to_others_is_told_what_helps(tmp_path: Pa
     raised = command("resume", first.run, "--store", tmp_path, "--budget-over-runs=8.4", "--json")
     assert raised.document["rounds_done"] == ROUNDS
     assert spent(tmp_path) == cost(12)
+
+
+def test_a_journal_counts_even_where_the_database_does_not_know_of_it_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database is put back from a copy of the moment before it was told."""
+    begin = Store.begin
+
+    def copied(store: Store, name: str) -> None:
+        shutil.copy(store.folder / "sordino.db", tmp_path / "copy.db")
+        begin(store, name)
+
+    monkeypatch.setattr(Store, "begin", copied)
+    name = stopped(tmp_path / "store", 3)
+    monkeypatch.setattr(Store, "begin", begin)
+    shutil.copy(tmp_path / "copy.db", tmp_path / "store" / "sordino.db")
+    assert Store(tmp_path / "store").get(name).begun is False
+    assert spent(tmp_path / "store") == cost(3)
+    with pytest.raises(ZeroDivisionError):
+        resume(name, tmp_path / "store", watch=stop_after(1))
+    assert spent(tmp_path / "store") == cost(3)
+
+
+def test_a_journal_of_another_run_is_none_of_this_one(tmp_path: Path) -> None:
+    stopped(tmp_path, 4)
+    with pytest.raises(ZeroDivisionError):
+        run(store=tmp_path, watch=stop_after(1), seed=1, **KEYS)
+    more, less = sorted(journals(tmp_path), key=lambda path: -path.stat().st_size)
+    assert spent(tmp_path) == cost(5)
+    shutil.copy(less, more)
+    assert spent(tmp_path) == cost(ROUNDS + 1)

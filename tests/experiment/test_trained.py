@@ -92,18 +92,18 @@ def test_clients_are_found_by_name_and_the_data_are_not_needed(trained: tuple[st
 
 
 def test_models_of_an_earlier_version_are_refused(trained: tuple[str, Path], tmp_path: Path) -> None:
-    """Without a description, or blended by rules that did not know of labels yet."""
+    """Without a description, or blended by rules that did not know of labels, or of means over rounds, yet."""
     run, store = trained
     path = store / "runs" / run / "models.safetensors"
     with safe_open(path, framework="pt") as file:
         tensors, about = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
     older = [(tensors, None)]
-    if "labels" in tensors:
-        older.append(({name: rows for name, rows in tensors.items() if name != "labels"}, about))
+    for unknown in {"labels", "averaged"} & set(tensors):
+        older.append(({name: rows for name, rows in tensors.items() if name != unknown}, about))
     for content, described in older:
         save_file(content, tmp_path / "models", described)
         with pytest.raises(UserError, match="earlier version"):
-            models_in(tmp_path / "models", run)
+            models_in(tmp_path / "models", run).personal["north"]
 
 
 def test_predictions_are_the_models(trained: tuple[str, Path], tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
@@ -12,9 +13,14 @@ from typing import Any
 
 import httpx
 import pytest
+from flwr.app import Message
+from flwr.app.message import remove_content_from_message
 from flwr.cli.build import build_fab_from_files
+from flwr.common.serde import message_to_proto
 from flwr.proto.control_pb2 import ListRunsRequest, RegisterNodeRequest, StartRunRequest, StopRunRequest
 from flwr.proto.fab_pb2 import Fab
+from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
+from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 from flwr.supercore.control.control_http_client import ControlHttpClient
 
 from sordino.deploy.carrier import Failure
@@ -23,8 +29,8 @@ from sordino.flower import carrier as carriers
 from sordino.flower import keys, serving
 from sordino.flower.carrier import FlowerCarrier
 from sordino.flower.link import HEADER, Link, free_port
-from sordino.flower.messages import Headed
-from sordino.flower.node import LostError, RefusedError, Server, take_part
+from sordino.flower.messages import Headed, enclosed, get_object_tree, no_object_id_recompute
+from sordino.flower.node import Connection, LostError, RefusedError, Server, take_part
 
 FOREIGN = b"""[project]
 name = "foreign"
@@ -176,6 +182,69 @@ def test_a_site_that_died_over_its_message_and_was_back_unnoticed_is_asked_again
     wait_for_all(post)
     monkeypatch.setattr(FlowerCarrier, "_answers", unnoticed)
     assert dict(post.carrier.trip({one: b"again"}, 60)) == {one: b"back again"}
+
+
+def hostile(post: Post, sites: list[Echo], act: Callable[[Connection], None]) -> tuple[threading.Thread, int]:
+    """Another process for the first site, that does with each message what it likes; the number of its node."""
+    before = set(post.carrier.nodes())
+    sites[0].leave()
+    (one,) = before - set(post.carrier.nodes())
+    connection = Connection(post.server, post.folders[0])
+    connection.activate()
+
+    def live() -> None:
+        with contextlib.suppress(httpx.HTTPError, UserError):
+            act(connection)
+        connection.close()
+
+    thread = threading.Thread(target=live)
+    thread.start()
+    return thread, one
+
+
+def test_a_site_that_confirms_what_it_does_not_have_fails_alone(post, sites):
+    over = threading.Event()
+
+    def confirm(connection: Connection) -> None:
+        while not over.is_set():
+            answer = connection._client.PullMessages(PullMessagesRequest(node=connection._node))
+            for head, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
+                has = {"run_id": head.metadata.run_id, "message_object_id": tree.object_id}
+                connection._client.ConfirmMessageReceived(ConfirmMessageReceivedRequest(node=connection._node, **has))
+
+    thread, one = hostile(post, sites, confirm)
+    found = dict(post.carrier.trip(dict.fromkeys(post.carrier.nodes(), os.urandom(3000)), 6))
+    over.set()
+    thread.join()
+    assert {node for node, answer in found.items() if isinstance(answer, Failure)} == {one}
+
+
+def test_a_site_that_does_not_finish_its_answer_fails_alone(post, sites):
+    def begin(connection: Connection) -> None:
+        message = None
+        while message is None:
+            message = connection.receive()
+        reply = Message(enclosed(b"never"), reply_to=message)
+        reply.metadata.__dict__["_message_id"] = reply.object_id
+        with no_object_id_recompute():
+            connection._client.PushMessages(
+                PushMessagesRequest(
+                    node=connection._node,
+                    messages_list=[message_to_proto(remove_content_from_message(reply))],
+                    message_object_trees=[get_object_tree(reply)],
+                    clientapp_runtime_list=[0.0],
+                )
+            )
+        over.wait()
+
+    over = threading.Event()
+    thread, one = hostile(post, sites, begin)
+    begun = time.monotonic()
+    found = dict(post.carrier.trip(dict.fromkeys(post.carrier.nodes(), b"asked"), 3))
+    assert time.monotonic() - begun < 60  # and not as long as pieces are waited for
+    over.set()
+    thread.join()
+    assert {node for node, answer in found.items() if isinstance(answer, Failure)} == {one}
 
 
 def test_a_site_that_stays_away_is_given_up(post, sites, monkeypatch):

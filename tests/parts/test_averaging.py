@@ -21,11 +21,16 @@ def test_later_rounds_count_more() -> None:
     torch.testing.assert_close(average, torch.tensor([[1.0, 4.0, 10.0, 20.0]]) / 35)
 
 
-def test_a_server_with_another_number_of_models_begins_anew() -> None:
+def test_all_rounds_before_another_number_of_models_count_as_if_they_had_had_these() -> None:
     before = over_rounds(None, torch.zeros(1, 2), 1)
     split = over_rounds(before, torch.tensor([[1.0, 2.0], [3.0, 4.0]]), 2)
     assert split.tolist() == [[1.0, 2.0], [3.0, 4.0]]
     torch.testing.assert_close(over_rounds(split, torch.zeros(2, 2), 3), split / 3)
+
+
+def test_a_round_that_overflowed_does_not_spoil_the_mean_for_good() -> None:
+    spoiled = over_rounds(torch.zeros(1, 2), torch.tensor([[torch.inf, 1.0]]), 2)
+    assert over_rounds(spoiled, torch.ones(1, 2), 3).tolist() == [[1.0, 1.0]]
 
 
 def test_an_average_is_no_view_of_a_model() -> None:

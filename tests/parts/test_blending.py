@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from sordino.parts.blending import (
     ADJUSTED,
-    BOTH,
+    AVERAGED_ADJUSTED,
     FOLDS,
     LOCAL,
     MEMBERS,
@@ -142,7 +142,7 @@ def test_a_record_is_not_judged_by_its_own_label() -> None:
 def test_only_what_is_adjusted_meets_the_clients_labels() -> None:
     found = offsets(torch.tensor([0.3, -0.3]))
     for place in range(len(MEMBERS)):
-        expected = [0.3, -0.3] if place in (ADJUSTED, BOTH) else [0, 0]
+        expected = [0.3, -0.3] if place in (ADJUSTED, AVERAGED_ADJUSTED) else [0, 0]
         assert found[place].tolist() == pytest.approx(expected)
 
 
