@@ -130,7 +130,7 @@ def test_checkpoints_come_back(tmp_path: Path) -> None:
     kept = checkpoint.save(saved, tmp_path / "round.safetensors")
     found = checkpoint.load(kept, tmp_path)
     assert (found.round, found.questions, found.memory) == (7, 9, "memory-3.bin")
-    assert torch.equal(found.average, torch.ones(2, 3))
+    assert torch.equal(found.averaged, torch.ones(2, 3))
     assert list(found.server["agent"]) == ["second", "first"]
     assert torch.equal(found.server["agent"]["second"], torch.ones(2))
     assert found.slots.tolist() == [1, 0]
