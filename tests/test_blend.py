@@ -24,6 +24,7 @@ from sordino.experiment.store import Store
 from sordino.experiment.summary import against
 from sordino.message import Message
 from sordino.methods import find, names
+from sordino.parts import blending
 from sordino.parts.averaging import over_rounds
 from sordino.parts.blending import ADJUSTED, AVERAGED, AVERAGED_ADJUSTED, FOLDS, LOCAL, MEMBERS, OWN, TUNED
 from sordino.report.wording import against_words
@@ -141,6 +142,23 @@ def test_the_servers_models_are_averaged_over_all_rounds_also_of_a_run_that_was_
     assert row.rounds_done == 2
     resume(row.run, Store(tmp_path / "killed"))
     assert trace(tmp_path / "killed", row.run) == trace(tmp_path / "whole", whole["run"])
+
+
+def test_the_mean_is_judged_by_what_it_says_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[torch.Tensor] = []
+    weights = blending.weights
+
+    def noted(likelihoods: torch.Tensor, *more: Any) -> torch.Tensor:
+        seen.append(likelihoods)
+        return weights(likelihoods, *more)
+
+    monkeypatch.setattr("sordino.blend.weights", noted)
+    api.run(store=tmp_path, **KEYS)
+    assert len(seen) == 8
+    for likelihoods in seen:
+        averaged, adjusted, both = likelihoods[:, [AVERAGED, ADJUSTED, AVERAGED_ADJUSTED]].T
+        assert not torch.allclose(both, adjusted)
+        assert not torch.allclose(both, averaged)
 
 
 def test_only_who_blends_keeps_an_average(tmp_path: Path) -> None:
