@@ -155,12 +155,15 @@ class Blending:
         without_each = offsets(frequencies(counts_without_each(labels, classes)))
         judged = torch.full((len(MEMBERS),), bool(self._server))
         judged[LOCAL], judged[OWN] = True, False
+        judged &= ~said.isnan().any(dim=(1, 2))  # of a model that overflowed, nothing is taken
+        judged[LOCAL] |= ~judged.any()  # but somebody has to predict
         powers = torch.ones(len(MEMBERS))
         for member in judged.nonzero().squeeze(1).tolist():
             powers[member] = power(said[member], labels, without_each[member])
         likelihoods = sharpened(said, powers.reshape(-1, 1, 1), without_each)[:, torch.arange(len(labels)), labels]
         found = weights(likelihoods.T, judged, self._trust).float()
-        if self._took_part[place] > 0:  # what was trained on all records shares the place of what stands for it
+        if self._took_part[place] > 0 and self._own[place].isfinite().all():
+            # What was trained on all records shares the place of what stands for it.
             twin = TUNED if self._server else LOCAL
             found[OWN] = self._trust * found[twin] / (FOLDS + 1)
             found[twin] -= found[OWN]

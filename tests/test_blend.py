@@ -161,6 +161,28 @@ def test_the_mean_is_judged_by_what_it_says_itself(tmp_path: Path, monkeypatch: 
         assert not torch.allclose(both, averaged)
 
 
+@pytest.mark.parametrize("personal", ["own", "blend"])
+def test_models_that_overflow_end_no_run_and_have_no_say(personal: str, tmp_path: Path) -> None:
+    case = Case(find("dp-fedavg")(clip=1e12), tmp_path, {"personal": personal, "model": "mlp"})
+    summary, models = case.finished(case.prepared(rounds=2, noise_multiplier=1e9), tmp_path)
+    if personal == "own":
+        assert summary["accuracy"]["personal"] < 0.5
+        return
+    assert (models["weights"][:, LOCAL] == 1).all()
+    figures = summary["blend"]["accuracy"]
+    assert figures["blend"] == figures["local"] > figures["own"]
+    (row,) = Store(tmp_path).all()
+    with torch.no_grad():
+        said = api.load_models(row.run, tmp_path).personal[0](torch.rand(3, *case.prepared().data.shape))
+    assert said.isfinite().all()
+
+
+def test_a_client_whose_models_all_overflow_predicts_all_the_same(tmp_path: Path) -> None:
+    case = Case(find("dp-fedavg")(rate=1e30), tmp_path, {"personal": "blend", "model": "mlp"})
+    summary, _ = case.finished(case.prepared(rounds=1), tmp_path)
+    assert 0 <= summary["blend"]["accuracy"]["blend"] < 0.5
+
+
 def test_only_who_blends_keeps_an_average(tmp_path: Path) -> None:
     summary = api.run(store=tmp_path, **(KEYS | {"personal": "own"}))
     assert "averaged" not in load_file(tmp_path / "runs" / summary["run"] / "models.safetensors")

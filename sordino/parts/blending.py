@@ -89,9 +89,9 @@ def trust_of(feasible: float, parameters: int, unit: Unit) -> float:
 
 def priors(present: Tensor, trust: float) -> Tensor:
     """How many records the prior counts for each member that is `present` (members): the federation's give to the local
-    one what they are not trusted with."""
+    one, where there is one, what they are not trusted with."""
     found = PRIOR * present.double()
-    given = found * (1 - trust)
+    given = found * (1 - trust) * present[LOCAL]
     given[LOCAL] = 0
     found = found - given
     found[LOCAL] += given.sum()
@@ -101,13 +101,14 @@ def priors(present: Tensor, trust: float) -> Tensor:
 def weights(likelihoods: Tensor, present: Tensor, trust: float) -> Tensor:
     """The members' weights from the log-likelihoods (records, members) of held-out records.
 
-    `present` (members) says which members there are, the local one among them; the others get none. The objective is
-    concave, and expectation and maximisation climbs to its top.
+    `present` (members) says which members there are; the others get none. The objective is concave, and expectation and
+    maximisation climbs to its top.
     """
     mask, prior = present.double(), priors(present, trust)
     found = mask / mask.sum()
+    known = likelihoods.double().masked_fill(~present, 0.0)
     for _ in range(STEPS):
-        shares = torch.softmax(likelihoods.double() + found.log(), dim=1)
+        shares = torch.softmax(known + found.log(), dim=1)
         counts = shares.sum(dim=0) * mask + prior
         found = counts / counts.sum()
     return found
@@ -149,8 +150,9 @@ def sharpened(log_probabilities: Tensor, powers: float | Tensor, offsets: Tensor
 def mixture(log_probabilities: Tensor, weights: Tensor, powers: Tensor, offsets: Tensor) -> Tensor:
     """The logarithm of the mixed class probabilities: `log_probabilities` is (members, records, classes), `offsets` has
     one row for each member and class."""
-    log_weights = weights.to(log_probabilities).log().reshape(-1, 1, 1)
-    said = sharpened(log_probabilities, powers.reshape(-1, 1, 1), offsets.unsqueeze(1))
+    there = weights > 0  # the others may be models that overflowed
+    log_weights = weights[there].to(log_probabilities).log().reshape(-1, 1, 1)
+    said = sharpened(log_probabilities[there], powers[there].reshape(-1, 1, 1), offsets[there].unsqueeze(1))
     return torch.logsumexp(said + log_weights, dim=0)
 
 

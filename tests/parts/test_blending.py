@@ -130,6 +130,18 @@ def test_a_blended_network_gives_the_logarithms_of_mixed_probabilities() -> None
     assert len(model.members) == 2  # the second is asked once
 
 
+def test_a_model_that_overflowed_is_left_out() -> None:
+    """Without the local one, what the others are not trusted with goes to nobody."""
+    likelihoods = torch.log(torch.tensor([[0.7, 0.2], [0.6, 0.3]]))
+    spoiled = torch.column_stack([torch.full((2,), torch.nan), likelihoods])
+    present = torch.tensor([False, True, True])
+    torch.testing.assert_close(weights(spoiled, present, trust=0.1)[1:], weights(likelihoods, HERE, trust=1))
+    assert weights(spoiled, present, trust=0.1)[0] == 0
+    said = torch.stack([torch.full((2, 2), torch.nan), *torch.log(torch.tensor([[[0.9, 0.1]] * 2, [[0.4, 0.6]] * 2]))])
+    mixed = mixture(said, torch.tensor([0, 0.5, 0.5]), torch.ones(3), torch.zeros(3, 2)).exp()
+    torch.testing.assert_close(mixed, torch.tensor([[0.65, 0.35]] * 2))
+
+
 def test_every_label_is_counted_as_three_records_more_than_there_are() -> None:
     found = frequencies(torch.tensor([[5, 0, 1], [0, 0, 0]])).exp()
     torch.testing.assert_close(found, torch.tensor([[8 / 15, 3 / 15, 4 / 15], [1 / 3, 1 / 3, 1 / 3]]))
