@@ -39,8 +39,7 @@ MEASURED: dict[str, tuple[Situation, dict[str, float]]] = {
         Situation(100, 14, 8, 650),
         {LOCAL: 72.4, QUANTILE: 92.9, FIXED: 93.3, "dp-fedavg": 92.6, "dp-fedavg[epochs=10]": 92.7, "feddpa": 87.5},
     ),
-    # experiments/blend.toml; digits over its ten seeds; 50 clients of Fashion-MNIST with --rounds 10 and the rule of
-    # version 0.3.0
+    # experiments/blend.toml; digits, with a threshold of either kind, over ten seeds, MNIST at epsilon 8 too
     "digits, 100 clients, MLP, epsilon 8": (
         Situation(100, 14, 8, 4810),
         {LOCAL: 70.9, QUANTILE: 93.1, FIXED: 93.1, "feddpa[personal=blend]": 89.2},
@@ -172,7 +171,8 @@ MEASURED: dict[str, tuple[Situation, dict[str, float]]] = {
 # --set records=R --clients N --set evaluate_every=1000, --partition dirichlet:0.5 but for FEMNIST, whose network is the
 # MLP; logistic regression where no other is named. Digits: --rounds 20, and 15 with 8 and 4 clients. Else --rounds 10,
 # and --set epochs=2 with 4, 6 and 15 clients and for FEMNIST: there `local` passes over the records 20 times, where the
-# blend's own local model does 60 times. Only the advice for 40 clients of MNIST is wrong.
+# blend's own local model does 60 times. Only the advice for 40 clients of MNIST is wrong. FEMNIST's blends are of the
+# version that did not mix means over rounds yet.
 LATER: dict[str, tuple[Situation, dict[str, float]]] = {
     "digits, 60 clients, MLP, epsilon 4": (Situation(60, 25, 4, 4810), {LOCAL: 80.5, QUANTILE: 90.5, FIXED: 90.7}),
     "digits, 30 clients, epsilon 1": (Situation(30, 50, 1, 650), {LOCAL: 87.1, QUANTILE: 86.8, FIXED: 87.3}),
@@ -186,27 +186,28 @@ LATER: dict[str, tuple[Situation, dict[str, float]]] = {
         Situation(4, 395, 4, 4810),
         {LOCAL: 95.5, QUANTILE: 95.5, RECORD: 96.1, MR_MTL: 96.3},
     ),
-    "3000 of MNIST, 100 clients, epsilon 4": (Situation(100, 25, 4, 7850), {LOCAL: 71.3, QUANTILE: 76.4, FIXED: 73.3}),
+    "3000 of MNIST, 100 clients, epsilon 4": (Situation(100, 25, 4, 7850), {LOCAL: 68.8, QUANTILE: 82.1, FIXED: 80.3}),
     "2000 of MNIST, 40 clients, MLP, epsilon 8": (
         Situation(40, 41, 8, 50890),
         {LOCAL: 76.3, QUANTILE: 81.1, FIXED: 81.5},
     ),
     "4000 of MNIST, 4 clients, epsilon 3": (
         Situation(4, 908, 3, 7850),
-        {LOCAL: 90.5, QUANTILE: 90.7, RECORD: 90.7, MR_MTL: 90.8},
+        {LOCAL: 90.5, QUANTILE: 90.7, RECORD: 90.3, MR_MTL: 90.7},
     ),
     "6000 of MNIST, 15 clients, epsilon 8": (
         Situation(15, 321, 8, 7850),
-        {LOCAL: 90.1, QUANTILE: 90.4, FIXED: 90.3, RECORD: 91.2, MR_MTL: 91.1},
+        {LOCAL: 90.1, QUANTILE: 90.1, FIXED: 90.1, RECORD: 91.1, MR_MTL: 91.1},
     ),
     "6000 of Fashion-MNIST, 200 clients, epsilon 2": (
         Situation(200, 25, 2, 7850),
-        {LOCAL: 67.9, QUANTILE: 78.9, FIXED: 78.7},
+        {LOCAL: 67.9, QUANTILE: 80.3, FIXED: 78.7},
     ),
     "6000 of Fashion-MNIST, 6 clients, epsilon 8": (
         Situation(6, 888, 8, 7850),
-        {LOCAL: 83.5, QUANTILE: 85.8, RECORD: 86.7, MR_MTL: 86.5},
+        {LOCAL: 83.5, QUANTILE: 86.0, RECORD: 86.7, MR_MTL: 86.5},
     ),
     "FEMNIST, 100 writers, epsilon 8": (Situation(100, 142, 8, 54270), {LOCAL: 61.9, QUANTILE: 65.0, FIXED: 64.1}),
 }
-"""Settings that were chosen after the advice's thresholds, and had no part in them."""
+"""Settings that were chosen after the advice's thresholds, and had no part in them; but QUANTILE_FROM was raised later,
+and kept below that of 100 clients of MNIST."""
