@@ -187,9 +187,10 @@ class Blending:
         said += [said[AVERAGED]] if self._server else []  # once more, to be adjusted
         mixed = []
         for place, mine in enumerate(labels):
-            spoken = torch.stack([rows[place] for rows in said])
+            there = weights[place].nonzero().squeeze(1)  # the others may have overflowed
+            spoken = torch.stack([said[member][place] for member in there.tolist()])
             rules = (weights[place], powers[place], offsets(mine))
-            mixed.append(mixture(spoken, *(rule[: len(spoken)] for rule in rules)))
+            mixed.append(mixture(spoken, *(rule[there] for rule in rules)))
         alone = metrics_of(evaluated(self._clients.data, self._who, said[LOCAL]), positive)
         sums = evaluated(self._clients.data, self._who, mixed)
         return np.column_stack([alone[:, METRICS.index("accuracy")], metrics_of(sums, positive), sums])

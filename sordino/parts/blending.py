@@ -106,7 +106,7 @@ def weights(likelihoods: Tensor, present: Tensor, trust: float) -> Tensor:
     """
     mask, prior = present.double(), priors(present, trust)
     found = mask / mask.sum()
-    known = likelihoods.double().masked_fill(~present, 0.0)
+    known = likelihoods.double().nan_to_num(nan=0.0, neginf=-math.inf)  # of models that overflowed
     for _ in range(STEPS):
         shares = torch.softmax(known + found.log(), dim=1)
         counts = shares.sum(dim=0) * mask + prior
@@ -150,9 +150,8 @@ def sharpened(log_probabilities: Tensor, powers: float | Tensor, offsets: Tensor
 def mixture(log_probabilities: Tensor, weights: Tensor, powers: Tensor, offsets: Tensor) -> Tensor:
     """The logarithm of the mixed class probabilities: `log_probabilities` is (members, records, classes), `offsets` has
     one row for each member and class."""
-    there = weights > 0  # the others may be models that overflowed
-    log_weights = weights[there].to(log_probabilities).log().reshape(-1, 1, 1)
-    said = sharpened(log_probabilities[there], powers[there].reshape(-1, 1, 1), offsets[there].unsqueeze(1))
+    log_weights = weights.to(log_probabilities).log().reshape(-1, 1, 1)
+    said = sharpened(log_probabilities, powers.reshape(-1, 1, 1), offsets.unsqueeze(1))
     return torch.logsumexp(said + log_weights, dim=0)
 
 

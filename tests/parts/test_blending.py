@@ -137,9 +137,6 @@ def test_a_model_that_overflowed_is_left_out() -> None:
     present = torch.tensor([False, True, True])
     torch.testing.assert_close(weights(spoiled, present, trust=0.1)[1:], weights(likelihoods, HERE, trust=1))
     assert weights(spoiled, present, trust=0.1)[0] == 0
-    said = torch.stack([torch.full((2, 2), torch.nan), *torch.log(torch.tensor([[[0.9, 0.1]] * 2, [[0.4, 0.6]] * 2]))])
-    mixed = mixture(said, torch.tensor([0, 0.5, 0.5]), torch.ones(3), torch.zeros(3, 2)).exp()
-    torch.testing.assert_close(mixed, torch.tensor([[0.65, 0.35]] * 2))
 
 
 def test_every_label_is_counted_as_three_records_more_than_there_are() -> None:
