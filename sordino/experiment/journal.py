@@ -5,9 +5,9 @@ a run, or never takes it up again, finds there what had been spent. A resumed ru
 the same noise: its charges must be those of the journal, or it is not the same run.
 
 A journal is there before anything is charged, and the store says so: one that is gone has been lost. It begins with the
-link of the last row that the database has. A record is the length of its content with a checksum of that length, the
-content, and the row's link, which chains it to all rows before. A record that ends too early was being written when its
-writer was killed, and paid for nothing yet; any other change of a byte shows.
+link of the last row that the database has, and with whose it is. A record is the length of its content with a checksum
+of that length, the content, and the row's link, which chains it to all rows before. A record that ends too early was
+being written when its writer was killed, and paid for nothing yet; any other change of a byte shows.
 """
 
 from __future__ import annotations
