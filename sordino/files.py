@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 
 from sordino.errors import UserError
@@ -41,8 +42,25 @@ def digest_of(path: Path) -> str:
         return hashlib.file_digest(file, "blake2b").hexdigest()
 
 
+def keep_file(temporary: Path, wanted: Path) -> KeptFile:
+    """Put a finished file in place for good under a name that no file has: `wanted`, or that with a number behind it.
+
+    A database that is going to refer to the file may refer to an earlier one until it commits, and a crash before that
+    must find the earlier one as it was: no file is ever replaced. Whoever commits removes what is no longer referred
+    to.
+    """
+    return replace_file(temporary, unused(wanted))
+
+
+def unused(wanted: Path) -> Path:
+    """A path that no file has: `wanted`, or `NAME-2.END`, `NAME-3.END` and so on beside it."""
+    numbered = (wanted.with_name(f"{wanted.stem}-{number}{wanted.suffix}") for number in count(2))
+    return next(path for path in chain([wanted], numbered) if not path.exists())
+
+
 def replace_file(temporary: Path, final: Path) -> KeptFile:
-    """Put a finished file in place for good: a crash leaves either the old one or the new one."""
+    """Put a finished file in place for good: a crash leaves either the old one or the new one. What a database refers
+    to may be replaced only by what says the same; everything else goes through `keep_file`."""
     with temporary.open("rb") as file:
         os.fsync(file.fileno())
         digest = hashlib.file_digest(file, "blake2b").hexdigest()
@@ -51,16 +69,20 @@ def replace_file(temporary: Path, final: Path) -> KeptFile:
     return KeptFile(final.name, digest)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a text so that whoever reads meanwhile, or after a crash, finds the old file or the new one. A link stays a
-    link; a pipe or a device is written to."""
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a text or bytes so that whoever reads meanwhile, or after a crash, finds the old file or the new one. A
+    link stays a link; a pipe or a device is written to."""
+    content = content.encode() if isinstance(content, str) else content
     final = path.resolve()
     if final.exists() and not final.is_file():
-        final.write_text(text, "utf-8")
+        final.write_bytes(content)
         return
     unfinished = final.with_name(f".{final.name}.{os.getpid()}.tmp")
     try:
-        unfinished.write_text(text, "utf-8")
+        with unfinished.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
         unfinished.replace(final)
     except BaseException:
         unfinished.unlink(missing_ok=True)

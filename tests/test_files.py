@@ -10,7 +10,7 @@ from helpers import command, refused
 
 from sordino.cli.audit import _stored
 from sordino.errors import check_writable
-from sordino.files import write_whole
+from sordino.files import keep_file, write_whole
 
 
 def test_a_text_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,6 +25,16 @@ def test_a_text_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
         write_whole(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_kept_file_takes_no_other_ones_place(tmp_path: Path) -> None:
+    """Whatever a database refers to is there with its bytes until the database refers to another."""
+    kept = []
+    for number in range(3):
+        (tmp_path / "round.tmp").write_text(str(number))
+        kept.append(keep_file(tmp_path / "round.tmp", tmp_path / "round.safetensors"))
+    assert [one.name for one in kept] == ["round.safetensors", "round-2.safetensors", "round-3.safetensors"]
+    assert [one.check(tmp_path, "The file").read_text() for one in kept] == ["0", "1", "2"]
 
 
 def test_links_stay_links_and_pipes_stay_pipes(tmp_path: Path) -> None:

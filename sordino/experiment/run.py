@@ -39,7 +39,7 @@ from sordino.rounds import Watch
 from sordino.server import Server
 from sordino.simulator import compiling
 from sordino.simulator.engine import Engine
-from sordino.simulator.memory import Memory, unused
+from sordino.simulator.memory import Memory
 from sordino.simulator.simulation import Simulation
 from sordino.simulator.workers import Workers
 from sordino.threads import single_threaded
@@ -131,7 +131,7 @@ def _carried_on(
 ) -> Summary:
     method, layout = prepared.method, prepared.learner.layout
     blank = method.memory(prepared.initial) | method.public_memory(prepared.initial, layout)
-    memory = Memory(unused(store.path(run)), blank, prepared.schedule.clients)
+    memory = Memory(store.path(run), blank, prepared.schedule.clients)
     closing.callback(memory.close)
     limited = None if prepared.experiment.budget_over_runs is None else most(prepared)
     books = RunBooks(store, run, prepared.identity, memory, method.unit, prepared.schedule.clients, limited)
@@ -152,7 +152,7 @@ def _carried_on(
         watch,
         averages=prepared.experiment.personal == "blend",
     )
-    method.run(server, prepared.initial)
+    server.run_script(prepared.initial)
     ending = server.end()
     told = getattr(watch, "blending", None)
     blended = _blended(prepared, transport, ending, books, store.path(run), told)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from sordino.deploy.roster import Member, written_roster
 from sordino.errors import UserError, quoted, writing
+from sordino.files import write_whole
 from sordino.flower import keys
 from sordino.flower.carrier import FlowerCarrier
 from sordino.flower.link import Link
@@ -102,7 +103,7 @@ def add(folder: Path, files: Sequence[Path]) -> list[PublicSite]:
         for site in found.values()
     ]
     with writing(folder / SITES):
-        (folder / SITES).write_text("\n".join(rows))
+        write_whole(folder / SITES, "\n".join(rows))
     return list(found.values())
 
 

@@ -18,6 +18,7 @@ from scipy.optimize import lsq_linear
 
 from sordino.drawing import pyplot
 from sordino.errors import UserError, unknown, writing
+from sordino.files import write_whole
 
 Point = tuple[float, float]
 """A budget epsilon and the threshold that was best with it."""
@@ -219,7 +220,7 @@ def plateau_then_cosine(t: int, rounds: int, plateau: float = 0.6, floor: float 
 def save(curve: Curve, path: Path) -> None:
     """Write a curve as a small JSON file."""
     with writing(path):
-        path.write_text(json.dumps(asdict(curve), indent=2) + "\n", encoding="utf-8")
+        write_whole(path, json.dumps(asdict(curve), indent=2) + "\n")
 
 
 def curve_called(name: str) -> Curve:
