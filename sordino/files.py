@@ -1,9 +1,11 @@
-"""Files that outlive a crash, and that show it when their bytes have changed."""
+"""Files that outlive a crash and show it when their bytes have changed, and files that a user names."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import stat
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
@@ -87,6 +89,41 @@ def write_whole(path: Path, content: str | bytes) -> None:
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
+
+
+LARGEST_TEXT = 1 << 26
+"""Bytes of the largest configuration, curve or document that is read."""
+
+
+def check_file(path: Path, limit: int) -> None:
+    """Refuse, by an `OSError` that says why, whatever is not a file of at most `limit` bytes: a device or a pipe may
+    never end, or never begin."""
+    found = path.stat()
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder, not a file", str(path))
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is a device or a pipe, not a file", str(path))
+    if found.st_size > limit:
+        raise _too_large(path, limit)
+
+
+def read_file(path: Path, limit: int = LARGEST_TEXT) -> bytes:
+    """The contents of a file that a user names; an `OSError` where it is no file or has more than `limit` bytes."""
+    check_file(path, limit)
+    with path.open("rb") as file:
+        content = file.read(limit + 1)  # some files of the system say that they are empty, and are not
+    if len(content) > limit:
+        raise _too_large(path, limit)
+    return content
+
+
+def read_text(path: Path) -> str:
+    """The text of a file that a user names, in UTF-8; a `ValueError` where it is none."""
+    return read_file(path).decode()
+
+
+def _too_large(path: Path, limit: int) -> OSError:
+    return OSError(errno.EFBIG, f"it has more than {limit:,} bytes", str(path))
 
 
 def sync_folder(folder: Path) -> None:

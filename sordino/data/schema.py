@@ -34,6 +34,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from sordino.errors import UserError, quoted
+from sordino.files import read_text
 
 MISSING_CELLS = ("", "NA", "N/A", "NaN", "nan", "null", "?")
 """What stands in a cell without a value, unless the schema says otherwise."""
@@ -275,8 +276,7 @@ class Schema(Format):
     def read(cls, path: Path) -> Schema:
         """A schema from a TOML file; what is wrong in it becomes a sentence."""
         try:
-            with path.open("rb") as file:
-                return cls.parse(tomllib.load(file), path)
+            return cls.parse(tomllib.loads(read_text(path)), path)
         except FileNotFoundError as error:
             raise UserError(f"There is no schema {path}: `sordino data schema FOLDER` writes one.") from error
         except OSError as error:

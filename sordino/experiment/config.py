@@ -16,6 +16,7 @@ from sordino.data.selection import PublicChoice
 from sordino.errors import UserError, quoted, unknown, wrong
 from sordino.experiment.defaults import DEFAULT_EPSILON, DEFAULT_STORE
 from sordino.experiment.hyperparameters import check_known, concerns, make_method
+from sordino.files import read_text
 from sordino.method import Epsilon, Method
 
 Settings = dict[str, Any]
@@ -213,8 +214,7 @@ class Experiment(BaseModel):
     def read(cls, path: Path, *overrides: Mapping[str, Any], methods: Sequence[str] = ()) -> Experiment:
         """An experiment from a TOML file, with overrides."""
         try:
-            with path.open("rb") as file:
-                values = tomllib.load(file)
+            values = tomllib.loads(read_text(path))
         except FileNotFoundError as error:
             raise UserError(f"There is no experiment file {path}.") from error
         except RecursionError as error:

@@ -64,7 +64,11 @@ class Ground:
     def accuracy(self, found: list[Summary]) -> float:
         """The mean over seeds of what decides."""
         told = [result["accuracy"] for result in found]
-        return float(np.mean([one["personal"] if one[self.by] is None else one[self.by] for one in told]))
+        figures = [one["personal"] if one[self.by] is None else one[self.by] for one in told]
+        known = [figure for figure in figures if figure is not None]
+        if not known:
+            raise UserError("No client has records to test models on, so nothing can be tuned: give clients more.")
+        return float(np.mean(known))
 
     def best(self, results: Results) -> str:
         """The contender that did best."""

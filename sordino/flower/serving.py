@@ -17,7 +17,7 @@ from pathlib import Path
 
 from sordino.deploy.roster import Member, written_roster
 from sordino.errors import UserError, quoted, writing
-from sordino.files import write_whole
+from sordino.files import read_text, write_whole
 from sordino.flower import keys
 from sordino.flower.carrier import FlowerCarrier
 from sordino.flower.link import Link
@@ -113,7 +113,7 @@ def sites(folder: Path) -> list[PublicSite]:
     if not path.exists():
         return []
     try:
-        rows = tomllib.loads(path.read_text())["site"]
+        rows = tomllib.loads(read_text(path))["site"]
         return [PublicSite(row["name"], bytes.fromhex(row["identity"]), row["node_key"]) for row in rows]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} cannot be read: `sordino serve add` writes it.") from error
@@ -167,7 +167,7 @@ def serving(
 
 def _text(file: Path) -> str:
     try:
-        return file.read_text("utf-8")[:4096].strip()
+        return read_text(file)[:4096].strip()
     except FileNotFoundError as error:
         raise UserError(f"There is no file {file}: the site's owner sends you its NAME.pub.") from error
     except (OSError, ValueError) as error:

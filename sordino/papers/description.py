@@ -15,6 +15,7 @@ from typing import Any, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from sordino.errors import UserError, quoted, unknown
+from sordino.files import read_text
 
 Scale = Literal["quick", "small", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
@@ -287,7 +288,7 @@ def _in_order(path: Path) -> tuple[str, int]:
 def _read(path: Path, kind: type[Paper] | type[Table]) -> Keys:
     """The checked values of a file; mistakes become one sentence."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(read_text(path))
         kind(**values)
     except OSError as error:
         raise UserError(f"The file {path} cannot be read: {error.strerror}.") from error

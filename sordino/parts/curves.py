@@ -18,7 +18,7 @@ from scipy.optimize import lsq_linear
 
 from sordino.drawing import pyplot
 from sordino.errors import UserError, unknown, writing
-from sordino.files import write_whole
+from sordino.files import read_file, write_whole
 
 Point = tuple[float, float]
 """A budget epsilon and the threshold that was best with it."""
@@ -238,7 +238,7 @@ def is_file(name: str) -> bool:
 def load_curve(path: Path) -> Curve:
     """The curve of a file that `save` wrote."""
     try:
-        content = path.read_bytes()
+        content = read_file(path)
     except OSError as error:
         raise UserError(f"The curve {path} cannot be read ({error.strerror}); fit one: `sordino curve fit`.") from error
     return _parsed(content, str(path))

@@ -21,6 +21,7 @@ from sordino.experiment.prepare import deal
 from sordino.experiment.store import RunRow, Store, unfinished
 from sordino.experiment.summary import Summary
 from sordino.experiment.trained import Description, load_models
+from sordino.files import read_text
 from sordino.learning.metrics import METRICS
 from sordino.parts.curves import Curve, curve_called
 from sordino.privacy.ledger import Row
@@ -151,7 +152,9 @@ def compared_runs(path: Path) -> list[str] | None:
 def read_document(path: Path) -> dict[str, Any]:
     """A JSON file of one object."""
     try:
-        found = json.loads(path.read_text("utf-8"))
+        found = json.loads(read_text(path))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON: a page is made of runs, a comparison or an audit.") from error
     if not isinstance(found, dict):
