@@ -14,7 +14,7 @@ import numpy as np
 
 from sordino.errors import UserError
 from sordino.experiment.config import KEYS
-from sordino.experiment.hyperparameters import concerns
+from sordino.experiment.hyperparameters import bracketed, concerns
 from sordino.experiment.lifetime import composed, spends
 from sordino.experiment.summary import Summary
 from sordino.experiment.sweep import Cell, Sweep, check_keys, contender, points
@@ -117,8 +117,7 @@ def _own(text: str, grid: Sweep) -> dict[str, Sequence[Any]]:
 def with_settings(text: str, at: dict[str, Any]) -> str:
     """A contender with more settings in its brackets, in an order that does not depend on when they came there."""
     name, settings = contender(text)
-    pairs = [f"{key}={value}" for key, value in sorted((settings | at).items())]
-    return f"{name}[{','.join(pairs)}]" if pairs else name
+    return bracketed(name, dict(sorted((settings | at).items())))
 
 
 def _told(text: str, ground: Ground, results: Results) -> Tuned:

@@ -19,6 +19,7 @@ from rich.progress import Progress, ProgressColumn, Task
 from rich.text import Text
 
 from sordino.display import Display, Silent, Telling
+from sordino.experiment.hyperparameters import called
 from sordino.report.tables import epsilon_text
 from sordino.report.wording import percent
 
@@ -256,8 +257,10 @@ class Place:
         """Say what is about to happen."""
         schedule, experiment = self._prepared.schedule, self._prepared.experiment
         turns = f", {schedule.cohort} of them a round" if schedule.cohort < schedule.clients else ""
-        self._display.say(f"{run}: {experiment.method}, {schedule.rounds} rounds, {schedule.clients} clients{turns}")
-        self._telling = self._display.run(run, schedule.rounds, experiment.model_dump(mode="json"))
+        configuration = experiment.model_dump(mode="json")
+        method = called(configuration)
+        self._display.say(f"{run}: {method}, {schedule.rounds} rounds, {schedule.clients} clients{turns}")
+        self._telling = self._display.run(run, schedule.rounds, configuration)
 
     def __call__(self, report: Any) -> None:
         self._telling(report)
