@@ -24,7 +24,7 @@ from sordino.experiment import checkpoint, journal
 from sordino.experiment import run as running
 from sordino.experiment.database import Database
 from sordino.experiment.store import Store
-from sordino.method import Federation
+from sordino.method import Federation, State
 from sordino.methods.fedavg import FedAvg
 from sordino.rounds import RoundReport
 from sordino.simulator.memory import Memory
@@ -122,6 +122,23 @@ class Early(FedAvg):
             if number == 1:
                 break
         server.model = server.model / 2
+
+
+@dataclass(frozen=True)
+class Artless(FedAvg):
+    """Cannot draw."""
+
+    def pictures(self, state: State, folder: Path) -> None:
+        raise ZeroDivisionError("no canvas")
+
+
+def test_a_run_is_not_lost_for_want_of_a_picture(tmp_path: Path) -> None:
+    keys = {"store": tmp_path, "model": "logistic", "workers": 1, "set": {"epochs": 1}}
+    found = run(method=f"{__name__}:Artless", clients=4, rounds=1, **keys)
+    assert found["notes"][-1] == "The method's pictures could not be drawn: ZeroDivisionError: no canvas."
+    for method in ("pacfl", "adadp-cfl"):  # one client has no tree to draw
+        found = run(method=method, clients=1, rounds=1, records=40, **keys)
+        assert not any("pictures" in note for note in found["notes"])
 
 
 BLENDED: dict[str, Any] = {"rounds": 3, "clients": 4, "partition": "iid", "workers": 1, "model": "logistic"}
