@@ -22,12 +22,12 @@ from sordino.deploy.roster import Member, read_roster
 from sordino.deploy.terms import CARRIED, Terms
 from sordino.errors import UserError, quoted
 from sordino.experiment.config import SCHEMA, Experiment
-from sordino.files import read_text
 from sordino.message import Each
 from sordino.methods import names
 from sordino.models.networks import NETWORKS
 from sordino.privacy.gate import Gate
 from sordino.privacy.release import Public, Releases
+from sordino.toml import read_toml
 
 FILE = "site.toml"
 MEGABYTE = 2**20
@@ -212,7 +212,7 @@ def read_rules(folder: Path) -> Allowed:
     """The rules of the site in a folder."""
     path = folder / FILE
     try:
-        rules = Rules(**tomllib.loads(read_text(path)))
+        rules = Rules(**read_toml(path))
     except FileNotFoundError as error:
         raise UserError(f"There is no site in {folder}: `sordino site init` makes one.") from error
     except ValidationError as error:

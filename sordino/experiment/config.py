@@ -16,8 +16,8 @@ from sordino.data.selection import PublicChoice
 from sordino.errors import UserError, quoted, unknown, wrong
 from sordino.experiment.defaults import DEFAULT_EPSILON, DEFAULT_STORE
 from sordino.experiment.hyperparameters import check_known, concerns, make_method
-from sordino.files import read_text
 from sordino.method import Epsilon, Method
+from sordino.toml import read_toml
 
 Settings = dict[str, Any]
 MOST = 1_000_000_000
@@ -214,7 +214,7 @@ class Experiment(BaseModel):
     def read(cls, path: Path, *overrides: Mapping[str, Any], methods: Sequence[str] = ()) -> Experiment:
         """An experiment from a TOML file, with overrides."""
         try:
-            values = tomllib.loads(read_text(path))
+            values = read_toml(path)
         except FileNotFoundError as error:
             raise UserError(f"There is no experiment file {path}.") from error
         except RecursionError as error:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from sordino.files import read_text, write_whole
 from sordino.flower import keys
 from sordino.flower.carrier import FlowerCarrier
 from sordino.flower.link import Link
+from sordino.toml import read_toml
 
 SITES = "sites.toml"
 MARK = "sordino-site"
@@ -113,7 +113,7 @@ def sites(folder: Path) -> list[PublicSite]:
     if not path.exists():
         return []
     try:
-        rows = tomllib.loads(read_text(path))["site"]
+        rows = read_toml(path)["site"]
         return [PublicSite(row["name"], bytes.fromhex(row["identity"]), row["node_key"]) for row in rows]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} cannot be read: `sordino serve add` writes it.") from error
