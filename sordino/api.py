@@ -73,7 +73,7 @@ def run(
                 watch(report)
 
         result = start(prepared, watch=tell, begun=place.begin)
-        place.end()
+        place.end(result["accuracy"]["personal"])
         return RunResult(result)
 
 

@@ -24,6 +24,8 @@ class Restored:
     """How many have been asked."""
     averaged: Tensor | None = None
     """The means of the server's models over the rounds, where somebody wants them and the server has models."""
+    over: bool = False
+    """Whether the method's script has come to its end: it must not be run again."""
 
 
 @dataclass(frozen=True)

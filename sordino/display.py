@@ -14,15 +14,15 @@ class Telling(Protocol):
     def blending(self, done: int, clients: int) -> None:
         """So many clients have blended their models, once the rounds are over."""
 
-    def end(self) -> None:
-        """The run is over."""
+    def end(self, personal: float | None = None) -> None:
+        """The run is over; `personal` is the mean accuracy of what clients predict with, where it is known."""
 
 
 class Display(Protocol):
     """Where progress is shown."""
 
     def run(self, name: str | None, rounds: int, configuration: Mapping[str, Any] | None = None) -> Telling:
-        """A place for a run of so many rounds; `configuration` is for those who keep what they are told."""
+        """A place for a run of so many rounds, whose `configuration` says what its figures are of."""
 
     def say(self, sentence: str) -> None:
         """A line that stays."""
@@ -51,5 +51,5 @@ class _Nothing:
     def blending(self, done: int, clients: int) -> None:
         return
 
-    def end(self) -> None:
+    def end(self, personal: float | None = None) -> None:
         return

@@ -1,10 +1,13 @@
-"""Files that outlive a crash, and that show it when their bytes have changed."""
+"""Files that outlive a crash and show it when their bytes have changed, and files that a user names."""
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import stat
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 
 from sordino.errors import UserError
@@ -41,8 +44,25 @@ def digest_of(path: Path) -> str:
         return hashlib.file_digest(file, "blake2b").hexdigest()
 
 
+def keep_file(temporary: Path, wanted: Path) -> KeptFile:
+    """Put a finished file in place for good under a name that no file has: `wanted`, or that with a number behind it.
+
+    A database that is going to refer to the file may refer to an earlier one until it commits, and a crash before that
+    must find the earlier one as it was: no file is ever replaced. Whoever commits removes what is no longer referred
+    to.
+    """
+    return replace_file(temporary, unused(wanted))
+
+
+def unused(wanted: Path) -> Path:
+    """A path that no file has: `wanted`, or `NAME-2.END`, `NAME-3.END` and so on beside it."""
+    numbered = (wanted.with_name(f"{wanted.stem}-{number}{wanted.suffix}") for number in count(2))
+    return next(path for path in chain([wanted], numbered) if not path.exists())
+
+
 def replace_file(temporary: Path, final: Path) -> KeptFile:
-    """Put a finished file in place for good: a crash leaves either the old one or the new one."""
+    """Put a finished file in place for good: a crash leaves either the old one or the new one. What a database refers
+    to may be replaced only by what says the same; everything else goes through `keep_file`."""
     with temporary.open("rb") as file:
         os.fsync(file.fileno())
         digest = hashlib.file_digest(file, "blake2b").hexdigest()
@@ -51,20 +71,59 @@ def replace_file(temporary: Path, final: Path) -> KeptFile:
     return KeptFile(final.name, digest)
 
 
-def write_whole(path: Path, text: str) -> None:
-    """Write a text so that whoever reads meanwhile, or after a crash, finds the old file or the new one. A link stays a
-    link; a pipe or a device is written to."""
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a text or bytes so that whoever reads meanwhile, or after a crash, finds the old file or the new one. A
+    link stays a link; a pipe or a device is written to."""
+    content = content.encode() if isinstance(content, str) else content
     final = path.resolve()
     if final.exists() and not final.is_file():
-        final.write_text(text, "utf-8")
+        final.write_bytes(content)
         return
     unfinished = final.with_name(f".{final.name}.{os.getpid()}.tmp")
     try:
-        unfinished.write_text(text, "utf-8")
+        with unfinished.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
         unfinished.replace(final)
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
+
+
+LARGEST_TEXT = 1 << 26
+"""Bytes of the largest configuration, curve or document that is read."""
+
+
+def check_file(path: Path, limit: int) -> None:
+    """Refuse, by an `OSError` that says why, whatever is not a file of at most `limit` bytes: a device or a pipe may
+    never end, or never begin."""
+    found = path.stat()
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "it is a folder, not a file", str(path))
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError(errno.EINVAL, "it is a device or a pipe, not a file", str(path))
+    if found.st_size > limit:
+        raise _too_large(path, limit)
+
+
+def read_file(path: Path, limit: int = LARGEST_TEXT) -> bytes:
+    """The contents of a file that a user names; an `OSError` where it is no file or has more than `limit` bytes."""
+    check_file(path, limit)
+    with path.open("rb") as file:
+        content = file.read(limit + 1)  # some files of the system say that they are empty, and are not
+    if len(content) > limit:
+        raise _too_large(path, limit)
+    return content
+
+
+def read_text(path: Path) -> str:
+    """The text of a file that a user names, in UTF-8; a `ValueError` where it is none."""
+    return read_file(path).decode()
+
+
+def _too_large(path: Path, limit: int) -> OSError:
+    return OSError(errno.EFBIG, f"it has more than {limit:,} bytes", str(path))
 
 
 def sync_folder(folder: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -110,13 +110,21 @@ class Server:
                 self._books.save(self._now())
                 self._saved = time.monotonic()
 
+    def run_script(self, model: Tensor) -> None:
+        """Run the method's script from the initial `model`, or from where it was stopped. One that has come to its end
+        before is not run again: it might go on behind a `break`, or repeat what stands after its rounds."""
+        if self._books.restored is not None and self._books.restored.over:
+            self.state()
+        else:
+            self._method.run(self, model)
+
     def end(self) -> Ending:
         """What is left once the script has come to its end."""
         self._leave()
         until = self.schedule.rounds if self._next_round > self._last_round else self._next_round
         stopped = self._turns.stopped(until)
         shared, unreached = self._shared_accuracies(self.everyone()), self._turns.unreached()
-        return Ending(self._now(), self._served(), shared, stopped, unreached)
+        return Ending(replace(self._now(), over=True), self._served(), shared, stopped, unreached)
 
     def _served(self) -> Served | None:
         """The server's models as they are now."""

@@ -1,13 +1,33 @@
-"""Values as TOML, which Python reads but does not write."""
+"""TOML files of users, and values as TOML, which Python reads but does not write."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from sordino.errors import UserError, quoted
+from sordino.files import read_text
+
+CUT = re.compile(r"=[ \t]*[+-]?[0-9][0-9A-Za-z_.+-]*\Z")
+"""A number at the very end of a text: `rounds = 30`, cut, is `rounds = 3`. Everything else shows where it ends."""
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The values of a TOML file that a user names; one that may have been cut within a number is refused. Raises an
+    `OSError` where it cannot be read and a `ValueError` where it is not TOML."""
+    text = read_text(path)
+    found = tomllib.loads(text)
+    if CUT.search(text):
+        raise UserError(
+            f"{path} ends in the middle of its last line, {quoted(text.splitlines()[-1])}: it may have been cut. End "
+            "it with a line break."
+        )
+    return found
 
 
 def toml_key(name: str) -> str:

@@ -242,7 +242,7 @@ def test_killed_while_it_blends(moment: str, tmp_path: Path, monkeypatch: pytest
     whole = api.run(store=tmp_path / "whole", **KEYS)
     made, places = {
         "after the first piece": (1, (blends, "_written", 1, "after")),
-        "half a piece": (1, (blends, "replace_file", 2, "before")),
+        "half a piece": (1, (blends, "keep_file", 2, "before")),
         "before the models": (3, (blends, "_written", 3, "after")),
     }[moment]
 
@@ -265,7 +265,7 @@ def test_killed_while_it_blends(moment: str, tmp_path: Path, monkeypatch: pytest
     assert len(asked) == 3 - made
     assert trace(tmp_path / "killed", row.run) == trace(tmp_path / "whole", whole["run"])
     kept = {path.name for path in (tmp_path / "killed" / "runs" / row.run).iterdir()}
-    assert kept == {"lock", "models.safetensors", "round-000002.safetensors"}
+    assert kept == {"lock", "models.safetensors", "round-000002-2.safetensors"}
 
 
 def test_a_damaged_piece_is_made_anew(tmp_path: Path) -> None:

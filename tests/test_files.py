@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 from helpers import command, refused
 
 from sordino.cli.audit import _stored
-from sordino.errors import check_writable
-from sordino.files import write_whole
+from sordino.data import formats
+from sordino.errors import UserError, check_writable
+from sordino.files import LARGEST_TEXT, keep_file, read_file, write_whole
 
 
 def test_a_text_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,6 +27,16 @@ def test_a_text_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
         write_whole(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_kept_file_takes_no_other_ones_place(tmp_path: Path) -> None:
+    """Whatever a database refers to is there with its bytes until the database refers to another."""
+    kept = []
+    for number in range(3):
+        (tmp_path / "round.tmp").write_text(str(number))
+        kept.append(keep_file(tmp_path / "round.tmp", tmp_path / "round.safetensors"))
+    assert [one.name for one in kept] == ["round.safetensors", "round-2.safetensors", "round-3.safetensors"]
+    assert [one.check(tmp_path, "The file").read_text() for one in kept] == ["0", "1", "2"]
 
 
 def test_links_stay_links_and_pipes_stay_pipes(tmp_path: Path) -> None:
@@ -69,3 +81,43 @@ def test_predictions_do_not_take_the_records_place(tmp_path: Path) -> None:
     records.write_text("x\n1\n")
     assert "take the place of the records" in refused("predict", "x", records, "-o", records, "--store", tmp_path)
     assert records.read_text() == "x\n1\n"
+
+
+NAMED: list[tuple[object, ...]] = [
+    ("curve", "show", "{}"),
+    ("run", "{}"),
+    ("compare", "{}"),
+    ("plan", "{}"),
+    ("serve", "{}"),
+    ("run", "--data", "own", "--schema", "{}"),
+    ("run", "--method", "pac-dp", "--set", 'curve="{}"'),
+]
+
+
+@pytest.mark.parametrize("words", NAMED, ids=" ".join)
+def test_what_is_no_file_or_never_ends_is_refused(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Devices and pipes are not even opened, folders are not taken for files, and a long file is not read."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "a.csv").write_text("x,label\n1,0\n2,1\n")
+    os.mkfifo("pipe")
+    with open("long", "wb") as long:
+        long.truncate(LARGEST_TEXT + 1)
+    kinds = {"/dev/zero": "a device or a pipe", "pipe": "a device or a pipe", "own": "a folder", "long": "more than"}
+    for name, what in kinds.items():
+        assert what in refused(*(word.replace("{}", name) for word in words))
+
+
+def test_a_file_that_hides_its_length_is_read_up_to_the_limit() -> None:
+    with pytest.raises(OSError, match="more than 3 bytes"):
+        read_file(Path("/proc/self/maps"), 3)
+
+
+def test_arrays_that_unpack_to_too_much_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own").mkdir()
+    np.savez_compressed(tmp_path / "own" / "a.npz", x=np.zeros((100, 100), np.float32), y=np.arange(100) % 2)
+    monkeypatch.setattr(formats, "LARGEST_FILE", 10_000)
+    with pytest.raises(UserError, match="unpacks to more than 10,000 bytes"):
+        formats.read_npz(tmp_path / "own" / "a.npz")

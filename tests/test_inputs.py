@@ -32,7 +32,7 @@ CLUSTERS = ("--method=adadp-cfl",)
 )
 def test_a_wrong_file_is_told_in_one_sentence(content: bytes, expected: str, tmp_path: Path) -> None:
     file = tmp_path / "experiment.toml"
-    file.write_bytes(content)
+    file.write_bytes(content + b"\n")
     sentence = refused("run", file, "--store", tmp_path / "store")
     assert expected in sentence
     assert len(sentence) < 500

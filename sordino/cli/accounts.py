@@ -89,6 +89,7 @@ def statement(
     """
     from sordino.errors import UserError, writing
     from sordino.experiment.store import Store
+    from sordino.files import write_whole
     from sordino.report.statement import statement_of
     from sordino.report.statement_pages import FORMATS
 
@@ -100,7 +101,7 @@ def statement(
         raise UserError(f"A statement is written as .md or .html, not as {kind or 'a file without an ending'!r}.")
     found = statement_of(Store(store, must_exist=True), run)
     with writing(output):
-        output.write_text(FORMATS[kind](found), encoding="utf-8")
+        write_whole(output, FORMATS[kind](found))
     if as_json:
         from dataclasses import asdict
 

@@ -146,11 +146,11 @@ def schema(
     """Look at own tables and write what their columns seem to be: a file whose questions you answer in it."""
     from sordino.data.draft import draft
     from sordino.errors import UserError, writing
-    from sordino.files import write_whole
+    from sordino.files import read_file, write_whole
 
     made = draft(folder, label, positive, parts(drop), parts(categorical))
     with writing(output):
-        if output.is_file() and output.read_bytes() != made.text.encode():
+        if output.is_file() and read_file(output) != made.text.encode():
             raise UserError(f"{output} is there and may hold your answers: name another file with -o, or delete it.")
         write_whole(output, made.text)
     if as_json:

@@ -213,7 +213,7 @@ def _list(only: str | None, as_json: bool) -> None:
 
 
 def _index(stores: list[Path], output: Path | None, keep: Path | None, as_json: bool) -> None:
-    from sordino.files import write_whole
+    from sordino.files import read_text, write_whole
     from sordino.papers.description import papers
     from sordino.report import paper_index
 
@@ -231,6 +231,6 @@ def _index(stores: list[Path], output: Path | None, keep: Path | None, as_json: 
         typer.echo(text)
         return
     with writing(output):
-        written = output.read_text(encoding="utf-8") if output.exists() else ""
+        written = read_text(output) if output.is_file() else ""
         write_whole(output, paper_index.placed(text, written))
     typer.echo(f"Index: {output}")

@@ -90,7 +90,7 @@ def run(
             place.begin(run)
 
         result = start(prepared, watch=place, begun=begun)
-        place.end()
+        place.end(result["accuracy"]["personal"])
     told = [] if as_json else prepared.notes  # before the run
     shown_after = {"notes": [note for note in result["notes"] if note not in told]}
     show_result(result | shown_after | ({"execution": reasons} if explain else {}), chosen.store, as_json)
@@ -111,9 +111,10 @@ def resume(
 
     found = Store(store, must_exist=True)
     with watched(as_json) as display:
-        telling = display.run(run, found.get(run).rounds)
+        row = found.get(run)
+        telling = display.run(run, row.rounds, row.configuration)
         result = resume_run(run, found, telling, workers, budget_over_runs)
-        telling.end()
+        telling.end(result["accuracy"]["personal"])
     show_result(result, store, as_json)
 
 

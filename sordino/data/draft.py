@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from sordino.data.formats import quote, reading
+from sordino.data.formats import quote, read_bytes, reading
 from sordino.data.kinds import check_class_labels, differ_in_case, looks_continuous, sorted_labels
 from sordino.data.own import client_paths
 from sordino.data.schema import (
@@ -122,7 +122,7 @@ def format_of(path: Path) -> Format:
     if path.suffix.lower() == ".parquet":
         return Format()
     with reading(path, "it is not a CSV text"):
-        contents = path.read_bytes()
+        contents = read_bytes(path)
         encoding = next((name for name in ENCODINGS if _decodes(contents, name)), "latin-1")
         text = contents.decode(encoding)
         lines = [line for line in text.splitlines()[:20] if line.strip()]

@@ -15,6 +15,7 @@ from typing import IO
 import numpy as np
 
 from sordino.errors import UserError
+from sordino.files import check_file, read_file
 
 IDX_HEADER = 4
 IDX_UNSIGNED_BYTE = 0x08
@@ -22,6 +23,8 @@ IDX_UNSIGNED_BYTE = 0x08
 
 LARGEST_BYTES = 1 << 30
 """More than any published compressed file unpacks to: what goes on beyond is made to fill the memory."""
+LARGEST_FILE = 1 << 32
+"""Bytes of the largest file of records that is read."""
 LONGEST_QUOTE = 200
 
 
@@ -44,6 +47,7 @@ def reading(path: Path, otherwise: str) -> Iterator[None]:
     No library promises which exceptions a broken or malicious file raises in it, so that all are taken.
     """
     try:
+        check_file(path, LARGEST_FILE)
         yield
     except UserError:
         raise
@@ -61,7 +65,7 @@ def read_bytes(path: Path) -> bytes:
     """The contents of a file, decompressed when its name ends in .gz."""
     with reading(path, "it cannot be decompressed"):
         if path.suffix != ".gz":
-            return path.read_bytes()
+            return read_file(path, LARGEST_FILE)
         with gzip.open(path) as stream:
             return bounded(path, stream)
 
@@ -142,6 +146,9 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     with reading(path, otherwise):
         if not zipfile.is_zipfile(path):  # numpy would take it for a pickle, and tell how to read one unsafely
             raise corrupt(path, otherwise)
+        with zipfile.ZipFile(path) as packed:
+            if sum(member.file_size for member in packed.infolist()) > LARGEST_FILE:
+                raise corrupt(path, f"it unpacks to more than {LARGEST_FILE:,} bytes")
     # numpy leaves a file open that it opened and could not read.
     with reading(path, otherwise), path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
         arrays = {name: archive[name] for name in archive.files}

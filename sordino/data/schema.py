@@ -26,7 +26,6 @@ with it tells that epsilon does not cover it.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -34,6 +33,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from sordino.errors import UserError, quoted
+from sordino.toml import read_toml
 
 MISSING_CELLS = ("", "NA", "N/A", "NaN", "nan", "null", "?")
 """What stands in a cell without a value, unless the schema says otherwise."""
@@ -275,8 +275,7 @@ class Schema(Format):
     def read(cls, path: Path) -> Schema:
         """A schema from a TOML file; what is wrong in it becomes a sentence."""
         try:
-            with path.open("rb") as file:
-                return cls.parse(tomllib.load(file), path)
+            return cls.parse(read_toml(path), path)
         except FileNotFoundError as error:
             raise UserError(f"There is no schema {path}: `sordino data schema FOLDER` writes one.") from error
         except OSError as error:

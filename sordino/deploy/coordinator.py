@@ -49,7 +49,7 @@ from sordino.privacy.mechanism import MECHANISMS
 from sordino.privacy.noise import Seeded
 from sordino.rounds import Watch
 from sordino.server import Ground, Server
-from sordino.simulator.memory import Memory, unused
+from sordino.simulator.memory import Memory
 from sordino.threads import single_threaded
 
 Tell = Callable[[str], None]
@@ -139,7 +139,7 @@ def _carried_on(
 ) -> Summary:
     method, clients = terms.method, terms.schedule.clients
     # Clients remember at their sites; here there is nothing to remember.
-    memory = Memory(unused(store.path(run)), {"nothing": torch.zeros(0)}, clients)
+    memory = Memory(store.path(run), {"nothing": torch.zeros(0)}, clients)
     closing.callback(memory.close)
     books = RunBooks(store, run, terms.identity, memory, method.unit, clients)
     closing.callback(books.close)
@@ -161,7 +161,7 @@ def _carried_on(
     )
     notes = list(terms.notes)
     try:
-        method.run(server, terms.initial)
+        server.run_script(terms.initial)
     except OutOfBudgetError:
         notes.append("The run ended early: too few sites had budget left for another question.")
     ending = server.end()
@@ -198,7 +198,9 @@ def _end(run: str, sites: Sites, journal: Journal, store: Store) -> None:
     """Give every site that can be reached the models that are its own, and let it destroy its keys of the run."""
     if journal.fact("ended"):
         return
-    tensors = load_file(store.path(run) / checkpoints.MODELS)
+    kept = store.get(run).models
+    assert kept is not None
+    tensors = load_file(kept.check(store.path(run), "The run is finished, but its file of models"))
     stored = {"model": "global", "averaged": "averaged"}
     given = {word: tensors[name] for word, name in stored.items() if name in tensors}
     clusters = tensors.get("clusters")

@@ -16,6 +16,7 @@ from sordino.deploy.entries import Entry
 from sordino.deploy.records import keyed_fingerprint, read_records
 from sordino.deploy.rules import FILE, Rules
 from sordino.errors import UserError, unknown, writing
+from sordino.files import write_whole
 from sordino.toml import toml_value
 
 COMMENTS = {
@@ -55,7 +56,7 @@ def create(folder: Path, name: str, data: Path, label: str | None, rules: Mappin
         private, secret = keys.new_identity(), secrets.token_bytes(32)
         begin = Entry("begin", {"random": secrets.token_hex(32), "data": keyed_fingerprint(file, secret)})
         Book.create(folder, {"identity": private, "secret": secret}, begin)
-        (folder / FILE).write_text(written(made))
+        write_whole(folder / FILE, written(made))
     return keys.public_identity(private)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from sordino.deploy.session import Session
 from sordino.deploy.terms import Terms
 from sordino.experiment.checkpoint import write_tensors
 from sordino.experiment.trained import measured
-from sordino.files import KeptFile, replace_file
+from sordino.files import KeptFile, keep_file
 from sordino.learning.metrics import METRICS
 from sordino.threads import single_threaded
 
@@ -94,6 +95,14 @@ def _models(
     return tensors | blend | {"blend_clients": torch.tensor([number])}, made.accuracies[0, places]
 
 
+def remove_leftovers(folder: Path, book: Book) -> None:
+    """Remove the models of ends that were stopped before the book knew of them."""
+    kept = {run["model"] for run in book.runs()}
+    for path in (folder / MODELS).glob("*"):
+        if f"{MODELS}/{path.name}" not in kept:
+            path.unlink()
+
+
 def _written(desk: Desk, session: Session, run: str, tensors: dict[str, Tensor], figures: np.ndarray) -> KeptFile:
     """The models in a file; a crash leaves either nothing or the whole of it."""
     names = [str(number) for number in range(session.terms.schedule.clients)]
@@ -104,5 +113,5 @@ def _written(desk: Desk, session: Session, run: str, tensors: dict[str, Tensor],
     path = desk.folder / MODELS / f"{hashlib.sha256(run.encode()).hexdigest()[:16]}.safetensors"
     path.parent.mkdir(exist_ok=True)
     write_tensors(tensors | measured(rows), path.with_suffix(".tmp"), about.metadata())
-    kept = replace_file(path.with_suffix(".tmp"), path)
+    kept = keep_file(path.with_suffix(".tmp"), path)
     return KeptFile(f"{MODELS}/{kept.name}", kept.digest)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sordino.errors import UserError, quoted
+from sordino.toml import read_toml
 
 IDENTITY_BYTES = 32
 """Of an Ed25519 public key."""
@@ -33,7 +34,7 @@ def fingerprint(identity: bytes) -> str:
 def read_roster(path: Path) -> list[Member]:
     """The members that a TOML file names in tables [[site]] with `name` and `identity`."""
     try:
-        table = tomllib.loads(path.read_text())
+        table = read_toml(path)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise UserError(f"The roster {path} cannot be read: {error}.") from error
     rows = table.get("site", [])

@@ -27,6 +27,7 @@ from sordino.methods import names
 from sordino.models.networks import NETWORKS
 from sordino.privacy.gate import Gate
 from sordino.privacy.release import Public, Releases
+from sordino.toml import read_toml
 
 FILE = "site.toml"
 MEGABYTE = 2**20
@@ -211,7 +212,7 @@ def read_rules(folder: Path) -> Allowed:
     """The rules of the site in a folder."""
     path = folder / FILE
     try:
-        rules = Rules(**tomllib.loads(path.read_text()))
+        rules = Rules(**read_toml(path))
     except FileNotFoundError as error:
         raise UserError(f"There is no site in {folder}: `sordino site init` makes one.") from error
     except ValidationError as error:

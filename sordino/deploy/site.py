@@ -26,7 +26,7 @@ from sordino.deploy.book import Book
 from sordino.deploy.creating import create
 from sordino.deploy.database import AlteredError, DatabaseError
 from sordino.deploy.desk import Desk
-from sordino.deploy.ending import end
+from sordino.deploy.ending import end, remove_leftovers
 from sordino.deploy.enrolling import enrol, hello
 from sordino.deploy.entries import Entry
 from sordino.deploy.opening import open_sum
@@ -65,6 +65,7 @@ class Site:
             with Book(folder) as book:
                 desk = Desk(folder, allowed, file, book.known("identity"), book.known("secret"))
                 _take_stock(desk, book)
+                remove_leftovers(folder, book)
             return cls(desk, held.pop_all())
 
     @classmethod

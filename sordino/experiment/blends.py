@@ -19,7 +19,7 @@ from torch import Tensor
 from sordino.blend import FIGURES, RULES
 from sordino.errors import UserError
 from sordino.experiment.checkpoint import write_tensors
-from sordino.files import digest_of, replace_file
+from sordino.files import digest_of, keep_file
 from sordino.learning.metrics import METRICS, Reached
 from sordino.message import Message
 from sordino.simulator.simulation import Simulation
@@ -103,5 +103,4 @@ def _written(tensors: dict[str, Tensor], folder: Path, number: int) -> Path:
     temporary = folder / f"blend-{number:06d}.tmp"
     write_tensors(tensors, temporary)
     final = folder / f"blend-{number:06d}-{digest_of(temporary)}.safetensors"
-    replace_file(temporary, final)
-    return final
+    return folder / keep_file(temporary, final).name

@@ -114,6 +114,7 @@ class RunBooks:
                 questions=now.questions,
                 server=now.state,
                 averaged=now.averaged,
+                over=now.over,
                 memory=memory.path.name,
                 slots=memory.slots,
                 participations=memory.participations,
@@ -136,7 +137,7 @@ class RunBooks:
         memory = self._memory
         checkpoints.remove_leftovers(self._folder, file.name, found.memory, memory.path.name, *self._needed())
         memory.take_over(self._folder / found.memory, found.slots, found.participations, found.checksums)
-        self.restored = Restored(found.server, found.round, found.questions, found.averaged)
+        self.restored = Restored(found.server, found.round, found.questions, found.averaged, found.over)
         curve = self._store.curve(self._run)
         self.uploaded, self.seconds = sum(row["bytes"] for row in curve), seconds
         self.start = float("nan") if not curve or curve[-1]["start"] is None else curve[-1]["start"]

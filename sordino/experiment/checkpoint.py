@@ -17,10 +17,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from sordino.experiment.state import decoded, encoded
-from sordino.files import KeptFile, replace_file
+from sordino.files import KeptFile, keep_file
 
 MODELS = "models.safetensors"
-LEFTOVERS = ("round-*", "memory-*", "models.*", "ledger-*", "blend-*")
+LEFTOVERS = ("round-*", "memory*", "models*", "ledger-*", "blend-*")
 """What sessions of a run write into its folder, finished or not."""
 
 
@@ -36,6 +36,8 @@ class Checkpoint:
     """What the server keeps."""
     averaged: Tensor | None
     """The means of its models over the rounds, where they are kept."""
+    over: bool
+    """Whether the method's script has come to its end."""
     memory: str
     """The name of the file in which the clients' memory lies."""
     slots: np.ndarray
@@ -45,7 +47,7 @@ class Checkpoint:
 
 
 def save(checkpoint: Checkpoint, path: Path) -> KeptFile:
-    """Write a checkpoint; a crash leaves either nothing or the whole file."""
+    """Write a checkpoint beside all others; a crash leaves either nothing or the whole file."""
     structure, contents = encoded(checkpoint.server)
     tensors = {f"server/{number}": content for number, content in enumerate(contents)}
     if checkpoint.averaged is not None:
@@ -54,10 +56,11 @@ def save(checkpoint: Checkpoint, path: Path) -> KeptFile:
     tensors["participations"] = torch.from_numpy(checkpoint.participations.copy())
     tensors["checksums"] = torch.from_numpy(checkpoint.checksums.view(np.int64).copy())
     numbers = {"round": str(checkpoint.round), "questions": str(checkpoint.questions)}
+    numbers |= {"over": "yes"} if checkpoint.over else {}
     metadata = {**numbers, "memory": checkpoint.memory, "server": structure}
     temporary = path.with_suffix(".tmp")
     write_tensors(tensors, temporary, metadata)
-    return replace_file(temporary, path)
+    return keep_file(temporary, path)
 
 
 def write_tensors(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str] | None = None) -> None:
@@ -79,6 +82,7 @@ def load(kept: KeptFile, folder: Path) -> Checkpoint:
         questions=int(metadata["questions"]),
         server=decoded(metadata["server"], contents),
         averaged=tensors.get("averaged"),
+        over="over" in metadata,
         memory=metadata["memory"],
         slots=tensors["slots"].numpy(),
         participations=tensors["participations"].numpy(),
@@ -114,7 +118,7 @@ def write_models(
         for stream in streams.values():
             for piece in stream.pieces:
                 file.write(piece.contiguous().numpy().data)
-    return replace_file(temporary, path)
+    return keep_file(temporary, path)
 
 
 def remove_leftovers(folder: Path, *kept: str) -> None:

@@ -17,6 +17,7 @@ from sordino.errors import UserError, quoted, unknown, wrong
 from sordino.experiment.defaults import DEFAULT_EPSILON, DEFAULT_STORE
 from sordino.experiment.hyperparameters import check_known, concerns, make_method
 from sordino.method import Epsilon, Method
+from sordino.toml import read_toml
 
 Settings = dict[str, Any]
 MOST = 1_000_000_000
@@ -213,8 +214,7 @@ class Experiment(BaseModel):
     def read(cls, path: Path, *overrides: Mapping[str, Any], methods: Sequence[str] = ()) -> Experiment:
         """An experiment from a TOML file, with overrides."""
         try:
-            with path.open("rb") as file:
-                values = tomllib.load(file)
+            values = read_toml(path)
         except FileNotFoundError as error:
             raise UserError(f"There is no experiment file {path}.") from error
         except RecursionError as error:

@@ -79,7 +79,10 @@ def _accuracy(
     for seed in range(seeds):
         prepared = prepare(_experiment(keys, epsilon, clip, seed))
         found.append(start(prepared, watch=next(watches))["accuracy"]["global"])
-    return float(np.mean([accuracy for accuracy in found if accuracy is not None]))
+    known = [accuracy for accuracy in found if accuracy is not None]
+    if not known:
+        raise UserError("No client has records to test models on, so no curve can be fitted: give clients more.")
+    return float(np.mean(known))
 
 
 def _experiment(keys: Mapping[str, Any], epsilon: float, clip: float, seed: int) -> Experiment:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from sordino.errors import UserError, unknown, writing
 from sordino.experiment.trained import ABOUT, Models
+from sordino.files import write_whole
 
 INPUT, OUTPUT = "records", "probabilities"
 """The names of what goes in and what comes out."""
@@ -49,7 +50,7 @@ def export(models: Models, client: str | int, kind: str, path: Path) -> None:
     if path.is_dir():
         raise UserError(f"{path} is a folder: name the file that the model goes to.")
     with writing(path):
-        path.write_bytes(FORMATS[kind](network, example, about))
+        write_whole(path, FORMATS[kind](network, example, about))
 
 
 def check_installed(kind: str) -> None:

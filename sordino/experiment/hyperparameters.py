@@ -6,6 +6,7 @@ several small dataclasses (`clipping=quantile`, `clipping.quantile=0.7`).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import typing
@@ -118,6 +119,32 @@ def make_method(
     if privacy == "none" and isinstance(rule, Threshold | RecordThreshold):
         return dataclasses.replace(done, clipping=rule.unprotected())  # type: ignore[call-arg]
     return done
+
+
+def bracketed(name: str, settings: Mapping[str, Any]) -> str:
+    """A method's name with settings in brackets, as comparisons take it: `feddpa[tau=2]`."""
+    pairs = [f"{key}={value}" for key, value in settings.items()]
+    return f"{name}[{','.join(pairs)}]" if pairs else name
+
+
+def unusual_settings(configuration: Mapping[str, Any]) -> dict[str, Any]:
+    """The hyper-parameters of a stored configuration that are not its method's defaults; all of them where the method
+    is not here any more."""
+
+    def made(table: Mapping[str, Any]) -> Method | None:
+        with contextlib.suppress(UserError):
+            return make_method(configuration["method"], configuration["variant"], configuration["privacy"], table)
+        return None
+
+    given = {key: value for key, value in configuration["set"].items() if not key.startswith("model.")}
+    usual = made({})
+    return {key: value for key, value in sorted(given.items()) if usual is None or made({key: value}) != usual}
+
+
+def called(configuration: Mapping[str, Any]) -> str:
+    """What a run is called: its method, and in brackets the hyper-parameters that are not the method's defaults. With
+    others it is another method."""
+    return bracketed(configuration["method"], unusual_settings(configuration))
 
 
 def _unknown(found: Address, owner: str, fields: typing.Collection[str], keys: typing.Sequence[str]) -> UserError:

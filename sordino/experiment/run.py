@@ -39,7 +39,7 @@ from sordino.rounds import Watch
 from sordino.server import Server
 from sordino.simulator import compiling
 from sordino.simulator.engine import Engine
-from sordino.simulator.memory import Memory, unused
+from sordino.simulator.memory import Memory
 from sordino.simulator.simulation import Simulation
 from sordino.simulator.workers import Workers
 from sordino.threads import single_threaded
@@ -80,6 +80,7 @@ def register(prepared: Prepared, store: Store) -> str:
             unit=prepared.method.unit,
             rounds=experiment.rounds,
             planned=most(prepared),
+            notes=prepared.notes,
         ),
     )
 
@@ -122,8 +123,9 @@ def _while_held(prepared: Prepared, store: Store, run: str, watch: Watch | None)
         row = store.get(run)  # again: another process may have been at work until now
         if row.summary is not None:
             return _finished(row, store)
+        told = prepared.notes if row.notes is None else row.notes
         with contextlib.ExitStack() as closing:
-            return _carried_on(prepared, store, run, watch, closing)
+            return _carried_on(replace(prepared, notes=told), store, run, watch, closing)
 
 
 def _carried_on(
@@ -131,7 +133,7 @@ def _carried_on(
 ) -> Summary:
     method, layout = prepared.method, prepared.learner.layout
     blank = method.memory(prepared.initial) | method.public_memory(prepared.initial, layout)
-    memory = Memory(unused(store.path(run)), blank, prepared.schedule.clients)
+    memory = Memory(store.path(run), blank, prepared.schedule.clients)
     closing.callback(memory.close)
     limited = None if prepared.experiment.budget_over_runs is None else most(prepared)
     books = RunBooks(store, run, prepared.identity, memory, method.unit, prepared.schedule.clients, limited)
@@ -152,7 +154,7 @@ def _carried_on(
         watch,
         averages=prepared.experiment.personal == "blend",
     )
-    method.run(server, prepared.initial)
+    server.run_script(prepared.initial)
     ending = server.end()
     told = getattr(watch, "blending", None)
     blended = _blended(prepared, transport, ending, books, store.path(run), told)
@@ -161,10 +163,23 @@ def _carried_on(
     names, accuracies = [client.name for client in prepared.data.clients], own.each[:, METRICS.index("accuracy")]
     summary = summarize(run, prepared, ending, books, names, accuracies, blended, reached)
     models = _save_models(prepared, transport, ending, store, run, blended, reached.each)
-    with contextlib.suppress(UserError):  # pictures are extra, and need matplotlib
-        method.pictures(State(**ending.now.state), store.path(run))
+    summary["notes"] += _draw(prepared, ending, store.path(run))
     books.save(ending.now, summary, models)
     return summary
+
+
+def _draw(prepared: Prepared, ending: Ending, folder: Path) -> list[str]:
+    """Draw the method's pictures; a note where its code fails. They are extra: everything is paid for by now, and no
+    run is lost for want of a picture. A disk that is full is told as everywhere, and the run resumed."""
+    try:
+        prepared.method.pictures(State(**ending.now.state), folder)
+    except UserError:  # there is no matplotlib
+        return []
+    except OSError:
+        raise
+    except Exception as error:
+        return [f"The method's pictures could not be drawn: {type(error).__name__}: {error}."]
+    return []
 
 
 def clients_of(prepared: Prepared, gate: Gate) -> Clients:

@@ -12,7 +12,7 @@ import os
 import selectors
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 from sordino.display import Display, Telling
@@ -42,8 +42,9 @@ def results_of(cells: Sequence[Cell], display: Display, jobs: int | None, experi
             return _at_once(cells, display, count, store)
         found = []
         for cell in cells:
-            with _told(display, cell) as telling:
-                found.append(made(cell.experiment, store, telling))
+            telling = _place(display, cell)
+            found.append(made(cell.experiment, store, telling))
+            telling.end(found[-1]["accuracy"]["personal"])
             display.total(len(found), len(cells))
         return found
 
@@ -66,12 +67,9 @@ def _jobs(cells: Sequence[Cell], jobs: int | None, experiment: Experiment) -> in
     return min(cores, len(cells)) if small else 1
 
 
-@contextlib.contextmanager
-def _told(display: Display, cell: Cell) -> Iterator[Telling]:
+def _place(display: Display, cell: Cell) -> Telling:
     """A cell's place in the display while it is worked on."""
-    telling = display.run(cell.name, cell.experiment.rounds, cell.experiment.model_dump(mode="json"))
-    yield telling
-    telling.end()
+    return display.run(cell.name, cell.experiment.rounds, cell.experiment.model_dump(mode="json"))
 
 
 class _Job:
@@ -103,7 +101,7 @@ class _Job:
         keys = cell.experiment.model_dump(mode="json")
         keys["workers"] = keys["workers"] or self._workers
         self.cell, self.place, self.begun = cell, place, False
-        self.telling = display.run(cell.name, cell.experiment.rounds, cell.experiment.model_dump(mode="json"))
+        self.telling = _place(display, cell)
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it is gone: told when its answer is read
             self._process.stdin.write((json.dumps(keys) + "\n").encode())
@@ -165,6 +163,6 @@ def _hear(job: _Job, found: dict[int, Summary], store: Store) -> None:
     if "failed" in said:  # once more here, where what went wrong is raised as it is
         made(cell.experiment, store)
         raise WorkerError(f"A process that made runs failed ({said['failed']}) where this one did not.")
-    found[job.place] = cast(Summary, store.get(said["run"]).summary)
-    telling.end()
+    summary = found[job.place] = cast(Summary, store.get(said["run"]).summary)
+    telling.end(summary["accuracy"]["personal"])
     job.cell = job.telling = None

@@ -13,6 +13,7 @@ from sordino.experiment.blends import Blends
 from sordino.experiment.books import RunBooks
 from sordino.experiment.budgeting import beyond_budgets
 from sordino.experiment.config import Experiment
+from sordino.experiment.hyperparameters import called
 from sordino.experiment.lifetime import Spent, spent_by
 from sordino.learning.metrics import LOWER_IS_BETTER, METRICS, Reached
 from sordino.learning.records import Learner
@@ -98,6 +99,8 @@ class Summary(TypedDict, total=False):
 
     run: str
     method: str
+    called: str
+    """The method with the hyper-parameters that are not its defaults, as in `feddpa[tau=2]`; older runs do not tell."""
     variant: str
     privacy: str
     rounds: int
@@ -159,6 +162,7 @@ def summarize(
     summary: Summary = {
         "run": run,
         "method": prepared.experiment.method,
+        "called": called(dict(prepared.experiment)),
         "variant": prepared.method.variant,
         "privacy": prepared.method.privacy,
         "rounds": prepared.schedule.rounds,

@@ -14,7 +14,7 @@ import numpy as np
 
 from sordino.errors import UserError
 from sordino.experiment.config import KEYS
-from sordino.experiment.hyperparameters import concerns
+from sordino.experiment.hyperparameters import bracketed, concerns
 from sordino.experiment.lifetime import composed, spends
 from sordino.experiment.summary import Summary
 from sordino.experiment.sweep import Cell, Sweep, check_keys, contender, points
@@ -64,7 +64,11 @@ class Ground:
     def accuracy(self, found: list[Summary]) -> float:
         """The mean over seeds of what decides."""
         told = [result["accuracy"] for result in found]
-        return float(np.mean([one["personal"] if one[self.by] is None else one[self.by] for one in told]))
+        figures = [one["personal"] if one[self.by] is None else one[self.by] for one in told]
+        known = [figure for figure in figures if figure is not None]
+        if not known:
+            raise UserError("No client has records to test models on, so nothing can be tuned: give clients more.")
+        return float(np.mean(known))
 
     def best(self, results: Results) -> str:
         """The contender that did best."""
@@ -113,8 +117,7 @@ def _own(text: str, grid: Sweep) -> dict[str, Sequence[Any]]:
 def with_settings(text: str, at: dict[str, Any]) -> str:
     """A contender with more settings in its brackets, in an order that does not depend on when they came there."""
     name, settings = contender(text)
-    pairs = [f"{key}={value}" for key, value in sorted((settings | at).items())]
-    return f"{name}[{','.join(pairs)}]" if pairs else name
+    return bracketed(name, dict(sorted((settings | at).items())))
 
 
 def _told(text: str, ground: Ground, results: Results) -> Tuned:

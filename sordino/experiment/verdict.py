@@ -63,8 +63,8 @@ def _half_width(seeds: int, comparisons: int) -> float:
 
 
 def personal(row: dict[str, Any]) -> dict[int, float]:
-    """The accuracy of the personal models for each seed."""
-    return {one["seed"]: one["personal"] for one in row["by_seed"]}
+    """The accuracy of the personal models for each seed whose clients have records to test them on."""
+    return {one["seed"]: one["personal"] for one in row["by_seed"] if one["personal"] is not None}
 
 
 def sentence(found: Difference) -> str:
@@ -82,7 +82,20 @@ def _points(share: float) -> str:
 
 
 def verdicts(rows: Sequence[dict[str, Any]], protect_from: str) -> tuple[list[str], list[Difference]]:
-    """Which method is best among those that protect the same unit, in sentences and as the tests behind them."""
+    """Which method is best among those that protect the same unit, in sentences and as the tests behind them. Rows
+    without a personal accuracy are not ranked."""
+    untested = [row["method"] for row in rows if row["accuracy"]["personal"] is None]
+    rows = [row for row in rows if row["accuracy"]["personal"] is not None]
+    sentences, differences = _ranked(rows, protect_from)
+    if untested:
+        sentences.append(
+            f"No client has records to test models on with {', '.join(untested)}: not ranked. Give clients more "
+            "records, or have fewer clients."
+        )
+    return sentences, differences
+
+
+def _ranked(rows: Sequence[dict[str, Any]], protect_from: str) -> tuple[list[str], list[Difference]]:
     private = [row for row in rows if row["epsilon"][protect_from]]
     free = [row for row in rows if row["epsilon"][protect_from] == 0]
     units = list(dict.fromkeys(row["unit"] for row in private))

@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from sordino.errors import UserError, quoted
+from sordino.files import read_file
 
 AUTHORITY, AUTHORITY_KEY = "ca.pem", "ca.key"
 CERTIFICATE, CERTIFICATE_KEY = "server.pem", "server.key"
@@ -102,7 +103,7 @@ def public_pem(text: str) -> bytes:
 def trusting(authority: Path, any_name: bool = False) -> ssl.SSLContext:
     """A TLS context that trusts one authority only; `any_name`: whatever the server is called."""
     try:
-        text = authority.read_text("ascii")
+        text = read_file(authority).decode("ascii")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.load_verify_locations(cadata=text)
     except FileNotFoundError as error:

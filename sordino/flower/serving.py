@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sordino.deploy.roster import Member, written_roster
 from sordino.errors import UserError, quoted, writing
+from sordino.files import read_text, write_whole
 from sordino.flower import keys
 from sordino.flower.carrier import FlowerCarrier
 from sordino.flower.link import Link
+from sordino.toml import read_toml
 
 SITES = "sites.toml"
 MARK = "sordino-site"
@@ -102,7 +103,7 @@ def add(folder: Path, files: Sequence[Path]) -> list[PublicSite]:
         for site in found.values()
     ]
     with writing(folder / SITES):
-        (folder / SITES).write_text("\n".join(rows))
+        write_whole(folder / SITES, "\n".join(rows))
     return list(found.values())
 
 
@@ -112,7 +113,7 @@ def sites(folder: Path) -> list[PublicSite]:
     if not path.exists():
         return []
     try:
-        rows = tomllib.loads(path.read_text())["site"]
+        rows = read_toml(path)["site"]
         return [PublicSite(row["name"], bytes.fromhex(row["identity"]), row["node_key"]) for row in rows]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"{path} cannot be read: `sordino serve add` writes it.") from error
@@ -166,7 +167,7 @@ def serving(
 
 def _text(file: Path) -> str:
     try:
-        return file.read_text("utf-8")[:4096].strip()
+        return read_text(file)[:4096].strip()
     except FileNotFoundError as error:
         raise UserError(f"There is no file {file}: the site's owner sends you its NAME.pub.") from error
     except (OSError, ValueError) as error:

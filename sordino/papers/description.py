@@ -7,7 +7,6 @@ as published, and what a smaller scale changes in them.
 from __future__ import annotations
 
 import sysconfig
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, Self, get_args
@@ -15,6 +14,7 @@ from typing import Any, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from sordino.errors import UserError, quoted, unknown
+from sordino.toml import read_toml
 
 Scale = Literal["quick", "small", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
@@ -287,7 +287,7 @@ def _in_order(path: Path) -> tuple[str, int]:
 def _read(path: Path, kind: type[Paper] | type[Table]) -> Keys:
     """The checked values of a file; mistakes become one sentence."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = read_toml(path)
         kind(**values)
     except OSError as error:
         raise UserError(f"The file {path} cannot be read: {error.strerror}.") from error

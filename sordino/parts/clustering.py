@@ -196,7 +196,10 @@ def relations(models: Tensor) -> Tensor:
 
 
 def draw(matrix: np.ndarray, labels: np.ndarray, path: Path, unit: str = "angle in degrees") -> None:
-    """Draw how clients were joined, with the cut, beside the matrix in the same order; at least two clients."""
+    """Draw how clients were joined, with the cut, beside the matrix in the same order; of one client there is nothing
+    to draw."""
+    if len(matrix) < 2:
+        return
     drawing = pyplot()
     joins = linked(matrix)
     inner = len(matrix) - int(labels.max()) - 1  # so many joins are within clusters

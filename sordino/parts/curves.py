@@ -18,6 +18,7 @@ from scipy.optimize import lsq_linear
 
 from sordino.drawing import pyplot
 from sordino.errors import UserError, unknown, writing
+from sordino.files import read_file, write_whole
 
 Point = tuple[float, float]
 """A budget epsilon and the threshold that was best with it."""
@@ -219,7 +220,7 @@ def plateau_then_cosine(t: int, rounds: int, plateau: float = 0.6, floor: float 
 def save(curve: Curve, path: Path) -> None:
     """Write a curve as a small JSON file."""
     with writing(path):
-        path.write_text(json.dumps(asdict(curve), indent=2) + "\n", encoding="utf-8")
+        write_whole(path, json.dumps(asdict(curve), indent=2) + "\n")
 
 
 def curve_called(name: str) -> Curve:
@@ -237,7 +238,7 @@ def is_file(name: str) -> bool:
 def load_curve(path: Path) -> Curve:
     """The curve of a file that `save` wrote."""
     try:
-        content = path.read_bytes()
+        content = read_file(path)
     except OSError as error:
         raise UserError(f"The curve {path} cannot be read ({error.strerror}); fit one: `sordino curve fit`.") from error
     return _parsed(content, str(path))

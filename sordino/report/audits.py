@@ -16,7 +16,8 @@ from sordino.rounding import delta_text
 
 def audit_report(report: Report) -> RenderableType:
     """The verdict for each observer, and why."""
-    head = f"{report.method} ({report.variant}), protecting one {report.unit}, delta = {delta_text(report.delta)}"
+    name = report.called or report.method
+    head = f"{name} ({report.variant}), protecting one {report.unit}, delta = {delta_text(report.delta)}"
     parts: list[RenderableType] = [Text(head, style="bold")]
     for name, view in report.views.items():
         said = f"{name}: {_sentence(view, report.against(name))}"

@@ -146,7 +146,8 @@ class _Logged:
 
     def run(self, name: str | None, rounds: int, configuration: Mapping[str, Any] | None = None) -> Telling:
         made = _LoggedRun(
-            self._display.run(name, rounds), lambda: self._make(name or "run", configuration or {}, self._store)
+            self._display.run(name, rounds, configuration),
+            lambda: self._make(name or "run", configuration or {}, self._store),
         )
         self._open.append(made)
         return made
@@ -179,8 +180,8 @@ class _LoggedRun:
     def blending(self, done: int, clients: int) -> None:
         self._telling.blending(done, clients)
 
-    def end(self) -> None:
-        self._telling.end()
+    def end(self, personal: float | None = None) -> None:
+        self._telling.end(personal)
         self.close()
 
     def close(self) -> None:

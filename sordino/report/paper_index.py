@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sordino.errors import UserError, writing
-from sordino.files import write_whole
+from sordino.files import read_text, write_whole
 from sordino.papers.claims import LOWER, Judged, in_words, judged, rivals
 from sordino.papers.description import SCALES, Paper
 from sordino.papers.formulas import repeated
@@ -31,7 +31,7 @@ def documents(stores: Sequence[Path]) -> Documents:
     for scale in SCALES:  # larger ones win
         for path in [path for store in stores for path in sorted((store / "papers").glob(f"*/*-{scale}.json"))]:
             try:
-                document = json.loads(path.read_text(encoding="utf-8"))
+                document = json.loads(read_text(path))
                 # All that the page tells of it, so that a damaged document is named here and not met halfway.
                 _table([], [[*_line(document, ""), _verdict(document), _named_and_true(document)]])
                 found[document["paper"], document["table"]] = document

@@ -19,6 +19,7 @@ from rich.progress import Progress, ProgressColumn, Task
 from rich.text import Text
 
 from sordino.display import Display, Silent, Telling
+from sordino.experiment.hyperparameters import called
 from sordino.report.tables import epsilon_text
 from sordino.report.wording import percent
 
@@ -30,6 +31,8 @@ SILENT = 30.0
 """Seconds."""
 PERSONAL = "personal"
 """What the accuracy of personal models is called."""
+UNBLENDED = "personal before blending"
+"""What it is called in the rounds of a run whose clients blend models when the rounds are over."""
 
 
 @functools.cache
@@ -67,7 +70,7 @@ class Bars:
         self._all: Any = None
 
     def run(self, name: str | None, rounds: int, configuration: Mapping[str, Any] | None = None) -> Telling:
-        return _Bar(self._progress, name or "round", rounds, stays=self._all is not None)
+        return _Bar(self._progress, name or "round", rounds, Known.of(configuration), stays=self._all is not None)
 
     def say(self, sentence: str) -> None:
         self._progress.console.print(sentence, highlight=False)
@@ -81,11 +84,11 @@ class Bars:
 
 
 class _Bar:
-    def __init__(self, progress: Progress, name: str, rounds: int, stays: bool) -> None:
+    def __init__(self, progress: Progress, name: str, rounds: int, known: Known, stays: bool) -> None:
         self._progress, self._name, self._stays = progress, name, stays
         self._last: list[str] = []
         self._task = progress.add_task(name, total=rounds, parts=[])
-        self._begun, self._known = time.monotonic(), Known()
+        self._begun, self._known = time.monotonic(), known
 
     def __call__(self, report: Any) -> None:
         self._last = self._known.parts(report)
@@ -96,11 +99,12 @@ class _Bar:
             self._task, description=f"{self._name}, blending", completed=done, total=clients, parts=[]
         )
 
-    def end(self) -> None:
+    def end(self, personal: float | None = None) -> None:
         self._progress.remove_task(self._task)
         if self._stays and self._last:  # a run that the store had already has nothing to tell
             words = [self._name, f"{time.monotonic() - self._begun:.1f} s"]
-            reached = sorted(self._last, key=lambda part: not part.startswith(PERSONAL))  # budgets are equal
+            rest = [part for part in self._last if not part.startswith(PERSONAL)]
+            reached = [f"{PERSONAL} {percent(personal)}", *rest]  # first, because budgets are equal
             told = "  ".join(fitting(words, reached, self._progress.console.width))
             self._progress.console.print(told, highlight=False)
 
@@ -150,7 +154,7 @@ class Lines:
         self._console, self._several = console, False
 
     def run(self, name: str | None, rounds: int, configuration: Mapping[str, Any] | None = None) -> Telling:
-        return _Log(self._console, name, 1 if self._several else LOGGED)
+        return _Log(self._console, name, Known.of(configuration), 1 if self._several else LOGGED)
 
     def say(self, sentence: str) -> None:
         self._console.print(sentence, highlight=False, soft_wrap=True)
@@ -160,26 +164,27 @@ class Lines:
 
 
 class _Log:
-    def __init__(self, console: Console, name: str | None, lines: int) -> None:
-        self._console, self._name, self._lines, self._known = console, name, lines, Known()
-        self._told = time.monotonic()
+    def __init__(self, console: Console, name: str | None, known: Known, lines: int) -> None:
+        self._console, self._lead, self._lines, self._known = console, f"{name}: " if name else "", lines, known
+        self._told, self._last = time.monotonic(), False
 
     def __call__(self, report: Any) -> None:
         done, every = report.round + 1, max(1, report.rounds // self._lines)
         parts = self._known.parts(report)
         if done % every == 0 or done == report.rounds or time.monotonic() - self._told > SILENT:
-            self._told = time.monotonic()
-            lead = f"{self._name}: " if self._name else ""
-            told = f"{lead}round {done}/{report.rounds}  {'  '.join(parts)}"
-            self._console.print(told, highlight=False, soft_wrap=True)
+            self._told, self._last = time.monotonic(), True
+            self._say(f"round {done}/{report.rounds}  {'  '.join(parts)}")
 
     def blending(self, done: int, clients: int) -> None:
         if not done:
-            lead = f"{self._name}: " if self._name else ""
-            self._console.print(f"{lead}blending the models of {clients} clients", highlight=False, soft_wrap=True)
+            self._say(f"blending the models of {clients} clients")
 
-    def end(self) -> None:
-        return
+    def end(self, personal: float | None = None) -> None:
+        if self._last and self._known.blends:  # else the last round told it
+            self._say(f"blended  {PERSONAL} {percent(personal)}")
+
+    def _say(self, sentence: str) -> None:
+        self._console.print(f"{self._lead}{sentence}", highlight=False, soft_wrap=True)
 
 
 class Notebook:
@@ -190,7 +195,7 @@ class Notebook:
         self._all: Any = None
 
     def run(self, name: str | None, rounds: int, configuration: Mapping[str, Any] | None = None) -> Telling:
-        return _Cell(name, rounds)
+        return _Cell(name, rounds, Known.of(configuration))
 
     def say(self, sentence: str) -> None:
         print(sentence, file=sys.stderr)
@@ -204,8 +209,8 @@ class Notebook:
 
 
 class _Cell:
-    def __init__(self, name: str | None, rounds: int) -> None:
-        self._rounds, self._known = rounds, Known()
+    def __init__(self, name: str | None, rounds: int, known: Known) -> None:
+        self._rounds, self._known = rounds, known
         self._bar = _NotebookBar(name or "round", rounds)
 
     def __call__(self, report: Any) -> None:
@@ -214,8 +219,9 @@ class _Cell:
     def blending(self, done: int, clients: int) -> None:
         self._bar.show(self._rounds, [f"blending, {done} of {clients} clients"])
 
-    def end(self) -> None:
-        return
+    def end(self, personal: float | None = None) -> None:
+        if self._known.blends:
+            self._bar.show(self._rounds, [f"{PERSONAL} {percent(personal)}"])
 
 
 class _NotebookBar:
@@ -251,8 +257,10 @@ class Place:
         """Say what is about to happen."""
         schedule, experiment = self._prepared.schedule, self._prepared.experiment
         turns = f", {schedule.cohort} of them a round" if schedule.cohort < schedule.clients else ""
-        self._display.say(f"{run}: {experiment.method}, {schedule.rounds} rounds, {schedule.clients} clients{turns}")
-        self._telling = self._display.run(run, schedule.rounds, experiment.model_dump(mode="json"))
+        configuration = experiment.model_dump(mode="json")
+        method = called(configuration)
+        self._display.say(f"{run}: {method}, {schedule.rounds} rounds, {schedule.clients} clients{turns}")
+        self._telling = self._display.run(run, schedule.rounds, configuration)
 
     def __call__(self, report: Any) -> None:
         self._telling(report)
@@ -261,16 +269,23 @@ class Place:
         """So many clients have blended their models."""
         self._telling.blending(done, clients)
 
-    def end(self) -> None:
-        """The run is over."""
-        self._telling.end()
+    def end(self, personal: float | None) -> None:
+        """The run is over, and clients predict with so much accuracy."""
+        self._telling.end(personal)
 
 
 class Known:
-    """What is known of a run's epsilon: the last figure, because not every round has one."""
+    """What is known of a run: its last epsilon, because not every round has one, and whether its clients blend models
+    in the end, so that its rounds' personal models are not what they predict with."""
 
-    def __init__(self) -> None:
+    def __init__(self, blends: bool = False) -> None:
+        self.blends = blends
         self._epsilon, self._round = math.nan, -1
+
+    @classmethod
+    def of(cls, configuration: Mapping[str, Any] | None) -> Known:
+        """Before the first round of a run with this configuration."""
+        return cls(blends=(configuration or {}).get("personal") == "blend")
 
     def parts(self, report: Any) -> list[str]:
         """What a round brought, most important first."""
@@ -278,7 +293,7 @@ class Known:
         if not math.isnan(current):
             self._epsilon, self._round = current, report.round
         whose = f" ({report.cohort} of {report.clients} clients)" if report.cohort < report.clients else ""
-        parts = [f"{PERSONAL} {percent(known(report.personal))}{whose}"]
+        parts = [f"{UNBLENDED if self.blends else PERSONAL} {percent(known(report.personal))}{whose}"]
         if not math.isnan(self._epsilon):
             late = f" at round {self._round + 1}" if self._round != report.round else ""
             parts.insert(0, f"epsilon {epsilon_text(self._epsilon)}{_planned(report)}{late}")

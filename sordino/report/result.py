@@ -22,9 +22,13 @@ class RunResult(dict[str, Any]):
     def __repr__(self) -> str:
         cost = epsilon_text(self["epsilon"][self["protect_from"]])
         return (
-            f"<{self['run']}: {self['method']}, personal accuracy {percent(self['accuracy']['personal'])}, epsilon "
+            f"<{self['run']}: {self._name()}, personal accuracy {percent(self['accuracy']['personal'])}, epsilon "
             f"{cost} for the {self['protect_from']}>"
         )
+
+    def _name(self) -> str:
+        """Its method; older runs do not tell with which hyper-parameters."""
+        return str(self.get("called", self["method"]))
 
     def _repr_markdown_(self) -> str:
         accuracy = [
@@ -33,7 +37,7 @@ class RunResult(dict[str, Any]):
             ("models at round start", self["accuracy"]["start"]),
             ("global model", self["accuracy"]["global"]),
         ]
-        lines = [f"**{self['run']}**: {self['method']}, {self['rounds']} rounds, {self['clients']} clients", ""]
+        lines = [f"**{self['run']}**: {self._name()}, {self['rounds']} rounds, {self['clients']} clients", ""]
         lines += ["| accuracy | |", "|---|---|", *(f"| {name} | {percent(value)} |" for name, value in accuracy), ""]
         lines += ["| observer | epsilon |", "|---|---|"]
         lines += [f"| {view} | {epsilon_text(self['epsilon'][view])} |" for view in OBSERVERS]

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from sordino.errors import UserError
 from sordino.experiment.account import Account
 from sordino.experiment.config import Experiment
+from sordino.experiment.hyperparameters import called
 from sordino.experiment.lifetime import over_runs, sentence
 from sordino.experiment.store import RunRow, Store, unfinished
 from sordino.experiment.trained import load_models
@@ -107,7 +108,7 @@ def statement_of(store: Store, run: str) -> Statement:
         run=run,
         date=datetime.fromtimestamp(row.created, UTC).strftime("%d %B %Y, %H:%M UTC"),
         version=models.about.version,
-        method=row.method,
+        method=called(row.configuration),
         data=str(row.configuration["data"]),
         clients=names[:NAMED],
         others=max(0, len(names) - NAMED),

@@ -65,11 +65,11 @@ def run_report(summary: Mapping[str, Any], store: str, measured: str = SIMULATED
     table.add_row("models at round start", percent(accuracy["start"]))
     table.add_row("global model", percent(accuracy["global"]))
     beside: list[RenderableType] = []
-    if "metrics" in summary:
+    if any(metric["clients"] for metric in summary.get("metrics", {}).values()):
         beside += [metrics_table(summary["metrics"], summary["positive"]), ""]
     beside += [*_blended(summary["blend"]), ""] if "blend" in summary else []
     head = (
-        f"{summary['run']}: {summary['method']} ({_mode(summary)}), {summary['rounds']} rounds, "
+        f"{summary['run']}: {summary.get('called', summary['method'])} ({_mode(summary)}), {summary['rounds']} rounds, "
         f"{summary['clients']} clients, {summary['parameters']:,} parameters, {summary['seconds']:.1f} s"
     )
     parts: list[RenderableType] = [
@@ -142,7 +142,7 @@ def comparison_table(rows: list[dict[str, Any]], sweep: Sequence[str] = ()) -> R
                 method_name(row).replace("[", "\n[", 1),  # hyper-parameters have a line of their own
                 *(str(row["at"][key]) for key in sweep),
                 _plus_minus(accuracy["personal"], row["seeds"]),
-                f"{100 * accuracy['personal_worst']['mean']:.0f}",
+                shown("–") if accuracy["personal_worst"] is None else f"{100 * accuracy['personal_worst']['mean']:.0f}",
                 _plus_minus(accuracy["start"], row["seeds"]),
                 _plus_minus(accuracy["global"], row["seeds"]),
                 *(epsilon_text(row["epsilon"][view]) for view in OBSERVERS),

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -22,16 +21,20 @@ import torch
 from torch import Tensor
 
 from sordino.errors import UserError
-from sordino.files import ADVICE
+from sordino.files import ADVICE, unused
 from sordino.simulator.checksum import CHECKSUM, checksums
+
+FILE = "memory.bin"
+"""Each session of a run has a file of its own, with a number in its name where there are others."""
 
 
 class Memory:
     """What every client remembers, private and public."""
 
-    def __init__(self, path: Path, blank: dict[str, Tensor], clients: int) -> None:
-        """A new file, in place of any of that name. `blank` is what a client remembers before it has taken part."""
-        self.path = path
+    def __init__(self, folder: Path, blank: dict[str, Tensor], clients: int) -> None:
+        """A new file in `folder`, under a name of its own. `blank` is what a client remembers before it has taken
+        part."""
+        self.path = unused(folder / FILE)
         self.blank = {name: value.detach().to("cpu", torch.float32) for name, value in blank.items()}
         self.width = sum(value.numel() for value in self.blank.values())
         self._stride = 4 * self.width + CHECKSUM.itemsize
@@ -44,8 +47,7 @@ class Memory:
         self._fresh = np.zeros(clients, dtype=bool)
         """Whose current state is younger than the last checkpoint."""
         self._blank = torch.cat([value.reshape(-1) for value in self.blank.values()]).numpy()
-        path.unlink(missing_ok=True)  # whoever has it open goes on writing to it, and not to this one
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
 
     def targets(self, who: Sequence[int]) -> list[int]:
         """The slot to which each client's next state shall be written."""
@@ -157,9 +159,3 @@ class States(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._memory.blank) + 1
-
-
-def unused(folder: Path) -> Path:
-    """A name for a new memory file: each session of a run has a file of its own."""
-    taken = {path.name for path in folder.glob("memory-*")}
-    return folder / next(name for number in count(1) if (name := f"memory-{number}.bin") not in taken)

@@ -87,7 +87,7 @@ class OneRound:
         method, layout = prepared.method, prepared.learner.layout
         blank = method.memory(prepared.initial) | method.public_memory(prepared.initial, layout)
         folder.mkdir(parents=True, exist_ok=True)
-        self.memory = Memory(folder / f"memory-{len(list(folder.iterdir()))}.bin", blank, len(prepared.data.clients))
+        self.memory = Memory(folder, blank, len(prepared.data.clients))
         self.gate = Gate(prepared.allowance, prepared.source, prepared.mechanism)
         self.clients = clients_of(prepared, self.gate)
         self.asked: list[Asked] = []

@@ -114,7 +114,8 @@ def test_protecting_from_the_server_gives_the_server_the_budget(tmp_path: Path) 
 def test_run_tells_people_what_they_need(tmp_path: Path) -> None:
     outcome = command("run", "--method=fedavg", *QUICK, "--store", tmp_path)
     assert outcome.code == 0
-    assert "fedavg-digits-1: fedavg (sound), 2 rounds, 8 clients, 650 parameters" in outcome.out
+    head = "fedavg-digits-1: fedavg[batch=64,epochs=1] (sound), 2 rounds, 8 clients, 650 parameters"
+    assert head in outcome.out.replace(" \n", " ")
     assert "Not covered: update: FedAvg sends each client's update as it is." in outcome.out
     assert "round 2/2  epsilon ∞  personal" in outcome.err
 

@@ -26,7 +26,8 @@ from sordino.deploy.journal import Journal
 from sordino.deploy.masking import new_key, public_key
 from sordino.deploy.site import Site
 from sordino.deploy.standing import models_at, status
-from sordino.errors import UserError
+from sordino.errors import Stopped, UserError
+from sordino.experiment.store import Store
 
 LOST = Failure("lost")
 
@@ -377,13 +378,48 @@ def test_experiments_that_no_rule_allows_are_refused(asked: tuple[Federation, by
 # ---- budgets, disks, ledgers
 
 
+def leave_budget_for_a_part(made: Federation) -> None:
+    """Let all sites allow epsilon 14 of the 20 that the run plans."""
+    for number, folder in enumerate(made.folders):
+        text = (folder / "site.toml").read_text()
+        (folder / "site.toml").write_text(text.replace("max_epsilon = 20.0", "max_epsilon = 14.0"))
+        made.reopen(number)
+
+
+def test_a_server_killed_while_it_saves_a_run_that_ended_early(tmp_path: Path) -> None:
+    """Its last checkpoint is of the same round as the one before, which a resumed server needs."""
+    with federation(tmp_path, rounds=4) as made, pytest.MonkeyPatch.context() as patched:
+        leave_budget_for_a_part(made)
+        advance = Store.advance
+
+        def stopped(store: Store, run: str, rounds: int, *rest: Any) -> None:
+            if rest[-1] is not None:
+                raise KeyboardInterrupt
+            advance(store, run, rounds, *rest)
+
+        patched.setattr(Store, "advance", stopped)
+        with pytest.raises(Stopped):
+            made.run()
+        patched.undo()
+        (row,) = made.store.all()
+        summary = made.resume(row.run)
+        assert summary["rounds_done"] == row.rounds_done
+        assert any("ended early" in note for note in summary["notes"])
+
+
+def test_models_of_an_end_that_was_stopped_are_removed(tmp_path: Path) -> None:
+    with federation(tmp_path) as made:
+        made.run()
+        (known,) = (made.folders[0] / "models").iterdir()
+        for name in ("other.tmp", "other.safetensors"):
+            (made.folders[0] / "models" / name).write_text("half")
+        made.reopen(0)
+        assert list((made.folders[0] / "models").iterdir()) == [known]
+
+
 def test_a_run_ends_when_budgets_do(tmp_path: Path) -> None:
     with federation(tmp_path, rounds=4) as made:
-        for folder in made.folders:
-            text = (folder / "site.toml").read_text()
-            (folder / "site.toml").write_text(text.replace("max_epsilon = 20.0", "max_epsilon = 14.0"))
-        for number in range(3):
-            made.reopen(number)
+        leave_budget_for_a_part(made)
         summary = made.run()
         assert 0 < summary["rounds_done"] < 4
         assert any("ended early" in note for note in summary["notes"])

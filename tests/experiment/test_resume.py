@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import os
 import signal
@@ -23,7 +24,7 @@ from sordino.experiment import checkpoint, journal
 from sordino.experiment import run as running
 from sordino.experiment.database import Database
 from sordino.experiment.store import Store
-from sordino.method import Federation
+from sordino.method import Federation, State
 from sordino.methods.fedavg import FedAvg
 from sordino.rounds import RoundReport
 from sordino.simulator.memory import Memory
@@ -72,9 +73,9 @@ MOMENTS: dict[str, tuple[Any, str, int, str]] = {
     "before a charge": (journal.Journal, "write", 4, "before"),
     "when the second row of a charge is half there": (os, "write", 2 * 3 + 2, "halfway"),
     "after a charge": (journal.Journal, "write", 4, "after"),
-    "when the checkpoint is half there": (checkpoint, "replace_file", 3, "before"),
+    "when the checkpoint is half there": (checkpoint, "keep_file", 3, "before"),
     "before the folder is on disk": (files, "sync_folder", 2 * 3, "before"),
-    "before the transaction": (checkpoint, "replace_file", 3, "after"),
+    "before the transaction": (checkpoint, "keep_file", 3, "after"),
     "within the transaction": (Database, "insert", 3 * 3, "before"),
     "before the run's row is sealed": (Database, "seal", 2 + 3, "before"),
     "at the end of the transaction": (Database, "seal", 2 + 3, "after"),
@@ -83,7 +84,7 @@ MOMENTS: dict[str, tuple[Any, str, int, str]] = {
     "after the next journal": (journal.Journal, "following", 3, "after"),
     "after the transaction": (Store, "advance", 3, "after"),
     "when old files are removed": (checkpoint, "remove_leftovers", 1 + 3, "after"),
-    "when the models are half there": (checkpoint, "replace_file", ROUNDS, "before"),
+    "when the models are half there": (checkpoint, "keep_file", ROUNDS, "before"),
     "when the models are written": (running, "_save_models", 1, "after"),
     "before the last transaction": (Store, "advance", ROUNDS, "before"),
     "after the last transaction": (Store, "advance", ROUNDS, "after"),
@@ -108,6 +109,90 @@ def test_killed_at_any_moment(moment: str, quiet: Path, tmp_path: Path) -> None:
     assert (row.state, row.rounds_done) == ("done", ROUNDS)
     kept = {path.name for path in (tmp_path / "runs" / row.run).iterdir()}
     assert kept == {"lock", "models.safetensors", f"round-{ROUNDS:06d}.safetensors"}
+
+
+@dataclass(frozen=True)
+class Early(FedAvg):
+    """Gives up after its second round, and halves its model then."""
+
+    def run(self, fed: Federation, model: torch.Tensor) -> None:
+        server = fed.state(model=model)
+        for number in fed.rounds(server):
+            server.model = server.model + fed.ask(fed.sample(), self.local, {"global": server.model}).mean("update")
+            if number == 1:
+                break
+        server.model = server.model / 2
+
+
+@dataclass(frozen=True)
+class Artless(FedAvg):
+    """Cannot draw."""
+
+    def pictures(self, state: State, folder: Path) -> None:
+        raise ZeroDivisionError("no canvas")
+
+
+def test_a_run_is_not_lost_for_want_of_a_picture(tmp_path: Path) -> None:
+    keys = {"store": tmp_path, "model": "logistic", "workers": 1, "set": {"epochs": 1}}
+    found = run(method=f"{__name__}:Artless", clients=4, rounds=1, **keys)
+    assert found["notes"][-1] == "The method's pictures could not be drawn: ZeroDivisionError: no canvas."
+    for method in ("pacfl", "adadp-cfl"):  # one client has no tree to draw
+        found = run(method=method, clients=1, rounds=1, records=40, **keys)
+        assert not any("pictures" in note for note in found["notes"])
+
+
+BLENDED: dict[str, Any] = {"rounds": 3, "clients": 4, "partition": "iid", "workers": 1, "model": "logistic"}
+BLENDED |= {"personal": "blend", "evaluate_every": 3, "set": {"epochs": 1, "batch": 64}}
+LAST_SAVE: dict[str, tuple[Any, str, int, str]] = {
+    "before a piece of the blends": (Store, "advance", 1, "after"),
+    "when the models are written": (running, "_save_models", 1, "after"),
+    "before the last checkpoint": (Memory, "commit", 2, "after"),
+    "before the last transaction": (Store, "advance", 2, "before"),
+    "within the last transaction": (Database, "seal", 4, "before"),
+    "after the last transaction": (Store, "advance", 2, "after"),
+}
+
+
+@functools.cache
+def blended(folder: Path, method: str) -> dict[str, Any]:
+    """The trace of an undisturbed run whose clients blend models."""
+    return trace(folder, run(store=folder, method=method, **BLENDED)["run"])
+
+
+@pytest.mark.parametrize("method", ["dp-fedavg", f"{__name__}:Early"])
+@pytest.mark.parametrize("moment", LAST_SAVE)
+def test_a_blended_run_killed_while_it_saves_its_end(moment: str, method: str, quiet: Path, tmp_path: Path) -> None:
+    """Its state is on disk before it blends; the last save must leave that as it is until it is committed."""
+
+    def victim() -> None:
+        die_at(*LAST_SAVE[moment])
+        run(store=tmp_path, method=method, **BLENDED)
+
+    assert killed(victim)
+    (row,) = Store(tmp_path).all()
+    resume(row.run, tmp_path)
+    assert trace(tmp_path, row.run) == blended(quiet, method)
+    (row,) = Store(tmp_path).all()
+    assert row.checkpoint is not None
+    kept = {path.name for path in (tmp_path / "runs" / row.run).iterdir()}
+    assert kept == {"lock", "models.safetensors", row.checkpoint.name}
+
+
+def test_a_disk_that_is_full_at_the_last_save(monkeypatch: pytest.MonkeyPatch, quiet: Path, tmp_path: Path) -> None:
+    advance = Store.advance
+
+    def full(store: Store, name: str, rounds: int, *rest: Any) -> None:
+        if rest[-1] is not None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        advance(store, name, rounds, *rest)
+
+    monkeypatch.setattr(Store, "advance", full)
+    with pytest.raises(UserError, match="No space left on device"):
+        run(store=tmp_path, method="dp-fedavg", **BLENDED)
+    monkeypatch.undo()
+    (row,) = Store(tmp_path).all()
+    resume(row.run, tmp_path)
+    assert trace(tmp_path, row.run) == blended(quiet, "dp-fedavg")
 
 
 RESUMED: dict[str, tuple[Any, str, int, str]] = {
@@ -319,9 +404,9 @@ def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("checkpoints_every_round")
 def test_lost_memory_is_refused(tmp_path: Path) -> None:
     name = stopped(tmp_path)
-    (tmp_path / "runs" / name / "memory-1.bin").write_bytes(b"short")
+    (tmp_path / "runs" / name / "memory.bin").write_bytes(b"short")
     assert "has lost what client" in refused("resume", name, "--store", tmp_path, "--json")
-    (tmp_path / "runs" / name / "memory-1.bin").unlink()
+    (tmp_path / "runs" / name / "memory.bin").unlink()
     assert "has lost what client" in refused("resume", name, "--store", tmp_path, "--json")
 
 
@@ -333,7 +418,7 @@ def test_a_resumed_run_has_a_memory_file_of_its_own_and_leaves_none(quiet: Path,
     for leftover in ("round-000009.tmp", "models.tmp", "memory-7.bin"):
         (folder / leftover).write_bytes(b"x")
     found: list[set[str]] = []
-    with (folder / "memory-1.bin").open("r+b") as old:
+    with (folder / "memory.bin").open("r+b") as old:
 
         def watch(report: RoundReport) -> None:
             found.append({path.name for path in folder.iterdir()})
@@ -343,7 +428,7 @@ def test_a_resumed_run_has_a_memory_file_of_its_own_and_leaves_none(quiet: Path,
 
         resume(name, tmp_path, watch=watch)
     files = {"lock", "memory-2.bin"}
-    assert found[0] == files | {"memory-1.bin", "round-000003.safetensors", "ledger-000000003.journal"}
+    assert found[0] == files | {"memory.bin", "round-000003.safetensors", "ledger-000000003.journal"}
     assert found[1] == files | {"round-000004.safetensors", "ledger-000000004.journal"}
     assert trace(tmp_path, name) == uninterrupted(quiet, "feddpa", "stacked")
 

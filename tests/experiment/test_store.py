@@ -323,7 +323,7 @@ def test_a_disk_that_takes_only_part_of_a_write(monkeypatch: pytest.MonkeyPatch,
 
     real = os.pwrite
     monkeypatch.setattr(os, "pwritev", lambda file, parts, offset: real(file, b"".join(parts)[:64], offset))
-    memory = Memory(tmp_path / "memory.bin", {"model": torch.zeros(100)}, 2)
+    memory = Memory(tmp_path, {"model": torch.zeros(100)}, 2)
     monkeypatch.setattr(os, "pwrite", lambda file, content, offset: real(file, content[:64], offset))
     memory.write([1], [0], {"model": torch.arange(100.0).unsqueeze(0)})
     memory.participations[1] = 1

@@ -41,6 +41,24 @@ def test_the_interval_by_hand() -> None:
     assert sentence(found) == ("feddpa against local: +10.0 points, 95% interval +7.5 to +12.5 over 3 seeds: better.")
 
 
+def test_methods_without_test_records_are_not_ranked() -> None:
+    """Clients with one record each have none to test on; with one seed of several the others count."""
+    untested = row("untested", [0.5, 0.5, 0.5], 8.0) | {"accuracy": {"personal": None}}
+    untested["by_seed"] = [{"seed": seed, "personal": None} for seed in range(3)]
+    sentences, differences = verdicts([untested, untested | {"method": "other"}], "outsider")
+    assert differences == []
+    assert sentences == [
+        "No client has records to test models on with untested, other: not ranked. Give clients more records, or have "
+        "fewer clients."
+    ]
+    sentences, (found,) = verdicts([LOCAL, untested, FEDDPA], "outsider")
+    assert found == difference(FEDDPA, LOCAL)
+    assert "untested" in sentences[-1]
+    partly = row("feddpa", [0.90, 0.92, 0.94], 8.0)
+    partly["by_seed"][1]["personal"] = None
+    assert difference(partly, LOCAL)["seeds"] == 2
+
+
 def test_seeds_are_paired() -> None:
     """Accuracies that scatter together differ clearly; the same ones in another order do not."""
     low, high = [0.2, 0.5, 0.8], [0.25, 0.56, 0.86]

@@ -23,8 +23,10 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
+from faults.cuts import CUTS
 from faults.deaths import DEATHS
 from faults.disks import DISKS
+from faults.endings import ENDINGS
 from faults.flips import FLIPS
 from faults.fuzz import FUZZ
 from faults.instructions import INSTRUCTIONS
@@ -32,7 +34,7 @@ from faults.kills import KILLS
 from faults.processes import warm_up
 from faults.trials import Check, Part
 
-PARTS = {part.name: part for part in (KILLS, FLIPS, FUZZ, DEATHS, DISKS, INSTRUCTIONS)}
+PARTS = {part.name: part for part in (KILLS, ENDINGS, FLIPS, CUTS, FUZZ, DEATHS, DISKS, INSTRUCTIONS)}
 SHOWN = 10
 """How many failures of one promise are told in full."""
 

@@ -44,6 +44,10 @@ SPECIAL: dict[str, Keys] = {
         **{"method": "dp-fedavg-record", "clients": 4, "rounds": 12, "participation": 0.25, "partition": "iid"},
         **{"budgets": "2.5,30,30,30", "noise_multiplier": 1.0},
     },
+    "blends": {"method": "dp-fedavg", "personal": "blend", "engine": "stacked"},
+    "blends of clusters": {"method": "dp-ifca", "personal": "blend", "engine": "one-by-one"},
+    "blends of records": {"method": "dp-fedavg-record", "personal": "blend", "clients": 3, "rounds": 3, **FULL},
+    "blends of a method that gives up": {"method": "faults.own:Plain", "last": 5, "personal": "blend"},
     "own method": {"method": "faults.own:Plain", "engine": "stacked"},
     "own method that gives up": {"method": "faults.own:Plain", "last": 5, "engine": "stacked"},
     "own method with ordered state": {"method": "faults.own:Odd", "engine": "stacked", "workers": 2},
@@ -81,6 +85,8 @@ class Reference:
     """How long the command takes here."""
     calls: int
     """How many watched calls it makes."""
+    trained: int
+    """How many of them until a client has written for the last time: behind them is the end of the run."""
     files: frozenset[str]
     """What lies in its folder at the end."""
 
@@ -102,7 +108,8 @@ def _reference(case: str, folder: Path) -> Reference:
             raise RuntimeError(f"The experiment {case!r} fails without any fault: {ended}\n{ended.err}")
     name = made.document["run"]
     store = folder / "store"
-    return Reference(store, name, trace(store, name, made), seconds, int(note.read_text()), files(store, name))
+    calls, trained = (int(number) for number in note.read_text().split())
+    return Reference(store, name, trace(store, name, made), seconds, calls, trained, files(store, name))
 
 
 Made = TypeVar("Made")

@@ -23,6 +23,7 @@ TOLD = "damage to a store is told in a sentence, without a traceback"
 LISTED = "a damaged store does not look like an empty one"
 CASES = ("quantile clipping", "half of the clients", "layer-wise clipping", "local, sound, stacked", "own method")
 ATTEMPTS = 20
+Damage = Callable[[random.Random, Path, Path, str], str]
 HEAD = 512
 """Bytes at the beginning of a file, where formats keep what they are."""
 
@@ -78,11 +79,15 @@ def finished(case: str) -> Whole:
 
 def trial(draw: random.Random, number: int, folder: Path) -> Iterator[Check]:
     """Damage one file of a store in one way, then take up the run and read its models."""
+    yield from damaged(draw, number, folder, draw.choice(DAMAGES))
+
+
+def damaged(draw: random.Random, number: int, folder: Path, damage: Damage) -> Iterator[Check]:
+    """Damage one file of a store in the given way, and look at what becomes of it."""
     case = CASES[number % len(CASES)]
     whole = stopped(case) if number // len(CASES) % 3 else finished(case)
     store = copied(draw.choice(whole.stores), folder / "store")
     target = draw.choice(sorted(path for path in store.rglob("*") if path.is_file()))
-    damage = draw.choice(DAMAGES)
     what = f"{case}, {whole.run['state']}, {target.name}: {damage(draw, target, store, case)}"
     listed = command("runs", "--json", "--store", store)
     resumed = command("resume", whole.run["run"], "--json", "--store", store)

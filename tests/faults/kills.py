@@ -54,7 +54,7 @@ def trial(draw: random.Random, number: int, folder: Path) -> Iterator[Check]:
             kills += 1
             yield from _after(case, ended, copy)
     if kills:
-        yield from _finished(case, known, store, kills)
+        yield from finished(case, known, store, kills)
 
 
 def _after(case: str, ended: Outcome, copy: Copy) -> Iterator[Check]:
@@ -66,7 +66,7 @@ def _after(case: str, ended: Outcome, copy: Copy) -> Iterator[Check]:
         yield kept(SENTENCE, one, f"{case}: {ended.err[:1000]}")
 
 
-def _finished(case: str, known: Reference, store: Path, kills: int) -> Iterator[Check]:
+def finished(case: str, known: Reference, store: Path, kills: int) -> Iterator[Check]:
     """Resume to the end, and compare."""
     with _again(store, case, 1e9) as copy:
         ended = copy.outcome()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import importlib
 import json
 import os
@@ -260,11 +261,16 @@ WATCHED = frozenset(
 )
 """Functions of the operating system and of libraries that change files, by which moments are counted: from the first
 look into a database on, because what a process opens before is its own code."""
+MEMORY = frozenset(["pwrite", "pwritev"])
+"""With which clients' memory is written."""
+ROOM = frozenset(["write", "pwrite", "pwritev", "fsync", "rename", "replace", "mkdir", "serialize_file"])
+"""Watched functions that a full disk refuses."""
 LOCKING = frozenset(["__enter__", "__exit__", "acquire", "release"])
 
 
 def count_into(note: Path) -> Callable[[], None]:
-    """What a copy must do first so that at its end it writes into `note` how many watched calls it has made."""
+    """What a copy must do first so that at its end it writes into `note` how many watched calls it has made, and how
+    many until it has last written to clients' memory."""
     return lambda: _hook(None, None, note)
 
 
@@ -276,28 +282,50 @@ def die_at(call: int, how: signal.Signals, whole: bool = False, worker: bool = F
     return lambda: _hook(call, lambda: _die(how, whole), worker=worker)
 
 
+def full_at(call: int) -> Callable[[], None]:
+    """What a copy must do first so that, from the given watched call on, the first one that needs room finds none."""
+    return lambda: _hook(call, _no_room, only=ROOM)
+
+
+def _no_room() -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
 def _die(how: signal.Signals, whole: bool) -> None:
     if whole:
         os.killpg(0, how)
     os.kill(os.getpid(), how)
 
 
-def _hook(call: int | None, action: Callable[[], None] | None, note: Path | None = None, worker: bool = False) -> None:
-    """Count watched calls of this process from now on, and act at one of them."""
-    main, seen, begun = os.getpid(), 0, False
+def _hook(
+    call: int | None,
+    action: Callable[[], None] | None,
+    note: Path | None = None,
+    worker: bool = False,
+    only: frozenset[str] = frozenset(),
+) -> None:
+    """Count watched calls of this process from now on, and act at one of them, or at the first of the functions `only`
+    that begins there or later."""
+    main, seen, trained, begun = os.getpid(), 0, 0, False
 
     def profile(_: Any, event: str, function: Any) -> None:
         nonlocal seen
+        nonlocal trained
         nonlocal begun
+        nonlocal call
         if not event.startswith("c_") or not _is_watched(function, worker) or (os.getpid() != main) != worker:
             return
         begun = begun or worker or _is_of_a_database(function)
         seen += begun
-        if seen == call and action is not None:
+        name = getattr(function, "__name__", "")
+        trained = seen if name in MEMORY else trained
+        wanted = seen == call if not only else call is not None and seen >= call and event == "c_call" and name in only
+        if wanted and action is not None:
+            call = None
             action()
 
     if note is not None:
-        atexit.register(lambda: os.getpid() == main and note.write_text(str(seen)))
+        atexit.register(lambda: os.getpid() == main and note.write_text(f"{seen} {trained}"))
     sys.setprofile(profile)
 
 

@@ -17,6 +17,7 @@ from helpers import QUICK_KEYS, command, refused
 
 import sordino
 from sordino.experiment.config import Experiment
+from sordino.experiment.hyperparameters import called
 from sordino.experiment.store import Store
 from sordino.report.page import charts, scales
 from sordino.report.page.gather import _names, gather
@@ -239,9 +240,36 @@ def test_a_row_without_figures_is_no_obstacle(accuracy: object, store: Path) -> 
 def test_blended_models_are_told_by_name_where_others_are_not_blended() -> None:
     own, blend = {"personal": "own", "rate": 0.1}, {"personal": "blend", "rate": 0.1}
     three = [{"method": "a", **own}, {"method": "a", **blend}, {"method": "b", **blend}]
-    assert _names(three) == ["a", "a[personal=blend]", "b[personal=blend]"]
-    assert _names(three[1:]) == ["a", "b"]
-    assert _names([{"method": "a", **own}, {"method": "a", **own, "rate": 1}]) == ["a[rate=0.1]", "a[rate=1]"]
+    usual: list[set[str]] = [set(), set(), set()]
+    assert _names(three, usual) == ["a", "a[personal=blend]", "b[personal=blend]"]
+    assert _names(three[1:], usual[1:]) == ["a", "b"]
+    two = [{"method": "a", **own}, {"method": "a", **own, "rate": 1}]
+    assert _names(two, usual[1:]) == ["a[rate=0.1]", "a[rate=1]"]
+
+
+def test_a_method_with_other_hyperparameters_is_another_method(tmp_path: Path) -> None:
+    """Pages, statements, progress and summaries call it as the terminal's comparison does."""
+    keys = {**QUICK_KEYS, "rounds": 1, "store": tmp_path, "model": "logistic"}
+    alone = sordino.run(**keys | {"method": "local"})
+    found = sordino.run(**keys | {"method": "acdp-pfsd", "set": {**QUICK_KEYS["set"], "clipping": "quantile"}})
+    name = "acdp-pfsd[clipping=quantile]"
+    both = page(tmp_path, alone["run"], found["run"]).text
+    assert f"{name}." in both, "what all methods have in common is left out"
+    assert found["called"] == "acdp-pfsd[batch=64,clipping=quantile,epochs=1]"
+    assert f"{found['called']} on digits" in page(tmp_path, found["run"]).text
+    assert found["called"] in repr(found)
+    shown = command("show", found["run"], "--store", tmp_path).out
+    assert found["called"] in "".join(shown.split("\n"))
+    statement = tmp_path / "statement.md"
+    assert command("statement", found["run"], "--store", tmp_path, "-o", statement).code == 0
+    assert f"the method {found['called']}" in statement.read_text().replace("\n", " ")
+
+
+def test_only_hyperparameters_that_are_not_the_defaults_are_told() -> None:
+    given = {"method": "feddpa", "variant": "sound", "privacy": "dp", "personal": "own"}
+    assert called({**given, "set": {"tau": 0.4, "model.hidden": 3}}) == "feddpa"
+    assert called({**given, "set": {"tau": 0.8, "clipping.low": 0.1}}) == "feddpa[clipping.low=0.1,tau=0.8]"
+    assert called({**given, "method": "gone:Method", "set": {"tau": 0.4}}) == "gone:Method[tau=0.4]"
 
 
 def test_record_level_and_bare_runs_have_pages(store: Path) -> None:

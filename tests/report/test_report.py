@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,10 +11,11 @@ from unittest import mock
 
 import pytest
 from rich.console import Console
+from rich.progress import Progress
 
 from sordino.privacy.views import VIEWS
 from sordino.report.figures import curves
-from sordino.report.progress import Known, fitting, line, watching
+from sordino.report.progress import Bars, Known, Line, fitting, line, watching
 from sordino.report.tables import comparison_table, epsilon_text, run_report
 from sordino.report.wording import attack_words, percent, sentences_of
 from sordino.rounding import delta_text
@@ -193,6 +195,35 @@ def test_what_a_round_brought() -> None:
     assert told(report(clip=None, rejected=2)).endswith("global –  2 rejected")
     infinite = report(epsilon={"server": math.inf}, planned=None)
     assert told(infinite).startswith("epsilon ∞  personal")
+
+
+def test_rounds_of_a_blended_run_say_what_their_personal_models_are(capsys: pytest.CaptureFixture[str]) -> None:
+    """The table has the accuracy of blends: rounds do not call that of other models by the same name."""
+    with watching(quiet=False) as display:
+        display.total(0, 2)
+        for name, configuration in (("one", {"personal": "blend"}), ("two", {"personal": "own"})):
+            tell = display.run(name, 10, configuration)
+            tell(report(round=9))
+            tell.end(0.942)
+        display.run("three", 10, {"personal": "blend"}).end(0.5)  # the store had it already
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition("%")[0].partition("4  ")[2] or line for line in lines] == [
+        "personal before blending 50.0",
+        "one: blended  personal 94.2%",
+        "personal 50.0",
+    ]
+
+
+def test_what_stays_of_a_run_is_what_clients_predict_with() -> None:
+    console = Console(file=io.StringIO(), width=100, force_terminal=False)
+    display = Bars(Progress(Line(console), console=console))
+    display.total(0, 2)
+    tell = display.run("one", 10, {"personal": "blend"})
+    tell(report(round=9))
+    tell.end(0.942)
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "personal 94.2%  epsilon 1.01 of 4  start 25.0%" in shown
+    assert "50.0%" not in shown
 
 
 def test_a_part_of_the_clients_is_named_beside_its_accuracy() -> None:

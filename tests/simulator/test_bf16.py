@@ -20,6 +20,7 @@ from sordino.experiment.run import resume, start
 from sordino.experiment.store import NewRun, Store
 from sordino.learning.parameters import flatten
 from sordino.learning.records import Batch, Learner, Precision, cross_entropy
+from sordino.rounds import RoundReport
 from sordino.simulator import bf16
 from sordino.trials import CAN_FORK
 
@@ -162,6 +163,24 @@ def test_a_stored_run_is_resumed_as_resumed(tmp_path: Path, monkeypatch: pytest.
     stopped = store.create("fedavg-digits", NewRun("fedavg", configuration, other.identity, "people", "client", 1))
     takes(2.0, 1.0, monkeypatch)
     assert resume(stopped, store) == {"precision": "bf16"}
+
+
+def test_a_resumed_run_tells_what_it_told_when_it_began(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the machine and the moment at which it began knew that bf16 was not faster."""
+
+    def stop(report: RoundReport) -> None:
+        raise ZeroDivisionError
+
+    takes(2.0, 1.0, monkeypatch)
+    store = Store(tmp_path)
+    whole = start(prepared(store=tmp_path), store)
+    with pytest.raises(ZeroDivisionError):
+        start(prepared(store=tmp_path), store, stop)
+    takes(1.0, 2.0, monkeypatch)
+    again = resume(store.all()[0].run, store)
+    assert any("bf16 is not faster" in note for note in whole["notes"])
+    different = {key for key in whole if again[key] != whole[key]}  # type: ignore[literal-required]
+    assert different <= {"run", "seconds"}
 
 
 def test_a_network_that_dies_is_refused_before_a_run_is_created(

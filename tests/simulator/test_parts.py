@@ -11,11 +11,11 @@ import torch
 from sordino.data.dataset import Split
 from sordino.errors import UserError
 from sordino.experiment import checkpoint
-from sordino.simulator.memory import Memory, unused
+from sordino.simulator.memory import Memory
 
 
 def memory(path: Path) -> Memory:
-    return Memory(unused(path), {"model": torch.zeros(3), "extra": torch.ones(2, 2)}, clients=4)
+    return Memory(path, {"model": torch.zeros(3), "extra": torch.ones(2, 2)}, clients=4)
 
 
 def remembered(kept: Memory, client: int) -> dict[str, torch.Tensor]:
@@ -78,8 +78,9 @@ def test_what_the_old_process_writes_does_not_reach_the_one_that_took_over(tmp_p
 
 def test_a_memory_file_belongs_to_one_session(tmp_path: Path) -> None:
     old = memory(tmp_path)
-    new = Memory(old.path, old.blank, clients=4)
+    new = Memory(tmp_path, old.blank, clients=4)
     recorded(old, 3)
+    assert new.path != old.path
     assert new.path.stat().st_size == 0
 
 
@@ -126,10 +127,12 @@ def test_checkpoints_come_back(tmp_path: Path) -> None:
     server = {"model": torch.arange(3.0), "clip": 0.5, "agent": {"second": torch.ones(2), "first": {"steps": 4}}}
     slots, participations = np.array([1, 0], np.uint8), np.array([2, 3], np.int32)
     checksums = np.array([2**64 - 1, 1], "<u8")
-    saved = checkpoint.Checkpoint(7, 9, server, torch.ones(2, 3), "memory-3.bin", slots, participations, checksums)
+    saved = checkpoint.Checkpoint(
+        7, 9, server, torch.ones(2, 3), True, "memory-3.bin", slots, participations, checksums
+    )
     kept = checkpoint.save(saved, tmp_path / "round.safetensors")
     found = checkpoint.load(kept, tmp_path)
-    assert (found.round, found.questions, found.memory) == (7, 9, "memory-3.bin")
+    assert (found.round, found.questions, found.over, found.memory) == (7, 9, True, "memory-3.bin")
     assert torch.equal(found.averaged, torch.ones(2, 3))
     assert list(found.server["agent"]) == ["second", "first"]
     assert torch.equal(found.server["agent"]["second"], torch.ones(2))
@@ -141,7 +144,7 @@ def test_checkpoints_come_back(tmp_path: Path) -> None:
 def test_a_checkpoint_with_one_other_bit_is_refused(tmp_path: Path) -> None:
     empty = np.zeros(0, np.uint8)
     kept = checkpoint.save(
-        checkpoint.Checkpoint(1, 1, {"a": 1}, None, "", empty, empty, empty), tmp_path / "c.safetensors"
+        checkpoint.Checkpoint(1, 1, {"a": 1}, None, False, "", empty, empty, empty), tmp_path / "c.safetensors"
     )
     whole = (tmp_path / kept.name).read_bytes()
     for place in range(len(whole)):

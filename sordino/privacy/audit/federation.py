@@ -153,7 +153,7 @@ def simulated(prepared: Prepared, clients: Clients) -> Iterator[tuple[Unseen, Me
     method, layout = prepared.method, prepared.learner.layout
     blank = method.memory(prepared.initial) | method.public_memory(prepared.initial, layout)
     with tempfile.TemporaryDirectory() as folder, single_threaded():
-        memory = Memory(Path(folder) / "memory", blank, prepared.schedule.clients)
+        memory = Memory(Path(folder), blank, prepared.schedule.clients)
         try:
             yield Unseen(Simulation(Workers(Engine(clients, memory), 1))), memory
         finally:

@@ -132,6 +132,8 @@ class Report:
     findings: list[Finding] = field(default_factory=list)
     trials: int = 0
     seconds: float = 0.0
+    called: str = ""
+    """The method with the hyper-parameters that are not its defaults."""
 
     @property
     def refuted(self) -> bool:
@@ -167,6 +169,7 @@ class Report:
             views[name] = one
         return {
             "method": self.method,
+            "called": self.called or self.method,
             "variant": self.variant,
             "unit": self.unit,
             "delta": self.delta,

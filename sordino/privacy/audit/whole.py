@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 
 from sordino.experiment.config import Experiment
+from sordino.experiment.hyperparameters import called
 from sordino.experiment.prepare import Prepared, prepare
 from sordino.method import Method
 from sordino.privacy.audit import canaries, channels, conformance, one_run, records
@@ -48,7 +49,9 @@ def audited(
     views = {
         view: ViewReport(truths[view]) if published is None else ViewReport(published, truths[view]) for view in VIEWS
     }
-    report = Report(prepared.experiment.method, method.variant, method.unit, delta, views)
+    report = Report(
+        prepared.experiment.method, method.variant, method.unit, delta, views, called=called(dict(prepared.experiment))
+    )
     if understudy is not None:
         tell("tier 0: noise, bounds, coins and prices")
         half = max(0, prepared.schedule.rounds // 2 - 1)

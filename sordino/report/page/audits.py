@@ -36,8 +36,9 @@ def audit_context(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
 
 def _context(document: Mapping[str, Any]) -> dict[str, Any]:
     variant = document.get("variant", "sound")
+    name = document.get("called", document["method"])
     return {
-        "title": f"Audit of {document['method']}" + ("" if variant == "sound" else f" ({variant})"),
+        "title": f"Audit of {name}" + ("" if variant == "sound" else f" ({variant})"),
         "unit": document["unit"],
         "delta": document["delta"],
         "views": [_view(name, view) for name, view in document["views"].items()],

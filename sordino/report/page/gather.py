@@ -17,10 +17,12 @@ from sordino.data.summary import label_counts
 from sordino.errors import UserError
 from sordino.experiment.compare import Comparison, side_by_side
 from sordino.experiment.config import Experiment
+from sordino.experiment.hyperparameters import bracketed, unusual_settings
 from sordino.experiment.prepare import deal
 from sordino.experiment.store import RunRow, Store, unfinished
 from sordino.experiment.summary import Summary
 from sordino.experiment.trained import Description, load_models
+from sordino.files import read_text
 from sordino.learning.metrics import METRICS
 from sordino.parts.curves import Curve, curve_called
 from sordino.privacy.ledger import Row
@@ -151,7 +153,9 @@ def compared_runs(path: Path) -> list[str] | None:
 def read_document(path: Path) -> dict[str, Any]:
     """A JSON file of one object."""
     try:
-        found = json.loads(path.read_text("utf-8"))
+        found = json.loads(read_text(path))
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}.") from error
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not JSON: a page is made of runs, a comparison or an audit.") from error
     if not isinstance(found, dict):
@@ -206,7 +210,8 @@ def _grouped(runs: Iterable[RunTold]) -> dict[str, list[RunTold]]:
     for run in runs:
         found.setdefault(json.dumps(_settings(run), sort_keys=True), []).append(run)
     settings = [json.loads(key) for key in found]
-    return dict(zip(_names(settings), found.values(), strict=True))
+    unusual = [set(unusual_settings(group[0].row.configuration)) for group in found.values()]
+    return dict(zip(_names(settings, unusual), found.values(), strict=True))
 
 
 def _settings(run: RunTold) -> dict[str, Any]:
@@ -216,20 +221,20 @@ def _settings(run: RunTold) -> dict[str, Any]:
     return plain | run.row.configuration["set"]
 
 
-def _names(settings: Sequence[dict[str, Any]]) -> list[str]:
-    """A method's name, with the settings in brackets by which it differs from others of its name; of models that are
-    blended it is told wherever others are not."""
+def _names(settings: Sequence[dict[str, Any]], unusual: Sequence[set[str]]) -> list[str]:
+    """A method's name, with the settings in brackets by which it differs from others of its name, and those that are
+    `unusual` for it unless all methods have them; of models that are blended it is told wherever others are not."""
     names = []
-    for mine in settings:
+    for mine, own in zip(settings, unusual, strict=True):
         rivals = [other for other in settings if other["method"] == mine["method"]]
         keys = [
             key
             for key in mine
-            if any(other.get(key) != mine[key] for other in (settings if key == "personal" else rivals))
+            if any(other.get(key) != mine[key] for other in (settings if key in {"personal", *own} else rivals))
+            or (key in own and len(settings) == 1)
         ]
         told = [key for key in keys if mine[key] is not None and (key, mine[key]) != ("personal", "own")]
-        marks = ",".join(f"{key}={mine[key]}" for key in told)
-        names.append(f"{mine['method']}[{marks}]" if marks else str(mine["method"]))
+        names.append(bracketed(str(mine["method"]), {key: mine[key] for key in told}))
     return [name if names.count(name) == 1 else f"{name} ({place + 1})" for place, name in enumerate(names)]
 
 
