@@ -64,11 +64,16 @@ class Account:
         """Where the run's result says something else than its ledger, in sentences."""
         if self.row.result is None:
             return []
-        found, said = self.epsilon(), self.row.result["epsilon"]
+        result = self.row.result
+        found, printed, said = self.epsilon(), result["epsilon"], result.get("charged", result["epsilon"])
         return [
             f"For the {view} the result says epsilon = {said[view]}, and the ledger {found[view]}."
             for view in VIEWS
             if not _agree(said[view], found[view])
+        ] + [
+            f"For the {view} the result prints epsilon = {printed[view]}, less than the {said[view]} that was charged."
+            for view in VIEWS
+            if printed[view] is not None and (said[view] is None or printed[view] < said[view])
         ]
 
 

@@ -26,7 +26,7 @@ from sordino.experiment.checkpoint import Stream
 from sordino.experiment.config import Experiment
 from sordino.experiment.database import saving
 from sordino.experiment.defaults import in_store
-from sordino.experiment.lifetime import check_lifetime, most
+from sordino.experiment.lifetime import check_lifetime, most, to_be_kept
 from sordino.experiment.prepare import Prepared, prepare
 from sordino.experiment.store import NewRun, RunRow, Store
 from sordino.experiment.summary import Summary, summarize
@@ -79,7 +79,7 @@ def register(prepared: Prepared, store: Store) -> str:
             people=prepared.data.people,
             unit=prepared.method.unit,
             rounds=experiment.rounds,
-            planned=most(prepared),
+            planned=to_be_kept(prepared, prepared.data.deal),
         ),
     )
 
