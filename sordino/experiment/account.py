@@ -35,7 +35,7 @@ class Account:
     def of(cls, store: Store, run: str) -> Account:
         """The ledger of a run; one that was altered is refused, and one whose last rows went with the run's journal."""
         row = store.get(run)
-        if row.state == "removed" and row.result is None:
+        if row.gone and row.result is None:
             raise unfinished(row, store.folder)
         try:
             return cls(row, ledger_of(row, store))
@@ -81,7 +81,8 @@ def ledger_of(row: RunRow, store: Store, journal: bool = True) -> Ledger:
     """The ledger of a run: what its database has, and, where it was stopped, what stands only in the `journal`."""
     rows = store.ledger(row.run)
     if journal and row.summary is None:
-        rows += rows_after(store.path(row.run), len(rows), head_of(rows), row.begun)
+        head = head_of(rows, store.lacking)
+        rows += rows_after(store.path(row.run), len(rows), head, row.begun, store.lacking)
     last = max((int(one.clients().max()) for one in rows), default=-1) + 1
     return Ledger(max(last, row.result["clients"] if row.result else 0), row.unit, rows)
 

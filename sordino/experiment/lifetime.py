@@ -228,7 +228,7 @@ def check_lifetime(store: Store, prepared: Prepared, run: str | None = None) -> 
     if limit is None or not spends(more):
         return
     if run is not None:  # without a limit, it may have spent more than it was going to
-        more = _larger(spent_in(store.get(run), store), more)
+        more = larger(spent_in(store.get(run), store), more)
     more["deal"] = prepared.data.deal
     unit, view = prepared.method.unit, prepared.experiment.protect_from
     total = over_runs(store, prepared.data.people, unit, prepared.budget.delta, [more], run)
@@ -388,8 +388,10 @@ def spent_in(row: RunRow, store: Store, lost: bool = False) -> Spent:
         return {**_counted(row, store, lost), "deal": kept.get("deal")}
     found: Spent = row.summary["spent"]
     # Earlier versions, which kept no turns, wrote down what had been charged where a run ended.
-    if kept and "turns" not in kept and row.summary.get("rounds_done") != row.rounds and spends(found):
-        found = _larger(found, cast(Spent, kept))
+    early = row.state != "imported" and row.summary.get("rounds_done", 0) < row.rounds
+    if early and "turns" not in kept and spends(found):
+        repeated = spent_by(ledger_of(row, store).completed(row.rounds, row.rounds))
+        found = larger(found, cast(Spent, kept) if kept else repeated)
     return {**found, "deal": found.get("deal") or kept.get("deal")}
 
 
@@ -409,7 +411,7 @@ def _counted(row: RunRow, store: Store, lost: bool) -> Spent:
         return _unbounded(row.unit) if lost else spent_by(ledger.completed(row.rounds, row.rounds))
     limited = row.configuration.get("budget_over_runs") is not None  # nothing is asked beyond the plan
     turns = 0 if limited else row.planned.get("turns", row.rounds)
-    return _larger(spent_by(ledger.completed(row.rounds, turns, planned={})), cast(Spent, row.planned))
+    return larger(spent_by(ledger.completed(row.rounds, turns, planned={})), cast(Spent, row.planned))
 
 
 def _unbounded(unit: Unit) -> Spent:
@@ -417,7 +419,7 @@ def _unbounded(unit: Unit) -> Spent:
     return {"unit": unit, "mu": [None] * len(VIEWS), "recipes": [INFINITE]}
 
 
-def _larger(one: Spent, other: Spent) -> Spent:
+def larger(one: Spent, other: Spent) -> Spent:
     """Whatever costs more of two that a run may come to."""
     if one["unit"] == "client":
         pairs = zip(one["mu"], other["mu"], strict=True)

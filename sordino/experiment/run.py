@@ -247,8 +247,8 @@ def _save_models(
 
 def _finished(row: RunRow, store: Store) -> Summary:
     """The summary of a finished run, if it is still all there. Nobody writes to it any more: it needs no lock."""
-    if row.state == "removed":
-        raise UserError(f"The run {row.run!r} has been removed: start it anew with `sordino run`.")
+    if row.gone:
+        raise UserError(f"The run {row.run!r} has been {row.state}: start it anew with `sordino run`.")
     assert row.summary is not None
     assert row.models is not None
     assert row.checkpoint is not None

@@ -20,7 +20,7 @@ import hashlib
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,9 +113,11 @@ class Row:
             found = found / np.array([[1 - 1 / (12 * variance)] for variance in variances])
         return found
 
-    def link(self, previous: bytes) -> bytes:
-        """The SHA-256 that binds this row to all rows before it."""
-        return hashlib.sha256(previous + repr(tuple(vars(self).values())).encode()).digest()
+    def link(self, previous: bytes, lacking: Collection[str] = ()) -> bytes:
+        """The SHA-256 that binds this row to all rows before it; `lacking` are fields that rows did not have when it
+        was written."""
+        values = tuple(value for name, value in vars(self).items() if name not in lacking)
+        return hashlib.sha256(previous + repr(values).encode()).digest()
 
 
 class Ledger:
@@ -384,11 +386,11 @@ def _round(row: Row) -> int:
     return row.round
 
 
-def head_of(rows: Iterable[Row]) -> bytes:
+def head_of(rows: Iterable[Row], lacking: Collection[str] = ()) -> bytes:
     """The link of the last of a ledger's first rows."""
     head = BLANK
     for row in rows:
-        head = row.link(head)
+        head = row.link(head, lacking)
     return head
 
 
