@@ -120,8 +120,6 @@ class Server:
 
     def _as_scheduled(self) -> bool:
         """Whether what was charged is what schedule and declarations said beforehand, whatever clients answered."""
-        if self._next_round <= self._last_round:
-            return False
         steps = self._method.steps()
         once = {(step, name) for step, releases in steps.items() for name, one in releases.items() if one.once}
         paid: dict[int | None, dict[tuple[str, str], list[np.ndarray]]] = {None: {name: [] for name in once}}

@@ -18,26 +18,30 @@ from sordino import server
 from sordino.api import run
 from sordino.data.people import sketch
 from sordino.errors import UserError
+from sordino.experiment import journal
 from sordino.experiment import store as stores
 from sordino.experiment.compare import compare
 from sordino.experiment.config import Experiment
 from sordino.experiment.lifetime import (
     Spent,
+    _limit,
     composed,
     over_runs,
     planned,
     sentence,
     spent_by,
+    spent_in,
     sum_up,
     within,
 )
 from sordino.experiment.prepare import prepare
 from sordino.experiment.removal import remove
 from sordino.experiment.run import resume
-from sordino.experiment.store import NewRun, Store
+from sordino.experiment.store import NewRun, Progress, Store
+from sordino.files import KeptFile
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.privacy.accountant import epsilon_of, mu_of
-from sordino.privacy.ledger import Ledger, Row
+from sordino.privacy.ledger import BLANK, Ledger, Row
 from sordino.privacy.possibilities import merged
 from sordino.privacy.records import record_epsilon
 from sordino.privacy.release import Charge, Unit
@@ -86,7 +90,7 @@ def test_what_is_known_at_one_delta_only_adds_up() -> None:
     simulated = record_level([[1.0, 4.0, 1]])
     assert composed([*deployed, simulated], "record", DELTA)["server"] == 3.0 + epsilon_of(0.25, DELTA)
     about: dict[str, Any] = {"people": "", "planned": None, "configuration": {}, "unit": "record"}
-    rows = [mock.Mock(summary={"spent": one}, **about) for one in deployed]
+    rows = [mock.Mock(summary={"spent": one, "rounds_done": 1}, rounds=1, **about) for one in deployed]
     found = over_runs(mock.Mock(all=lambda: rows), "", "record", DELTA)
     assert (found["runs"], found["epsilon"]["server"], found["delta"]) == (2, 3.0, 2 * DELTA)
     assert over_runs(mock.Mock(all=lambda: rows), "", "record", DELTA, [simulated])["delta"] == 3 * DELTA
@@ -375,6 +379,40 @@ def test_a_run_that_is_under_way_counts_with_all_that_it_will_spend(tmp_path: Pa
     assert len(tried) == 1
     assert total(tmp_path)["runs"] == 1
     run(store=tmp_path, budget_over_runs=limit + 0.01, **NOISY)
+
+
+def test_a_run_that_has_charged_nothing_yet_counts_as_planned_while_it_is_under_way(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    name = store.create("run", NewRun("dp-fedavg", {}, "identity", "people", "client", 1, client_level(1.0, 1.0, 2.0)))
+    store.begin(name)
+    journal.Journal(store.path(name), 0, BLANK, None).close()
+    assert over_runs(store, "people", "client", DELTA)["runs"] == 0
+    with store.lock(name):
+        assert over_runs(store, "people", "client", DELTA)["epsilon"]["server"] == epsilon_of(2.0, DELTA)
+
+
+def test_what_an_earlier_version_wrote_down_of_an_early_end_is_raised_to_the_plan(tmp_path: Path) -> None:
+    """It kept no turns, and what had been charged by then."""
+    spent, most = client_level(0.5, 0.5, 0.5), client_level(1.0, 1.0, 1.0)
+    store = Store(tmp_path)
+    store.create("run", NewRun("dp-fedavg", {}, "identity", "people", "client", 6, most))
+    for summary, mu in (
+        ({"rounds_done": 3, "spent": spent}, 1.0),
+        ({"removed": True, "spent": spent}, 1.0),
+        ({"rounds_done": 6, "spent": spent}, 0.5),
+        ({"removed": True, "rounds_done": 6, "spent": spent}, 0.5),
+        ({"removed": True, "spent": client_level(0.0, 0.0, 0.0)}, 0.0),
+    ):
+        store.advance("run-1", 3, KeptFile("", ""), 0.0, Progress([], [], []), summary, KeptFile("", ""))
+        assert spent_in(store.get("run-1"), store)["mu"] == [mu] * 3
+
+
+def test_one_limit_must_have_held_for_all_runs() -> None:
+    limited = {"budget_over_runs": 4.0, "protect_from": "server"}
+    assert _limit([limited, limited], 2) == (4.0, "server")
+    assert _limit([limited, limited], 3) == (None, None), "a run that protects another unit"
+    assert _limit([limited, limited | {"budget_over_runs": 5.0}], 2) == (None, None)
+    assert _limit([{"budget_over_runs": None}], 1) == _limit([], 0) == (None, None)
 
 
 def test_only_one_run_is_let_in_at_a_time(tmp_path: Path) -> None:

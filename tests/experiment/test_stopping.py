@@ -18,6 +18,7 @@ from sordino.experiment.config import Experiment
 from sordino.experiment.lifetime import planned, sum_up
 from sordino.experiment.prepare import prepare
 from sordino.experiment.store import Store
+from sordino.methods.adadp_cfl import AdaDPCFL
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.methods.dp_fedavg_record import DPFedAvgRecord
 from sordino.privacy.accountant import attack_accuracy, epsilon_of
@@ -85,6 +86,23 @@ class NeverAsking(Breaking):
             break
 
 
+class AskingTwice(Breaking):
+    """Asks everybody twice in each round."""
+
+    def run(self, fed: Any, model: Any) -> None:
+        server = fed.state(model=model)
+        for number in fed.rounds(server):
+            for _ in range(2):
+                self.ask(fed, number, {"global": server.model, "clip": 1.0})
+
+
+class NeverGrouping(AdaDPCFL):
+    """Never asks for the matrices that it declares."""
+
+    def _group(self, fed: Any, server: Any, model: Any) -> None:
+        pass
+
+
 class BreakingForRecords(DPFedAvgRecord):
     """Ends after a round."""
 
@@ -133,6 +151,26 @@ def test_whoever_reads_single_messages_costs_the_server_s_plan(tmp_path: Path) -
     """Eight shares of noise are in a sum, one in a message: mu is sqrt(8) times as large, in all rounds."""
     result = run(store=tmp_path, **(KEYS | {"method": own(Exposing)}))
     assert result["epsilon"] == pytest.approx(dict.fromkeys(VIEWS, epsilon_of(math.sqrt(8) * MU, DELTA)))
+
+
+def test_what_is_asked_oftener_than_declared_is_not_as_planned(tmp_path: Path) -> None:
+    result = run(store=tmp_path, **(KEYS | {"method": own(AskingTwice)}))
+    assert result["charged"] == result["epsilon"] == pytest.approx(result["epsilon"])
+    assert result["epsilon"]["outsider"] == pytest.approx(epsilon_of(math.sqrt(2) * MU, DELTA))
+
+
+def test_what_was_declared_and_never_asked_for_costs_the_plan(tmp_path: Path) -> None:
+    settings = {"set": KEYS["set"] | {"cluster_share": 0.5}, "noise_multiplier": None, "epsilon": 4, "rounds": 1}
+    result = run(store=tmp_path, **(KEYS | settings | {"method": own(NeverGrouping)}))
+    assert result["charged"]["server"] < 3.9 < result["epsilon"]["server"] <= 4
+
+
+def test_a_result_below_what_was_charged_is_found(tmp_path: Path) -> None:
+    name = run(store=tmp_path, **(KEYS | {"method": own(Breaking)}))["run"]
+    found = Account.of(Store(tmp_path), name)
+    assert found.row.summary is not None
+    found.row.summary["epsilon"]["outsider"] = found.row.summary["charged"]["outsider"] / 2
+    assert "less than the" in found.disagreements()[0]
 
 
 def test_where_nothing_left_nothing_was_chosen(tmp_path: Path) -> None:
