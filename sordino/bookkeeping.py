@@ -60,6 +60,9 @@ class Ending:
     """Clients whose budget did not pay for their next turn, and after which round; zero: they never took part."""
     unreached: list[int]
     """Clients that never had a turn."""
+    as_scheduled: bool
+    """Whether all rounds were run, and everybody paid once for what was due in each of its turns and for nothing else.
+    Otherwise what clients had sent may have chosen the end of the run, or whom it asked."""
 
 
 class Books(Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from sordino.parts.averaging import over_rounds
 from sordino.privacy.gate import Gate
 from sordino.privacy.plan import planned_epsilon
 from sordino.privacy.record_plan import RecordPlan
-from sordino.privacy.release import Public
+from sordino.privacy.release import Public, due
 from sordino.privacy.views import VIEWS, View
 from sordino.rounds import OpenRound, RoundReport, Watch, mean, overall, worst
 from sordino.schedule import Schedule, Turns
@@ -124,7 +124,26 @@ class Server:
         until = self.schedule.rounds if self._next_round > self._last_round else self._next_round
         stopped = self._turns.stopped(until)
         shared, unreached = self._shared_accuracies(self.everyone()), self._turns.unreached()
-        return Ending(replace(self._now(), over=True), self._served(), shared, stopped, unreached)
+        now = replace(self._now(), over=True)
+        return Ending(now, self._served(), shared, stopped, unreached, self._as_scheduled())
+
+    def _as_scheduled(self) -> bool:
+        """Whether what was charged is what schedule and declarations said beforehand, whatever clients answered."""
+        steps = self._method.steps()
+        once = {(step, name) for step, releases in steps.items() for name, one in releases.items() if one.once}
+        paid: dict[int | None, dict[tuple[str, str], list[np.ndarray]]] = {None: {name: [] for name in once}}
+        for row in self._books.ledger.rows:
+            name = (row.step, row.release)
+            if not row.exposed and row.release in steps.get(row.step, {}):
+                paid.setdefault(None if name in once else row.round, {}).setdefault(name, []).append(row.clients())
+        everybody: set[int] = set()
+        for number in range(self._last_round + 1):
+            who = self._turns.of(number)
+            everybody.update(who)
+            leaves = any((step, name) not in once for step in steps for name in due(steps[step], number))
+            if not _paid_once(paid.get(number, {}), set(who) if leaves else set()):
+                return False
+        return all(_paid_once({name: clients}, everybody) for name, clients in paid[None].items())
 
     def _served(self) -> Served | None:
         """The server's models as they are now."""
@@ -265,3 +284,11 @@ class Server:
         self._books.note(report, {client: figures for client, *figures in evaluated})
         if self._watch is not None:
             self._watch(report)
+
+
+def _paid_once(paid: Mapping[tuple[str, str], Sequence[np.ndarray]], who: set[int]) -> bool:
+    """Whether these clients, and no others, paid for anything, and nobody twice for the same."""
+    each = [np.concatenate(clients) if clients else np.empty(0, dtype=np.int64) for clients in paid.values()]
+    distinct = [np.unique(clients) for clients in each]
+    repeated = any(len(one) < len(all_) for one, all_ in zip(distinct, each, strict=True))
+    return not repeated and {int(client) for one in distinct for client in one} == who

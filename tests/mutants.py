@@ -841,14 +841,66 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "experiment/lifetime.py": (
-        "tests/experiment/test_lifetime.py tests/experiment/test_lost_journals.py",
+        "tests/experiment/test_deals.py tests/experiment/test_stopping.py tests/experiment/test_lifetime.py "
+        "tests/experiment/test_lost_journals.py tests/experiment/test_importing.py tests/deploy/test_terms.py",
         [
-            ("runs: one under way has spent little yet", 'if row.state == "stopped" and not lost:', "if not lost:"),
-            ("runs: one without its files spent nothing", 'if row.state == "stopped" and not lost:', "if True:"),
             (
-                "runs: one with a damaged journal spent nothing",
-                "journal=False)), True",
-                "journal=False)), lost",
+                "runs: one under way has spent nothing yet",
+                'if row.state == "stopped" and not lost and not ledger.rows',
+                "if not lost and not ledger.rows",
+            ),
+            (
+                "runs: one without its files spent nothing",
+                'if row.state == "stopped" and not lost and not ledger.rows',
+                'if row.state == "stopped" and not ledger.rows',
+            ),
+            ("runs: one that was stopped counts as charged", "not lost and not ledger.rows and", "not lost and"),
+            (
+                "runs: a journal of an earlier version is never lost",
+                "ledger.rows and row.begun is not None:",
+                "ledger.rows:",
+            ),
+            ("runs: one with a damaged journal spent nothing", "journal=False), True", "journal=False), lost"),
+            (
+                "runs: exposed messages of a stopped one count so far",
+                "turns = 0 if limited else row.planned",
+                "turns = 0 if True else row.planned",
+            ),
+            ("runs: earlier versions' early ends count so far", 'if early and "turns" not in kept', "if False"),
+            (
+                "runs: all deals are one",
+                "found.setdefault(place if deal is None else deal, [])",
+                'found.setdefault("one", [])',
+            ),
+            (
+                "runs: unknown deals are one",
+                "found.setdefault(place if deal is None else deal, [])",
+                "found.setdefault(deal, [])",
+            ),
+            ("runs: a client is the same in all deals", '"client" if len(deals) < 2 else "record"', '"client"'),
+            ("runs: the cheapest deal", "max(known, default=0.0) if", "min(known, default=0.0) if"),
+            ("runs: a deal without bound is forgotten", "if len(known) == len(values) else None", "if True else None"),
+            (
+                "runs: other deals' noise for records protects clients",
+                '== "client"] + bare, "client"',
+                '== "client"], "client"',
+            ),
+            (
+                "runs: a limit goes by one deal",
+                'else total["epsilon"][view]\n    if',
+                'else (within or total["epsilon"])[view]\n    if',
+            ),
+            ("runs: a limit of some runs is one of all", "and len(configurations) == runs", ""),
+            (
+                "plan: spare turns are forgotten",
+                "math.sqrt(told.turns / rounds)",
+                "math.sqrt(told.schedule.turns / rounds)",
+            ),
+            ("plan: accuracies are forgotten", "1 - told.experiment.metrics_share", "1.0"),
+            (
+                "plan: what sites promise is forgotten",
+                '{**found, "promised": max(promised)} if promised else found',
+                "found",
             ),
             ("runs: files that were gone when a run is removed", "(lost or not store", "(not store"),
             ("runs: one that never began has lost its files", "row.begun is not False and (", "True and ("),
@@ -895,8 +947,60 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "server.py": (
-        "tests/test_blend.py",
-        [("server: a resumed run begins its mean anew", "else books.restored.averaged", "else None")],
+        "tests/test_blend.py tests/experiment/test_stopping.py",
+        [
+            ("server: a resumed run begins its mean anew", "else books.restored.averaged", "else None"),
+            (
+                "server: rounds that were passed over are as scheduled",
+                "for client in one} == who",
+                "for client in one} <= who",
+            ),
+            ("server: questions put twice are as scheduled", "return not repeated and {", "return {"),
+            (
+                "server: what is due once may be left out",
+                "return all(_paid_once({name: clients}, everybody)",
+                "return all(True",
+            ),
+        ],
+    ),
+    "experiment/summary.py": (
+        "tests/experiment/test_stopping.py",
+        [
+            (
+                "summary: an early end costs what was charged",
+                "charged if ending.as_scheduled else whole(",
+                "charged if True else whole(",
+            ),
+            ("summary: sums count an early end as charged", "**spent_by(ledger),", "**spent_by(charged),"),
+        ],
+    ),
+    "experiment/account.py": (
+        "tests/experiment/test_stopping.py",
+        [("account: a result below its charges is right", "or printed[view] < said[view]", "or False")],
+    ),
+    "experiment/importing.py": (
+        "tests/experiment/test_importing.py",
+        [
+            ("import: every time anew", "here = known.get(row.origin)", "here = None"),
+            ("import: less replaces more", '{**larger(counted, spent), "deal"', '{**counted, "deal"'),
+            ("import: own files of earlier versions are strangers", "return found.people", "return row.people"),
+        ],
+    ),
+    "experiment/store.py": (
+        "tests/experiment/test_importing.py",
+        [("import: another store's limit is this one's", '"budget_over_runs": None, PLANNED', "PLANNED")],
+    ),
+    "experiment/database.py": (
+        "tests/experiment/test_importing.py",
+        [("import: tables of any shape", "if tables != _created(made):", "if False:")],
+    ),
+    "data/federate.py": (
+        "tests/experiment/test_deals.py",
+        [
+            ("deals: other records are the same", "[dataset.x, dataset.y, torch", "[dataset.y, torch"),
+            ("deals: everybody holds everything", ", torch.from_numpy(np.asarray(owner))])", "])"),
+            ("deals: owners have no names", "dataset.people, *dataset.owner_names]", "dataset.people]"),
+        ],
     ),
     "flower/carrier.py": (
         "tests/flower/test_carrier.py",
@@ -949,8 +1053,31 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "privacy/ledger.py": (
-        "tests/privacy/test_ledger.py",
+        "tests/privacy/test_ledger.py tests/experiment/test_stopping.py",
         [
+            ("whole plan: one round is all", "turns if number < rounds else 1", "1"),
+            ("whole plan: what is planned is forgotten", "np.square(mu) if mu else 0.0", "0.0"),
+            (
+                "whole plan: the cheapest round is repeated",
+                "np.maximum(spent, before[0] +",
+                "np.minimum(spent, before[0] +",
+            ),
+            ("whole plan: what is asked last is forgotten", "before[0] + times * part.spent", "times * part.spent"),
+            (
+                "whole plan: whole numbers of one round",
+                "np.maximum(whole._entries[kind], most)",
+                "whole._entries[kind]",
+            ),
+            (
+                "whole plan: planned recipes are forgotten",
+                "max(history.get((rate, multiplier), 0), count)",
+                "history.get((rate, multiplier), 0)",
+            ),
+            (
+                "whole plan: records pay for one turn",
+                "count * turns / taken[pool, client]",
+                "count / taken[pool, client]",
+            ),
             ("nothing is charged", "self.spent[:, clients] += costs", "self.spent[:, clients] += 0.0"),
             (
                 "only the first release is charged",

@@ -14,7 +14,7 @@ from sordino.cli.options import Json, StoreFolder
 from sordino.errors import UserError, unknown
 from sordino.experiment.defaults import DEFAULT_STORE
 
-STATES = ("running", "stopped", "done", "removed")
+STATES = ("running", "stopped", "done", "removed", "imported")
 KEYS = ("run", "method", "state", "rounds_done", "rounds")
 
 
@@ -24,14 +24,29 @@ def runs(
     data: Annotated[str | None, typer.Option(help="Only runs on these data. [default: all]")] = None,
     seed: Annotated[int | None, typer.Option(help="Only runs with this seed. [default: all]")] = None,
     state: Annotated[
-        str | None, typer.Option(help="Only those: running, stopped, done or removed. [default: all but removed]")
+        str | None,
+        typer.Option(help="Only those: running, stopped, done, removed or imported. [default: all but removed]"),
     ] = None,
     last: Annotated[int | None, typer.Option(help="Only the newest so many. [default: all]", min=1)] = None,
+    import_from: Annotated[
+        Path | None,
+        typer.Option(
+            "--import",
+            metavar="OLD_STORE",
+            help="Take over what the runs of another store, or of one of an earlier version, have cost people; it then "
+            "counts here. [default: list the runs]",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """The runs of a store, newest first: data, seed, budget, what it came to, date and accuracy of each."""
     from sordino.experiment.store import runs_in
 
+    if import_from is not None:
+        if any(given is not None for given in (method, data, seed, state, last)):
+            raise UserError("--import takes over all runs of a store: leave out what chooses among them.")
+        _import(import_from, store, as_json)
+        return
     if state is not None and state not in STATES:
         raise unknown("state", state, STATES)
     wanted = {"method": method, "data": data, "seed": seed}
@@ -53,10 +68,37 @@ def runs(
     console.print(_table(found, charged), highlight=False)
 
 
+def _import(old: Path, new: Path, as_json: bool) -> None:
+    """Take over what the runs of a store have spent, and say what was done."""
+    from sordino.experiment.importing import import_spending
+
+    found = import_spending(old, new)
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    typer.echo("\n".join(_imported(found)))
+
+
+def _imported(found: Any) -> list[str]:
+    """What an import did, in sentences."""
+    told = [
+        f"{one['run']} -> {one['name']}: for one {one['unit']}{', as planned' if one['as_planned'] else ''}"
+        for one in found["imported"]
+    ]
+    number = len(found["imported"])
+    told.append(
+        f"Imported what {number} run{'s' if number != 1 else ''} of {found['from']} spent into {found['store']}: it "
+        "counts there in sums over runs and against budget_over_runs."
+    )
+    rest = {"known": "known here already", "without_cost": "cost nobody anything"}
+    told += [f"{', '.join(found[key])}: {words}." for key, words in rest.items() if found[key]]
+    return told
+
+
 def _charged(found: list[Any], folder: Path) -> dict[str, float]:
-    """The epsilon of what runs that are not done have charged for at the least: that of the last round in the store
-    that tells one. What they have charged since stands in their journals, which are not read: a list is on the screen
-    at once."""
+    """The epsilon of what runs that are not done have charged for so far, at the least: that of the last round in the
+    store that tells one. What they have charged since stands in their journals, which are not read: a list is on the
+    screen at once."""
     from sordino.experiment.store import Store
 
     charged: dict[str, float] = {}
@@ -76,18 +118,26 @@ def described(row: Any, charged: dict[str, float]) -> dict[str, Any]:
     """A run as a list of runs tells it; figures that there are not yet, and infinite ones, are None."""
     given = row.configuration
     accuracy = (row.summary or {}).get("accuracy", {})
-    spent = (row.summary or {}).get("epsilon", {}).get(given.get("protect_from"))
     return {
         **{key: getattr(row, key) for key in KEYS},
         **{key: given.get(key) for key in ("data", "seed", "variant", "personal", "clients", "protect_from", "set")},
         "unit": row.unit,
         "budget": _budget(row),
-        "epsilon": spent,
+        "epsilon": _epsilon(row),
         "charged_at_least": charged.get(row.run),
         "accuracy": accuracy.get("personal"),
         "date": time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(row.created)),
         "seconds": row.seconds,
     }
+
+
+def _epsilon(row: Any) -> float | None:
+    """What a run counts as; None where that is infinite, or not known yet. One that was stopped, or removed before it
+    was done, counts as planned: answers may have chosen its end. What it was charged for may be more only where its
+    method asks for more than it declares."""
+    if "epsilon" in (row.summary or {}):
+        return row.summary["epsilon"].get(row.configuration.get("protect_from"))
+    return (row.planned or {}).get("epsilon") if row.state != "running" and row.begun is not False else None
 
 
 def _budget(row: Any) -> float | None:
@@ -124,15 +174,19 @@ def _table(found: list[Any], charged: dict[str, float]) -> Any:
     for row in found:
         told = described(row, charged)
         done = told["accuracy"] is not None
-        so_far = "–" if row.run not in charged else f"≥{bound_words(charged[row.run])}"
+        so_far = "–" if row.run not in charged else f"≥{bound_words(charged[row.run])} so far"
+        told_once = "epsilon" in (row.summary or {})
+        cost = (epsilon_text(told["epsilon"]) if told_once else shown(so_far)) + _of_budget(told["budget"])
+        if not told_once and told["epsilon"] is not None:
+            cost = f"{epsilon_text(told['epsilon'])} as planned"
         settings = [f"{key}={value}" for key, value in (told["set"] or {}).items()]
         settings += [f"personal={told['personal']}"] if told["personal"] == "blend" else []
         rows.append(
             (
                 told["run"],
                 percent(told["accuracy"]) if done else "",
-                (epsilon_text(told["epsilon"]) if done else shown(so_far)) + _of_budget(told["budget"]),
-                row.state if row.state in ("done", "removed") else f"{row.state} {row.rounds_done}/{row.rounds}",
+                cost,
+                row.state if row.summary is not None else f"{row.state} {row.rounds_done}/{row.rounds}",
                 str(told["seed"]),
                 time.strftime("%Y-%m-%d %H:%M", time.localtime(row.created)),
                 str(told["data"]),
@@ -157,8 +211,10 @@ def rm(
     found = Store(store, must_exist=True)
     names = list(dict.fromkeys(names))
     for name in names:
-        if found.get(name).state == "removed" and not found.path(name).exists():
-            raise UserError(f"The run {name!r} has been removed already; what it spent stays written down.")
+        row = found.get(name)
+        if row.gone and not found.path(name).exists():
+            was = "has been removed already" if row.state == "removed" else "was imported"
+            raise UserError(f"The run {name!r} {was}; what it spent stays written down.")
     if not yes:
         if as_json or not sys.stdin.isatty():
             raise UserError("Removing runs cannot be undone: say --yes where nobody can be asked.")

@@ -123,6 +123,9 @@ class FederatedData:
     """SHA-256 over the contents and the deal: equal fingerprints mean byte-equal data for each client."""
     people: str = ""
     """Who the records are about, before they were dealt."""
+    deal: str | None = None
+    """Digest of which record stands with which client, in which order of clients, whatever each of them sets aside for
+    tests; None where nobody knows. Clients are the same in two federations where the deals are equal."""
     disclosed: list[str] = field(default_factory=list)
     """What was read from the records that no epsilon covers, in sentences."""
     known: Meaning | None = None

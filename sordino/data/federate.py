@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -39,22 +40,34 @@ def federate(
     deal_rng, split_rng = (random_stream(seed, stream) for stream in (0, 1))
     if chosen.kind == "natural":
         client, names = natural(dataset, clients)
-        in_test = dataset.test
+        in_test, dealt = dataset.test, deal_digest(dataset, None)
     else:
         count = client_count(dataset, clients)
         pool = np.arange(len(dataset.y)) if dataset.test is None else np.flatnonzero(~dataset.test)
         client = np.full(len(dataset.y), NOBODY, np.int64)
         client[pool] = deal(chosen, dataset.y.numpy()[pool], dataset.classes, count, deal_rng)
         names = usual_names(count)
-        in_test = None
+        in_test, dealt = None, deal_digest(dataset, client)
     if test == "official" and dataset.test is not None:
         train = np.where(dataset.test, NOBODY, client)
-        return build(dataset, names, train, np.flatnonzero(dataset.test), None)
+        return replace(build(dataset, names, train, np.flatnonzero(dataset.test), None), deal=dealt)
     if in_test is None:
         in_test = split(client, len(names), test_fraction, split_rng)
     train, tested = np.where(in_test, NOBODY, client), np.where(in_test, client, NOBODY)
     test_order, test_sizes = order_by_client(tested, len(names))
-    return build(dataset, names, train, test_order, test_sizes)
+    return replace(build(dataset, names, train, test_order, test_sizes), deal=dealt)
+
+
+def deal_digest(dataset: Dataset, client: np.ndarray | None) -> str:
+    """SHA-256 of who holds which record: the records in order, each with its client's number.
+
+    `client` None is the natural partition: the people's files with their owners, so that equal owners are the same
+    clients however many of them are chosen and however their records are read or split.
+    """
+    if client is None and dataset.people:
+        return fingerprint(["natural", dataset.people, *dataset.owner_names], [])
+    owner = dataset.owner if client is None else client
+    return fingerprint(["dealt", len(dataset.y)], [dataset.x, dataset.y, torch.from_numpy(np.asarray(owner))])
 
 
 def usual_names(clients: int) -> list[str]:

@@ -39,6 +39,7 @@ from sordino.experiment.checkpoint import Stream
 from sordino.experiment.config import Experiment
 from sordino.experiment.database import saving
 from sordino.experiment.defaults import DEFAULT_STORE
+from sordino.experiment.lifetime import to_be_kept
 from sordino.experiment.store import NewRun, Store
 from sordino.experiment.summary import Summary, summarize
 from sordino.experiment.trained import measured
@@ -87,6 +88,7 @@ def start(
             people=people,
             unit=terms.method.unit,
             rounds=experiment.rounds,
+            planned=to_be_kept(terms, people),  # a site is the same client in every run, whatever records it has
         ),
     )
     with contextlib.closing(Journal(store.path(run))) as journal:

@@ -35,7 +35,7 @@ class Account:
     def of(cls, store: Store, run: str) -> Account:
         """The ledger of a run; one that was altered is refused, and one whose last rows went with the run's journal."""
         row = store.get(run)
-        if row.state == "removed" and row.result is None:
+        if row.gone and row.result is None:
             raise unfinished(row, store.folder)
         try:
             return cls(row, ledger_of(row, store))
@@ -64,11 +64,16 @@ class Account:
         """Where the run's result says something else than its ledger, in sentences."""
         if self.row.result is None:
             return []
-        found, said = self.epsilon(), self.row.result["epsilon"]
+        result = self.row.result
+        found, printed, said = self.epsilon(), result["epsilon"], result.get("charged", result["epsilon"])
         return [
             f"For the {view} the result says epsilon = {said[view]}, and the ledger {found[view]}."
             for view in VIEWS
             if not _agree(said[view], found[view])
+        ] + [
+            f"For the {view} the result prints epsilon = {printed[view]}, less than the {said[view]} that was charged."
+            for view in VIEWS
+            if printed[view] is not None and (said[view] is None or printed[view] < said[view])
         ]
 
 
@@ -76,7 +81,8 @@ def ledger_of(row: RunRow, store: Store, journal: bool = True) -> Ledger:
     """The ledger of a run: what its database has, and, where it was stopped, what stands only in the `journal`."""
     rows = store.ledger(row.run)
     if journal and row.summary is None:
-        rows += rows_after(store.path(row.run), len(rows), head_of(rows), row.begun)
+        head = head_of(rows, store.lacking)
+        rows += rows_after(store.path(row.run), len(rows), head, row.begun, store.lacking)
     last = max((int(one.clients().max()) for one in rows), default=-1) + 1
     return Ledger(max(last, row.result["clients"] if row.result else 0), row.unit, rows)
 

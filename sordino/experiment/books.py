@@ -46,6 +46,8 @@ class RunBooks:
         self.start = float("nan")
         """The accuracy at the start of the last round."""
         row = store.get(run)
+        self.deal: str | None = (row.planned or {}).get("deal")
+        """Digest of which record stands with which client; None where that is not known."""
         if row.identity != identity:
             raise UserError(
                 f"The run {run!r} was started with another experiment, other data, another version of Sordino or other "

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import shlex
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -56,9 +57,17 @@ COLUMNS = {
     table: tuple(column.split()[0] for column in columns if not column.startswith("primary key"))
     for table, columns in TABLES.items()
 }
-CREATED = {table: f"CREATE TABLE {table} ({', '.join(columns)})" for table, columns in TABLES.items()}
-"""Word for word as SQLite remembers the tables."""
+
+
+def _created(tables: Mapping[str, Iterable[str]]) -> dict[str, str]:
+    """The statements that make tables, word for word as SQLite remembers them."""
+    return {table: f"CREATE TABLE {table} ({', '.join(columns)})" for table, columns in tables.items()}
+
+
+CREATED = _created(TABLES)
 DETAILS = ("rounds", "clients", "ledger")
+LACKING: dict[int, dict[str, tuple[str, ...]]] = {2: {"rounds": ("loss",), "ledger": ("entries", "shares")}}
+"""For each earlier version of the tables that can be read (2: Sordino 0.3), the columns that its tables lack."""
 NO_ROWS = ""
 """Where a chain of digests begins."""
 
@@ -76,9 +85,15 @@ class _Connection(sqlite3.Connection):
 class Database:
     """A connection to the database of a store's folder."""
 
-    def __init__(self, folder: Path) -> None:
-        """Made with its tables where it is not there yet."""
-        self._folder = folder
+    lacking: tuple[str, ...] = ()
+    """The columns that the ledger of a store of an earlier version lacks."""
+
+    def __init__(self, folder: Path, earlier: bool = False) -> None:
+        """Made with its tables where it is not there yet. One of an `earlier` version is there, and is only read."""
+        self._folder, self._columns = folder, COLUMNS
+        if earlier:
+            self._open_earlier()
+            return
         with saving(folder):
             folder.mkdir(parents=True, exist_ok=True)
             self._connection = sqlite3.connect(folder / DATABASE, timeout=30, isolation_level=None, factory=_Connection)
@@ -106,7 +121,7 @@ class Database:
 
     def select(self, table: str, where: str = "true", values: tuple[Any, ...] = ()) -> list[dict[str, Any]]:
         """Rows of a table, by column, in the order in which they were written."""
-        columns = COLUMNS[table]
+        columns = self._columns[table]
         query = f"select {', '.join(columns)} from {table} where {where} order by rowid"
         with saving(self._folder):
             return [dict(zip(columns, row, strict=True)) for row in self.execute(query, values).fetchall()]
@@ -172,6 +187,13 @@ class Database:
                         self._connection.execute(statement)
                     self._connection.execute(f"pragma user_version = {VERSION}")
             sync_folder(self._folder)
+        elif version in LACKING:
+            raise UserError(
+                f"The store {self._folder} was written by an earlier version of Sordino (its tables are of version "
+                f"{version}, not {VERSION}). What its runs have cost people still counts: `sordino runs --import "
+                f"{shlex.quote(str(self._folder))} --store NEW` takes it over into another store; use that from then "
+                "on."
+            )
         elif version != VERSION:
             raise UserError(
                 f"The store {self._folder} was written by another version of Sordino (its tables are of version "
@@ -180,11 +202,42 @@ class Database:
         elif tables != CREATED:
             raise damaged(self._folder, "its tables are not as they were made")
 
+    def _open_earlier(self) -> None:
+        """Open a store of an earlier version, without writing anything."""
+        with saving(self._folder):
+            where = f"{(self._folder / DATABASE).resolve().as_uri()}?mode=ro"
+            self._connection = sqlite3.connect(where, timeout=30, isolation_level=None, factory=_Connection, uri=True)
+            version, tables = self._tables()
+        if version not in LACKING:
+            raise UserError(
+                f"The store {self._folder} has tables of version {version}, of which nothing can be imported: known "
+                f"are {', '.join(map(str, sorted(LACKING)))} and {VERSION}. Before version 2 nobody wrote down whose "
+                "data a run used."
+            )
+        lacking = LACKING[version]
+        self.lacking = lacking["ledger"]
+        self._columns = {
+            table: tuple(column for column in columns if column not in lacking.get(table, ()))
+            for table, columns in COLUMNS.items()
+        }
+        made = {
+            table: tuple(column for column in columns if column.split()[0] not in lacking.get(table, ()))
+            for table, columns in TABLES.items()
+        }
+        if tables != _created(made):
+            raise damaged(self._folder, "its tables are not as they were made")
+
     def _tables(self) -> tuple[int, dict[str, str]]:
         """The version of the tables, and how each was made."""
         (version,) = self._connection.execute("pragma user_version").fetchone()
         query = "select name, sql from sqlite_schema where type = 'table'"
         return version, dict(self._connection.execute(query).fetchall())
+
+
+def version_of(folder: Path) -> int:
+    """The version of the tables of a store that is there."""
+    with saving(folder), contextlib.closing(sqlite3.connect(folder / DATABASE, timeout=30)) as connection:
+        return int(connection.execute("pragma user_version").fetchone()[0])
 
 
 def run_folders(folder: Path) -> set[str]:

@@ -17,7 +17,7 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 
@@ -99,10 +99,12 @@ class Journal:
         )
 
 
-def rows_after(folder: Path, position: int, previous: bytes, begun: bool | None) -> list[Row]:
+def rows_after(
+    folder: Path, position: int, previous: bytes, begun: bool | None, lacking: Collection[str] = ()
+) -> list[Row]:
     """The rows in a run's journal behind the first `position` ones, which its database has; `begun` is what the store
-    says of the journal."""
-    return [row for row, _ in _read(_path(folder, position), previous, begun)[0]]
+    says of the journal, `lacking` are fields that rows did not have when it was written."""
+    return [row for row, _ in _read(_path(folder, position), previous, begun, lacking)[0]]
 
 
 def _path(folder: Path, position: int) -> Path:
@@ -129,9 +131,9 @@ def _record(row: Row, link: bytes) -> bytes:
     return length + LENGTH.pack(zlib.crc32(length)) + content + link
 
 
-def _content(row: Row) -> bytes:
+def _content(row: Row, lacking: Collection[str] = ()) -> bytes:
     blobs = [getattr(row, name) for name in BLOBS]
-    plain = {name: getattr(row, name) for name in PLAIN}
+    plain = {name: getattr(row, name) for name in PLAIN if name not in lacking}
     head = json.dumps([plain, [len(blob) for blob in blobs]]).encode()
     return LENGTH.pack(len(head)) + head + b"".join(blobs)
 
@@ -147,7 +149,9 @@ def _row(content: bytes) -> Row:
     return Row(**{**plain, **blobs})
 
 
-def _read(path: Path, previous: bytes, begun: bool | None) -> tuple[list[tuple[Row, bytes]], int]:
+def _read(
+    path: Path, previous: bytes, begun: bool | None, lacking: Collection[str] = ()
+) -> tuple[list[tuple[Row, bytes]], int]:
     """The rows of a journal with their links, and where the last whole one ends. One that has been `begun` must be
     there, and begin as it should; else, or where nobody wrote that down, one that is not there has no rows."""
     try:
@@ -168,8 +172,8 @@ def _read(path: Path, previous: bytes, begun: bool | None) -> tuple[list[tuple[R
             row = _row(body)
         except (ValueError, TypeError, struct.error) as error:
             raise damaged(path) from error
-        previous = row.link(previous)
-        if previous != link or _content(row) != body:  # a size too large reads the same row
+        previous = row.link(previous, lacking)
+        if previous != link or _content(row, lacking) != body:  # a size too large reads the same row
             raise damaged(path)
         rows.append((row, link))
         end = behind

@@ -2,16 +2,24 @@
 
 Runs on the same people compose, whatever their methods. People are known by their data set: its records as they were
 loaded, before they were dealt to clients (`sordino.data.people`). Of each run the unit that has spent most is taken, so
-the figure holds for everybody. Each observer's figure is made of what this observer meets in all runs. A run that is
-under way counts with all that it was going to spend, and so does one whose files are gone or damaged, which would say
-how far it came.
+the figure holds for everybody. Each observer's figure is made of what this observer meets in all runs.
+
+**Deals.** A client of one run is a client of another only where both deal the records in the same way. For one client,
+figures are composed over runs with equal deals alone. Over different deals there is only a figure for one record, whose
+contents are replaced or removed while the deals stay as they are and are public: it stands with one client in each run,
+so that a run that protects whole clients costs it twice their mu, and one that protects records what it costs a record.
+A run that does not say how it dealt them is a deal of its own.
+
+**Ends.** A run counts with all that it was going to spend, unless it ended as its schedule says: whoever stops a run,
+or does not take it up again, may have chosen that by what clients had sent. So does one that is under way, and one
+whose files are gone or damaged.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast, get_args
 
 from sordino.data.people import same_people
 from sordino.errors import UserError
@@ -20,15 +28,20 @@ from sordino.experiment.journal import DamagedJournalError
 from sordino.experiment.store import RunRow, Store
 from sordino.privacy.accountant import epsilon_of
 from sordino.privacy.ledger import Ledger
+from sordino.privacy.plan import planned_epsilon
 from sordino.privacy.possibilities import Run, dearest_epsilon, merged
 from sordino.privacy.record_plan import RecordNeeds, RecordPlan
 from sordino.privacy.records import Recipe
-from sordino.privacy.release import Unit, all_releases
+from sordino.privacy.release import PROMISED, Unit, all_releases
+from sordino.privacy.sealed import Pool
 from sordino.privacy.views import VIEWS, View, honest_shares
 from sordino.rounding import delta_text, rounded_up
 
 if TYPE_CHECKING:
     from sordino.experiment.prepare import Prepared
+    from sordino.experiment.summary import Told
+
+POOLS = get_args(Pool)
 
 
 class Spent(TypedDict):
@@ -42,6 +55,17 @@ class Spent(TypedDict):
     [[1, 0, 1]]."""
     promised: NotRequired[list[float]]
     """Where nothing more is known of what records pay: an epsilon, and the delta at which it holds."""
+    deal: NotRequired[str | None]
+    """Digest of which record stands with which client; left out, or None, where that was not written down."""
+
+
+class Planned(Spent):
+    """What a run will spend at the most, as the store keeps it from the start."""
+
+    turns: int
+    """How often a client takes part at the most, spare attempts included."""
+    epsilon: float | None
+    """What the observer whom noise is planned against will meet at the most; None where that is infinite."""
 
 
 INFINITE: list[list[float]] = [[1.0, 0.0, 1]]
@@ -71,29 +95,89 @@ class OverRuns(TypedDict):
     """What all runs on the same people come to."""
 
     unit: Unit
+    """What `epsilon` is for: the unit that was asked for, or one record where the runs deal the records to clients in
+    different ways and no figure for a client holds over all of them."""
     runs: int
+    deals: int
+    """In how many ways the runs deal the records to clients."""
+    deals_unknown: int
+    """Runs among them that do not say how they dealt them: each counts as a deal of its own."""
     epsilon: dict[View, float | None]
     delta: float
     """At which it holds: the one that was asked for, and those of runs of which nothing is known at any other."""
+    epsilon_within_deal: dict[View, float | None] | None
+    """Where the unit that was asked for is a client: for one client over the runs of one deal alone, the dearest; at
+    the delta that was asked for."""
     unprotected: int
     """Runs among them that promise nothing to the unit: they protect records, and the unit is a client."""
+    limit: float | None
+    """The `budget_over_runs` under which every run of the store among them was let in, where it is the same for all and
+    watches over this figure for the observer `limit_for`: set beforehand, it holds whatever results decide."""
+    limit_for: View | None
 
 
 def over_runs(
     store: Store, people: str, unit: Unit, delta: float, more: Sequence[Spent] = (), but: str | None = None
 ) -> OverRuns:
-    """The epsilon for a unit of these people of all runs of a store but one, and of `more` that are planned.
+    """The epsilon for a unit of these people of all runs of a store but one, and of `more` that are planned."""
+    rows = [row for row in store.all() if same_people(row.people, people) and row.run != but]
+    spent = [spent_in(row, store) for row in rows]
+    costly = [row for row, one in zip(rows, spent, strict=True) if spends(one)]
+    limit, limit_for = _limit([row.configuration for row in costly if row.unit == unit], len(costly))
+    return {**sum_up([*spent, *more], unit, delta), "limit": limit, "limit_for": limit_for}
 
-    A run that protected records protects no client as a whole; what a run released of whole clients counts for each of
-    their records.
+
+def _limit(configurations: Sequence[Mapping[str, Any]], runs: int) -> tuple[float | None, View | None]:
+    """The limit under which all of so many runs were let in, and for which observer; no limit where they differ."""
+    kinds = {(one.get("budget_over_runs"), one.get("protect_from")) for one in configurations}
+    found = next(iter(kinds)) if len(kinds) == 1 and len(configurations) == runs else (None, None)
+    return found if found[0] is not None else (None, None)
+
+
+def sum_up(spent: Sequence[Spent], unit: Unit, delta: float) -> OverRuns:
+    """What several runs on the same people come to for a unit: the one place where runs are added up.
+
+    A run that protected records protects no client as a whole, of whichever deal; what a run released of whole clients
+    counts for each of their records.
     """
-    spent = [spent_in(row, store) for row in store.all() if same_people(row.people, people) and row.run != but]
-    costly = [one for one in (*spent, *more) if spends(one)]
-    total = composed(costly, unit, delta)
+    costly = [one for one in spent if spends(one)]
     others = [one for one in costly if unit == "client" != one["unit"] and INFINITE not in one["recipes"]]
+    deals = _by_deal(costly)
+    within = None
+    if unit == "client":
+        bare = [one for one in costly if one["unit"] == "record"]
+        own = [composed([one for one in deal if one["unit"] == "client"] + bare, "client", delta) for deal in deals]
+        within = {view: _largest([one[view] for one in own]) for view in VIEWS}
+        unit = "client" if len(deals) < 2 else "record"
     fixed = [one["promised"][1] for one in costly if unit == "record" and "promised" in one]
     at = sum(fixed) + (0.0 if fixed and not any(one["mu"] or one["recipes"] for one in costly) else delta)
-    return {"unit": unit, "runs": len(costly), "epsilon": total, "delta": at, "unprotected": len(others)}
+    return {
+        "unit": unit,
+        "runs": len(costly),
+        "deals": len(deals),
+        "deals_unknown": sum(one.get("deal") is None for one in costly),
+        "epsilon": composed(costly, "record", delta) if unit == "record" else cast(dict[View, float | None], within),
+        "delta": at,
+        "epsilon_within_deal": within,
+        "unprotected": len(others),
+        "limit": None,
+        "limit_for": None,
+    }
+
+
+def _by_deal(spent: Sequence[Spent]) -> list[list[Spent]]:
+    """Runs with equal deals together; one that does not say how it dealt records is alone."""
+    found: dict[object, list[Spent]] = {}
+    for place, one in enumerate(spent):
+        deal = one.get("deal")
+        found.setdefault(place if deal is None else deal, []).append(one)
+    return list(found.values())
+
+
+def _largest(values: Sequence[float | None]) -> float | None:
+    """The largest of several epsilons, of which None is infinite."""
+    known = [value for value in values if value is not None]
+    return max(known, default=0.0) if len(known) == len(values) else None
 
 
 def spends(spent: Spent) -> bool:
@@ -143,15 +227,21 @@ def check_lifetime(store: Store, prepared: Prepared, run: str | None = None) -> 
     limit, more = prepared.experiment.budget_over_runs, planned(prepared)
     if limit is None or not spends(more):
         return
+    if run is not None:  # without a limit, it may have spent more than it was going to
+        more = larger(spent_in(store.get(run), store), more)
+    more["deal"] = prepared.data.deal
     unit, view = prepared.method.unit, prepared.experiment.protect_from
     total = over_runs(store, prepared.data.people, unit, prepared.budget.delta, [more], run)
-    epsilon = total["epsilon"][view]
+    within = total["epsilon_within_deal"]
+    epsilon = None if within is not None and within[view] is None else total["epsilon"][view]
     if epsilon is None or epsilon > limit * (1 + 1e-9):
         number, where = total["runs"] - 1, "before" if run is None else "beside"
         others = f" and {number} {where} it on these people" if number else ""
+        dealt = f" for one record (they deal the records to clients in {total['deals']} different ways)"
         raise UserError(
-            f"This run{others} in {store.folder} would come to {_shown(epsilon)} for the {view}, above the "
-            f"{limit:g} of budget_over_runs: {_instead(more, total, epsilon, run is not None)}."
+            f"This run{others} in {store.folder} would come to {_shown(epsilon)} for the {view}"
+            f"{dealt if unit != total['unit'] and epsilon is not None else ''}, above the {limit:g} of "
+            f"budget_over_runs: {_instead(more, total, epsilon, run is not None)}."
         )
 
 
@@ -171,40 +261,76 @@ def _instead(more: Spent, total: OverRuns, epsilon: float | None, resumed: bool)
     return "an earlier run let something leave without noise, and no later one can make up for that"
 
 
-def planned(prepared: Prepared) -> Spent:
-    """What a prepared run will spend at the most, if its method asks everybody once in each of its turns and reads
-    single messages only as it declares."""
-    method, schedule = prepared.method, prepared.schedule
+def planned(told: Told) -> Spent:
+    """What a run will spend at the most, if its method asks everybody once in each of its turns and reads single
+    messages only as it declares."""
+    method = told.method
     releases = all_releases(method.steps())
     bare = any(not release.private or not release.known_beforehand() for release in releases)
-    if bare or (releases and prepared.allowance.known):
+    if bare or (releases and told.allowance.known):
         return _unbounded(method.unit)
-    if prepared.allowance.records is not None:
-        recipes = _all_recipes(prepared.allowance.records, method.record_needs())
-        return {"unit": "record", "mu": [], "recipes": [[list(one) for one in recipe] for recipe in sorted(recipes)]}
+    if told.allowance.records is not None:
+        pools = _planned_pools(told)
+        promised = [list(one[:2]) for recipe in pools.pop(PROMISED, {}).values() for one in recipe]
+        distinct = sorted({recipe for recipes in pools.values() for recipe in recipes.values()})
+        found: Spent = {"unit": "record", "mu": [], "recipes": [[list(one) for one in recipe] for recipe in distinct]}
+        return {**found, "promised": max(promised)} if promised else found
     if not method.is_private():  # nothing leaves
         return {"unit": method.unit, "mu": [0.0] * len(VIEWS), "recipes": []}
-    noise = prepared.allowance.of_clients
-    protected = math.sqrt(schedule.turns) / noise.multiplier
-    shares = {view: honest_shares(view, schedule.cohort, noise.colluders) for view in VIEWS}
+    noise = told.allowance.of_clients
+    # On real machines a share of the whole budget may be kept for accuracies, beside that of the rounds.
+    rounds = 1.0 if told.data is not None else 1 - told.experiment.metrics_share
+    protected = math.sqrt(told.turns / rounds) / noise.multiplier
+    cohort, colluders = noise.met(told.schedule.cohort)
+    shares = {view: honest_shares(view, cohort, colluders) for view in VIEWS}
     exposed = any(release.tells == "everything" for release in releases)
     met = {view: shares["server" if exposed else view] for view in VIEWS}
     mu = [protected * math.sqrt(shares[noise.protect_from] / met[view]) for view in VIEWS]
     return {"unit": "client", "mu": list(mu), "recipes": []}
 
 
-def most(prepared: Prepared) -> Spent:
-    """What a prepared run may spend: where noise is planned against the server, who sees every message, others may
-    come to see them too."""
-    found = planned(prepared)
-    if prepared.experiment.protect_from == "server" and found["unit"] == "client":
+def most(told: Told) -> Spent:
+    """What a run may spend: where noise is planned against the server, who sees every message, others may come to see
+    them too."""
+    found = planned(told)
+    if told.experiment.protect_from == "server" and found["unit"] == "client":
         return {**found, "mu": [found["mu"][VIEWS.index("server")]] * len(VIEWS)}
     return found
 
 
-def _all_recipes(plan: RecordPlan, needs: RecordNeeds) -> set[Recipe]:
-    """What the training records and the validation records of some client will go through at the most."""
-    return {recipe for client in range(len(plan.turns)) for recipe in planned_recipes(plan, client, needs)}
+def to_be_kept(told: Told, deal: str | None) -> Planned:
+    """What the store keeps of a run's plan from the start; `deal` says who holds which record."""
+    found, delta = most(told), told.budget.delta
+    epsilon = planned_epsilon(told.allowance, told.turns, delta)
+    if epsilon is None or not _finite(found):
+        epsilon = sum_up([found], found["unit"], delta)["epsilon"][told.experiment.protect_from]
+    return {**found, "deal": deal, "turns": told.turns, "epsilon": epsilon}
+
+
+def whole(told: Told, ledger: Ledger) -> Ledger:
+    """The ledger of a run's whole plan, with what was charged at the least: `Ledger.completed`. Under a limit over runs
+    nothing is asked beyond the plan (`RunBooks.charge`), so that the plan needs not be read off dear rounds."""
+    limited = told.experiment.budget_over_runs is not None
+    found = most(told) if limited else planned(told)
+    mu = [math.inf if part is None else part for part in found["mu"]]
+    known = told.allowance.records is not None and _finite(found)
+    turns = 0 if limited else told.turns
+    return ledger.completed(told.schedule.rounds, turns, mu, _planned_pools(told) if known else None)
+
+
+def _finite(spent: Spent) -> bool:
+    return None not in spent["mu"] and INFINITE not in spent["recipes"]
+
+
+def _planned_pools(told: Told) -> dict[str, dict[int, Recipe]]:
+    """What records of each pool and client will go through at the most. On real machines only a site knows how many
+    records it has: what is known of it elsewhere is its budget."""
+    plan, needs = told.allowance.of_records, told.method.record_needs()
+    clients = range(len(plan.turns))
+    if told.data is None:
+        return {PROMISED: {client: ((float(plan.budgets[client]), told.budget.delta, 1),) for client in clients}}
+    recipes = [planned_recipes(plan, client, needs) for client in clients]
+    return {pool: dict(enumerate(mine)) for pool, mine in zip(POOLS, zip(*recipes, strict=True), strict=False)}
 
 
 def planned_recipes(plan: RecordPlan, client: int, needs: RecordNeeds) -> list[Recipe]:
@@ -217,15 +343,29 @@ def planned_recipes(plan: RecordPlan, client: int, needs: RecordNeeds) -> list[R
 
 
 def sentence(total: OverRuns, view: View) -> str | None:
-    """What all runs on the same people have spent, in one line; None where there was one run, or none."""
+    """What all runs on the same people have spent, in a few sentences; None where there was one run, or none."""
     if total["runs"] < 2:
         return None
-    others = total["unprotected"]
+    others, within, epsilon = total["unprotected"], total["epsilon_within_deal"], total["epsilon"][view]
     why = f" ({others} of them protect{'s' if others == 1 else ''} records, no whole client)" if others else ""
-    return (
-        f"{total['runs']} runs in this store cost these people something; for one {total['unit']} they come to "
-        f"{_shown(total['epsilon'][view])} for the {view} at delta = {delta_text(total['delta'])}{why}."
-    )
+    at = f"({view}, delta = {delta_text(total['delta'])})"
+    told = [f"{total['runs']} stored runs used these people's data."]
+    if within is None or total["unit"] == "client":
+        told.append(f"For one {total['unit']} they come to {_shown(epsilon)} {at}{why}.")
+    else:
+        alone = total["deals_unknown"]
+        unknown = f" ({alone} of them do{'es' if alone == 1 else ''} not say how)" if alone else ""
+        told += [
+            f"They deal the records to clients in {total['deals']} different ways{unknown}.",
+            f"For one client, counting the runs of one deal alone, they come to {_shown(within[view])}{why}; for one "
+            f"record over all of them to {_shown(epsilon)} {at}.",
+        ]
+    limit = total["limit"] if total["limit_for"] == view else None
+    if limit is not None and epsilon is not None and epsilon <= limit * (1 + 1e-9):
+        told.append(f"The limit of {limit:g} (budget_over_runs), set beforehand, holds whatever results decided.")
+    elif epsilon is not None:
+        told.append("This is the sum so far, not a guarantee: no limit (budget_over_runs) was set beforehand.")
+    return " ".join(told)
 
 
 def _shown(epsilon: float | None) -> str:
@@ -237,23 +377,41 @@ def _recipe(stored: Sequence[Sequence[float]]) -> Recipe:
 
 
 def spent_in(row: RunRow, store: Store, lost: bool = False) -> Spent:
-    """What a run has spent: from its summary, or, where it was stopped, from its ledger and journal; one that is under
-    way, or whose files are `lost`, gone or damaged, what it was going to spend at the most. Before its journal is begun
-    there is nothing that could be lost."""
-    if row.summary is not None:
-        return row.summary["spent"]
+    """What a run counts as: what it spent, by its summary, where it ended as its schedule says; else what it was going
+    to spend at the most, and what its ledger and journal say at the least.
+
+    A run of which nothing has left clients has spent nothing, unless it is under way or its files are `lost`, gone or
+    damaged. Before its journal is begun there is nothing that could be lost.
+    """
+    kept = row.planned or {}
+    if row.summary is None:
+        return {**_counted(row, store, lost), "deal": kept.get("deal")}
+    found: Spent = row.summary["spent"]
+    # Earlier versions, which kept no turns, wrote down what had been charged where a run ended.
+    early = row.state != "imported" and row.summary.get("rounds_done", 0) < row.rounds
+    if early and "turns" not in kept and spends(found):
+        repeated = spent_by(ledger_of(row, store).completed(row.rounds, row.rounds))
+        found = larger(found, cast(Spent, kept) if kept else repeated)
+    return {**found, "deal": found.get("deal") or kept.get("deal")}
+
+
+def _counted(row: RunRow, store: Store, lost: bool) -> Spent:
+    """The same for a run that was never finished."""
     lost = row.begun is not False and (lost or not store.path(row.run).is_dir())
     try:
-        spent = spent_by(ledger_of(row, store))
+        ledger = ledger_of(row, store)
     except DamagedJournalError:  # whoever takes the run up is told; sums go by the plan
         if went_on(row, store):
             return spent_in(store.get(row.run), store)
-        spent, lost = spent_by(ledger_of(row, store, journal=False)), True
-    if row.state == "stopped" and not lost:
-        return spent
+        ledger, lost = ledger_of(row, store, journal=False), True
+    # Where nobody wrote down that a journal was begun, one that is not there may have been lost.
+    if row.state == "stopped" and not lost and not ledger.rows and row.begun is not None:
+        return spent_by(ledger)
     if row.planned is None:
-        return _unbounded(row.unit) if lost else spent
-    return _larger(spent, cast(Spent, row.planned))
+        return _unbounded(row.unit) if lost else spent_by(ledger.completed(row.rounds, row.rounds))
+    limited = row.configuration.get("budget_over_runs") is not None  # nothing is asked beyond the plan
+    turns = 0 if limited else row.planned.get("turns", row.rounds)
+    return larger(spent_by(ledger.completed(row.rounds, turns, planned={})), cast(Spent, row.planned))
 
 
 def _unbounded(unit: Unit) -> Spent:
@@ -261,14 +419,16 @@ def _unbounded(unit: Unit) -> Spent:
     return {"unit": unit, "mu": [None] * len(VIEWS), "recipes": [INFINITE]}
 
 
-def _larger(one: Spent, other: Spent) -> Spent:
+def larger(one: Spent, other: Spent) -> Spent:
     """Whatever costs more of two that a run may come to."""
     if one["unit"] == "client":
         pairs = zip(one["mu"], other["mu"], strict=True)
         mu = [None if first is None or second is None else max(first, second) for first, second in pairs]
         return {"unit": "client", "mu": mu, "recipes": []}
     recipes = [*one["recipes"], *(recipe for recipe in other["recipes"] if recipe not in one["recipes"])]
-    return {"unit": "record", "mu": [], "recipes": recipes}
+    found: Spent = {"unit": "record", "mu": [], "recipes": recipes}
+    promised = [run["promised"] for run in (one, other) if "promised" in run]
+    return {**found, "promised": [max(part) for part in zip(*promised, strict=True)]} if promised else found
 
 
 def within(spent: Spent, planned: Spent) -> bool:

@@ -71,6 +71,11 @@ class Prepared:
         return Seeded(self.experiment.seed, self.identity)
 
     @property
+    def turns(self) -> int:
+        """How often a client takes part at the most."""
+        return self.schedule.turns
+
+    @property
     def mechanism(self) -> Mechanism:
         """How noise gets onto what leaves."""
         return MECHANISMS[self.experiment.noise]

@@ -26,7 +26,7 @@ from sordino.experiment.checkpoint import Stream
 from sordino.experiment.config import Experiment
 from sordino.experiment.database import saving
 from sordino.experiment.defaults import in_store
-from sordino.experiment.lifetime import check_lifetime, most
+from sordino.experiment.lifetime import check_lifetime, most, to_be_kept
 from sordino.experiment.prepare import Prepared, prepare
 from sordino.experiment.store import NewRun, RunRow, Store
 from sordino.experiment.summary import Summary, summarize
@@ -79,7 +79,7 @@ def register(prepared: Prepared, store: Store) -> str:
             people=prepared.data.people,
             unit=prepared.method.unit,
             rounds=experiment.rounds,
-            planned=most(prepared),
+            planned=to_be_kept(prepared, prepared.data.deal),
             notes=prepared.notes,
         ),
     )
@@ -262,8 +262,8 @@ def _save_models(
 
 def _finished(row: RunRow, store: Store) -> Summary:
     """The summary of a finished run, if it is still all there. Nobody writes to it any more: it needs no lock."""
-    if row.state == "removed":
-        raise UserError(f"The run {row.run!r} has been removed: start it anew with `sordino run`.")
+    if row.gone:
+        raise UserError(f"The run {row.run!r} has been {row.state}: start it anew with `sordino run`.")
     assert row.summary is not None
     assert row.models is not None
     assert row.checkpoint is not None

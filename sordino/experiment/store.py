@@ -27,7 +27,7 @@ if TYPE_CHECKING:  # a list of runs is on the screen before torch would be loade
     from sordino.privacy.ledger import Row
     from sordino.privacy.release import Unit
 
-RunState = Literal["running", "stopped", "done", "removed"]
+RunState = Literal["running", "stopped", "done", "removed", "imported"]
 LOCK = "lock"
 """The file of a run that is held by the process which advances it, and that of a store which lets a run in."""
 PLANNED = "planned"
@@ -36,6 +36,8 @@ JOURNAL = "journal"
 """Stands there too: whether the run's journal has been begun."""
 NOTES = "notes"
 """And this: what the user was told before it."""
+IMPORTED = "imported"
+"""Stands in the summary of a run that was imported: its name in the store that it was made in."""
 PATIENCE = 30.0
 """For how many seconds others may let runs in before that is told."""
 
@@ -69,6 +71,17 @@ class RunRow:
     not write that down."""
     notes: list[str] | None = None
     """What the user was told before it began, some of which only that machine at that time knew; None likewise."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether nothing but what it spent, and perhaps what it came to, is still known."""
+        return self.state in ("removed", "imported")
+
+    @property
+    def origin(self) -> tuple[str, float, str]:
+        """What tells a run from all others, in whichever store: its first name, when it was begun, its identity."""
+        imported = (self.summary or {}).get(IMPORTED)
+        return (self.run, self.created, self.identity) if imported is None else (imported, self.created, self.identity)
 
     @property
     def result(self) -> dict[str, Any] | None:
@@ -105,6 +118,8 @@ class Progress:
 
 def unfinished(row: RunRow, folder: Path) -> UserError:
     """The error for a run that has no result."""
+    if row.state == "imported":
+        return UserError(f"The run {row.run!r} was imported from another store: only what it spent is known here.")
     if row.state == "removed":
         return UserError(f"The run {row.run!r} was removed before it was done: only what it spent is still known.")
     return UserError(f"The run {row.run!r} is not finished: `sordino resume {row.run}{in_store(folder)}` takes it up.")
@@ -113,7 +128,8 @@ def unfinished(row: RunRow, folder: Path) -> UserError:
 class Store:
     """A folder of runs."""
 
-    def __init__(self, folder: Path, must_exist: bool = False) -> None:
+    def __init__(self, folder: Path, must_exist: bool = False, earlier: bool = False) -> None:
+        """`earlier`: one of an earlier version, which is only read."""
         self.folder = folder
         there = (folder / DATABASE).exists()
         if folder.exists() and not folder.is_dir():
@@ -122,7 +138,9 @@ class Store:
             raise damaged(folder, "it is gone")
         if must_exist and not there:
             raise UserError(f"There is no store in {folder}: `sordino run` makes one; --store names another folder.")
-        self._database = Database(folder)
+        self._database = Database(folder, earlier)
+        self.lacking = self._database.lacking
+        """Fields that rows of its ledgers did not have when they were written."""
 
     def create(self, name: str, about: NewRun) -> str:
         """Register a new run and return its name: `name` with the lowest free number behind it."""
@@ -134,13 +152,40 @@ class Store:
             given |= {name: value for name, value in vars(about).items() if name not in (PLANNED, NOTES)}
             beside = {PLANNED: about.planned, JOURNAL: False, NOTES: about.notes}
             given["configuration"] = json.dumps({**about.configuration, **beside})
-            places = ",".join("?" * len(given))
-            self._database.execute(f"insert into runs ({', '.join(given)}) values ({places})", tuple(given.values()))
-            self._database.seal(run)
+            self._insert(given)
         # Only now, so that a folder without a row always means that the database has lost it.
         with saving(self.folder):
             self._make_folder(run)
         return run
+
+    def take_over(self, row: RunRow, spent: Mapping[str, Any], known: RunRow | None) -> str:
+        """Write down what a run of another store has spent, and return its name here; `known` is its row from an
+        earlier time, which is brought up to date."""
+        summary: dict[str, Any] = {IMPORTED: row.origin[0], "spent": spent}
+        summary |= {key: value for key, value in (row.summary or {}).items() if key == "epsilon"}
+        with self._database.transaction("immediate"):
+            if known is not None:
+                values = (json.dumps({"run": known.run, **summary}), known.run)
+                self._database.execute("update runs set summary = ? where run = ?", values)
+                self._database.seal(known.run)
+                return known.run
+            number = 1 + (self._database.execute("select max(number) from runs").fetchone()[0] or 0)
+            run = f"{row.origin[0]}-imported-{number}"
+            # A limit watched over the other store's runs, not over those here.
+            configuration = {**row.configuration, "budget_over_runs": None, PLANNED: row.planned}
+            given = {"number": number, "run": run, "summary": json.dumps({"run": run, **summary})}
+            given |= {f"{table}_chain": NO_ROWS for table in DETAILS}
+            given |= {"configuration": json.dumps(configuration)}
+            given |= {key: getattr(row, key) for key in ("method", "identity", "people", "unit", "created")}
+            given |= {key: getattr(row, key) for key in ("rounds", "rounds_done", "seconds")}
+            self._insert(given)
+        return run
+
+    def _insert(self, given: Mapping[str, Any]) -> None:
+        """Add a row to the table `runs`, within a transaction."""
+        places = ",".join("?" * len(given))
+        self._database.execute(f"insert into runs ({', '.join(given)}) values ({places})", tuple(given.values()))
+        self._database.seal(given["run"])
 
     def begin(self, run: str) -> None:
         """Write down that a run's journal is there: if ever it is not, it has been lost."""
@@ -262,9 +307,9 @@ class Store:
         rows: list[Row] = []
         previous = BLANK
         for found in self._database.details(run, "ledger"):
-            fields = {field.name: found[field.name] for field in dataclasses.fields(Row)}
+            fields = {field.name: found[field.name] for field in dataclasses.fields(Row) if field.name in found}
             row = Row(**fields | {"exposed": bool(fields["exposed"])})
-            previous = row.link(previous)
+            previous = row.link(previous, self.lacking)
             if previous != found["link"]:
                 raise UserError(f"The ledger of {run!r} has been altered: row {len(rows)} breaks the chain.")
             rows.append(row)
@@ -289,7 +334,7 @@ class Store:
         planned, begun, notes = (configuration.pop(key, None) for key in (PLANNED, JOURNAL, NOTES))
         state: RunState = "running" if is_held(self.path(row["run"]) / LOCK) else "stopped"
         if summary is not None:
-            state = "removed" if summary.get("removed") else "done"
+            state = "imported" if IMPORTED in summary else "removed" if summary.get("removed") else "done"
         return RunRow(
             configuration=configuration,
             planned=planned,

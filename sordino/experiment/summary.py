@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NotRequired, Protocol, TypedDict
+from typing import NotRequired, Protocol, TypedDict, cast
 
 import numpy as np
 
@@ -14,14 +14,13 @@ from sordino.experiment.books import RunBooks
 from sordino.experiment.budgeting import beyond_budgets
 from sordino.experiment.config import Experiment
 from sordino.experiment.hyperparameters import called
-from sordino.experiment.lifetime import Spent, spent_by
+from sordino.experiment.lifetime import Spent, spent_by, whole
 from sordino.learning.metrics import LOWER_IS_BETTER, METRICS, Reached
 from sordino.learning.records import Learner
 from sordino.method import Budget, Method
 from sordino.parts.blending import MEMBERS
 from sordino.privacy.allowance import Allowance
 from sordino.privacy.ledger import Ledger
-from sordino.privacy.plan import planned_epsilon
 from sordino.privacy.release import Unit
 from sordino.privacy.views import View
 from sordino.rounding import none, rounded_up
@@ -42,6 +41,8 @@ class Told(Protocol):
     def learner(self) -> Learner: ...
     @property
     def schedule(self) -> Schedule: ...
+    @property
+    def turns(self) -> int: ...
     @property
     def budget(self) -> Budget: ...
     @property
@@ -117,6 +118,10 @@ class Summary(TypedDict, total=False):
     positive: str | None
     """The class that `recall` is about; None where there is none."""
     epsilon: Figures
+    """Of the whole plan where clients' answers may have chosen the end of the run, or whom it asked; else of what was
+    charged."""
+    charged: Figures
+    """Of what was charged, where epsilon is that of the whole plan: so far, and no guarantee."""
     attack_accuracy: dict[View, float]
     delta: float
     unit: Unit
@@ -158,7 +163,9 @@ def summarize(
     """The result of a run whose clients are called `names`, have the accuracies `own` with the method's personal
     models, and reach what `reached` says with what they predict with."""
     personal = own if blends is None else blends.figures("accuracy")[:, 0]
-    ledger, delta = books.ledger, prepared.budget.delta
+    charged, delta = books.ledger, prepared.budget.delta
+    # What answers may have cut short is covered by the whole plan alone (privacy-loss odometers are no guarantee).
+    ledger = charged if ending.as_scheduled else whole(prepared, charged)
     summary: Summary = {
         "run": run,
         "method": prepared.experiment.method,
@@ -179,8 +186,8 @@ def summarize(
         "unit": prepared.method.unit,
         "protect_from": prepared.experiment.protect_from,
         "noise_multiplier": prepared.budget.multiplier or None,
-        "not_covered": ledger.reasons() + prepared.disclosed + _chosen_end(prepared, ending),
-        "spent": spent_by(ledger),
+        "not_covered": ledger.reasons() + prepared.disclosed,
+        "spent": {**spent_by(ledger), "deal": books.deal},
         "upload_bytes": books.uploaded,
         "clients": prepared.schedule.clients,
         "parameters": prepared.learner.layout.size,
@@ -188,6 +195,9 @@ def summarize(
         "notes": prepared.notes + _if_public(ledger, prepared) + _who_stopped(prepared, ending, names),
         "seconds": round(books.seconds, 3),
     }
+    if ledger is not charged:
+        summary["charged"] = {view: none(value) for view, value in charged.epsilon(delta).items()}
+        summary["notes"] += _whole_plan(summary)
     if prepared.data is not None:
         summary["records"] = int(prepared.data.train.sizes.sum())
     if reached is not None and prepared.data is not None:
@@ -299,21 +309,19 @@ def _who_stopped(prepared: Told, ending: Ending, names: Sequence[str]) -> list[s
         notes.append(f"Rounds too few to reach everybody; these never took part: {_called(unreached)}.")
     done, planned = ending.now.rounds, prepared.schedule.rounds
     if done < planned:
-        why = "the method ended it" if _ended_by_method(prepared, ending) else "everybody's budget was used up"
-        notes.append(f"The run ended after {done} of {planned} rounds: {why}.")
+        why = ": everybody's budget was used up" if len(stopped) == prepared.schedule.clients else ""
+        notes.append(f"The run ended after {done} of {planned} rounds{why}.")
     return notes
 
 
-def _ended_by_method(prepared: Told, ending: Ending) -> bool:
-    """Whether a run ended before its last round although somebody had budget left."""
-    return ending.now.rounds < prepared.schedule.rounds and len(ending.stopped) < prepared.schedule.clients
-
-
-def _chosen_end(prepared: Told, ending: Ending) -> list[str]:
-    """That a moment which was chosen by what clients had sent tells of that: composing what was released up to there
-    presumes that the number of releases was not."""
-    if not prepared.method.is_private() or not _ended_by_method(prepared, ending):
+def _whole_plan(summary: Summary) -> list[str]:
+    """That epsilon is that of the whole plan, where the run was charged for less of it."""
+    view = cast(View, summary["protect_from"])
+    epsilon, charged = summary["epsilon"][view], summary["charged"][view]
+    if charged is None or epsilon == charged:
         return []
-    planned = planned_epsilon(prepared.allowance, prepared.schedule.turns, prepared.budget.delta)
-    whole = "the epsilon of all planned rounds" + ("" if planned is None else f", {rounded_up(planned)},")
-    return [f"When the method ended the run: if it chose that by what clients had sent, only {whole} covers it."]
+    figure = "infinite, because no plan says what it would have come to" if epsilon is None else rounded_up(epsilon)
+    return [
+        f"Epsilon is that of the whole plan, {figure}: what clients sent may have decided when the run ended or whom "
+        f"it asked, and what was charged so far, {rounded_up(charged)} for the {view}, is no guarantee then."
+    ]

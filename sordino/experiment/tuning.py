@@ -15,9 +15,10 @@ import numpy as np
 from sordino.errors import UserError
 from sordino.experiment.config import KEYS
 from sordino.experiment.hyperparameters import bracketed, concerns
-from sordino.experiment.lifetime import composed, spends
+from sordino.experiment.lifetime import sum_up
 from sordino.experiment.summary import Summary
 from sordino.experiment.sweep import Cell, Sweep, check_keys, contender, points
+from sordino.privacy.release import Unit
 from sordino.privacy.views import View
 from sordino.rounding import rounded_up
 
@@ -38,6 +39,8 @@ class Tuned(TypedDict):
     runs: int
     accuracy: float
     """Of the best point, on the seeds that chose it: better than it will be on others."""
+    unit: Unit
+    """What `epsilon` is for: one record where the tries deal the records to clients in different ways."""
     epsilon: dict[View, float | None]
     """What all tries together cost, had they been made on the people whose data they were."""
 
@@ -124,14 +127,15 @@ def _told(text: str, ground: Ground, results: Results) -> Tuned:
     best = ground.best(results)
     everything = list({result["run"]: result for found in results.values() for result in found}.values())
     first = everything[0]
-    costly = [result["spent"] for result in everything if spends(result["spent"])]
+    total = sum_up([result["spent"] for result in everything], first["unit"], first["delta"])
     return {
         "method": text,
         "chosen": best,
         "tries": len(results),
         "runs": len(everything),
         "accuracy": ground.accuracy(results[best]),
-        "epsilon": composed(costly, first["unit"], first["delta"]),
+        "unit": total["unit"],
+        "epsilon": total["epsilon"],
     }
 
 
@@ -141,7 +145,7 @@ def sentences(tuned: Sequence[Tuned], view: View) -> list[str]:
     for one in tuned:
         epsilon = one["epsilon"][view]
         figure = "an infinite epsilon" if epsilon is None else f"epsilon {rounded_up(epsilon)}"
-        cost = "nothing" if epsilon == 0 else figure
+        cost = "nothing" if epsilon == 0 else f"one {one['unit']} {figure}"
         told.append(
             f"Tuned {one['method']}: {one['chosen']} is the best of {one['tries']} on seeds that are not reported. On "
             f"the same people its {one['runs']} run{'s' if one['runs'] != 1 else ''} would have cost {cost} for the "

@@ -17,8 +17,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import itertools
 import math
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -111,9 +113,11 @@ class Row:
             found = found / np.array([[1 - 1 / (12 * variance)] for variance in variances])
         return found
 
-    def link(self, previous: bytes) -> bytes:
-        """The SHA-256 that binds this row to all rows before it."""
-        return hashlib.sha256(previous + repr(tuple(vars(self).values())).encode()).digest()
+    def link(self, previous: bytes, lacking: Collection[str] = ()) -> bytes:
+        """The SHA-256 that binds this row to all rows before it; `lacking` are fields that rows did not have when it
+        was written."""
+        values = tuple(value for name, value in vars(self).items() if name not in lacking)
+        return hashlib.sha256(previous + repr(values).encode()).digest()
 
 
 class Ledger:
@@ -204,6 +208,57 @@ class Ledger:
             self._times[row.release][clients] += 1
         self.links.append(row.link(self.head))
         self.rows.append(row)
+
+    def completed(
+        self,
+        rounds: int,
+        turns: int,
+        mu: Sequence[float] = (),
+        planned: Mapping[str, Mapping[int, Recipe]] | None = None,
+    ) -> Ledger:
+        """The ledger of the whole plan of which this one is a part: nothing in it is less than here.
+
+        A run whose end, or whose questions, clients' answers may have chosen is a function of all that the plan would
+        have released, and the cost of the whole plan covers it; what was charged so far does not. Every client is
+        charged `turns` times what the dearest of the `rounds` cost anybody, what was asked behind the last of them, and
+        `mu` (one for each view) at the least. `planned` has the recipes of clients by pools; without it, what records
+        went through is repeated for `turns` rounds.
+        """
+        whole = Ledger(self.spent.shape[1], self.unit, self.rows)
+        if not whole.rows:
+            return whole  # nothing left anybody: no answer can have chosen anything
+        spent, covered = np.zeros(len(VIEWS)), np.zeros(len(VIEWS))
+        entries: Counter[tuple[str, int]] = Counter()
+        taken: Counter[tuple[str, int]] = Counter()
+        for number, rows in itertools.groupby(sorted(self.rows, key=_round), key=_round):
+            part, times = Ledger(self.spent.shape[1], self.unit, rows), turns if number < rounds else 1
+            before = (spent, covered, entries) if number >= rounds else (0.0, 0.0, Counter())
+            spent = np.maximum(spent, before[0] + times * part.spent.max(axis=1, initial=0.0))
+            covered = np.maximum(covered, before[1] + times * part._covered.max(axis=1, initial=0.0))
+            entries |= before[2] + Counter({kind: times * int(sent.max()) for kind, sent in part._entries.items()})
+            taken.update((pool, client) for pool, histories in part._histories.items() for client in histories)
+        whole.spent = np.maximum(whole.spent, np.maximum(spent, np.square(mu) if mu else 0.0)[:, None])
+        whole._covered = np.maximum(whole._covered, covered[:, None])
+        for kind, most in entries.items():
+            whole._entries[kind] = np.maximum(whole._entries[kind], most)
+        for pool, recipes in (whole._repeated(turns, taken) if planned is None else planned).items():
+            for client, recipe in recipes.items():
+                history = whole._histories.setdefault(pool, {}).setdefault(client, {})
+                for rate, multiplier, count in recipe:
+                    history[rate, multiplier] = max(history.get((rate, multiplier), 0), count)
+        return whole
+
+    def _repeated(self, turns: int, taken: Mapping[tuple[str, int], int]) -> dict[str, dict[int, Recipe]]:
+        """What records would have gone through in `turns` rounds like those that were `taken` of each pool and client;
+        what is promised covers all rounds already."""
+        return {
+            pool: {
+                client: tuple((*kind, math.ceil(count * turns / taken[pool, client])) for kind, count in mine.items())
+                for client, mine in histories.items()
+            }
+            for pool, histories in self._histories.items()
+            if pool != PROMISED
+        }
 
     def times(self, release: str) -> np.ndarray:
         """How often each client has been charged for a release."""
@@ -327,11 +382,15 @@ class Ledger:
         return found
 
 
-def head_of(rows: Iterable[Row]) -> bytes:
+def _round(row: Row) -> int:
+    return row.round
+
+
+def head_of(rows: Iterable[Row], lacking: Collection[str] = ()) -> bytes:
     """The link of the last of a ledger's first rows."""
     head = BLANK
     for row in rows:
-        head = row.link(head)
+        head = row.link(head, lacking)
     return head
 
 

@@ -296,7 +296,9 @@ class Known:
         parts = [f"{UNBLENDED if self.blends else PERSONAL} {percent(known(report.personal))}{whose}"]
         if not math.isnan(self._epsilon):
             late = f" at round {self._round + 1}" if self._round != report.round else ""
-            parts.insert(0, f"epsilon {epsilon_text(self._epsilon)}{_planned(report)}{late}")
+            done = report.round + 1 == report.rounds
+            so_far = "" if done else " so far"
+            parts.insert(0, f"epsilon{so_far} {epsilon_text(self._epsilon)}{_planned(report)}{late}")
         parts += [f"start {percent(known(report.start))}", f"global {percent(known(report.global_))}"]
         if report.clip is not None:
             parts.append(f"C {report.clip:.3g}")

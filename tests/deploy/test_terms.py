@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,10 +16,13 @@ from sordino.deploy.session import Session
 from sordino.deploy.terms import terms_of
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
+from sordino.experiment.lifetime import planned, to_be_kept, whole
 from sordino.experiment.prepare import SEED_IS_KNOWN
+from sordino.privacy.accountant import epsilon_of
 from sordino.privacy.integers import charged_multiplier
+from sordino.privacy.ledger import Ledger, Row
 from sordino.privacy.records import record_epsilon
-from sordino.privacy.release import Average, Gradients
+from sordino.privacy.release import Average, Charge, Gradients
 
 DECLARED: dict[str, Any] = {
     **{"clients": 10, "shape": [64], "labels": [*map(str, range(10))], "records_each": 144, "rounds": 3},
@@ -177,3 +181,22 @@ def test_deployments_and_simulations_are_resumed_each_by_its_own_command(tmp_pat
         run = made.run()["run"]
         assert made.resume(run)["run"] == run
         assert resume(run, made.store.folder)["run"] == run  # it is done
+
+
+def test_a_plan_has_spare_turns_and_accuracies_in_it() -> None:
+    """A round costs 1/z^2, spare ones too; accuracies take half of everything, so that rounds are the other half."""
+    terms = terms_of(experiment(rounds=4, spare_turns=5, noise_multiplier=3.0, epsilon=None))
+    assert planned(terms)["mu"][0] == pytest.approx(math.sqrt(4 + 5) / 3)
+    shared = terms_of(experiment(rounds=4, noise_multiplier=3.0, epsilon=None, metrics_share=0.5))
+    assert planned(shared)["mu"][0] == pytest.approx(math.sqrt(2 * 4) / 3)
+    kept = to_be_kept(terms, "the sites")
+    assert (kept["turns"], kept.get("deal")) == (9, "the sites")
+    assert kept["epsilon"] == pytest.approx(epsilon_of(math.sqrt(9) / 3, terms.budget.delta))
+
+
+def test_of_a_site_s_records_its_budget_is_planned() -> None:
+    terms = terms_of(experiment(method="dp-fedavg-record", set={"batch": 32, "epochs": 1}, epsilon=3))
+    assert planned(terms) == {"unit": "record", "mu": [], "recipes": [], "promised": [3.0, terms.budget.delta]}
+    assert whole(terms, Ledger(3, "record")).rows == []
+    row = Row.of((0, 0, "local", "plan"), [0], Charge.promised([(3.0, terms.budget.delta)]))
+    assert whole(terms, Ledger(terms.schedule.clients, "record", [row])).epsilon(terms.budget.delta)["server"] == 3

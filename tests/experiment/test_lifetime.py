@@ -18,26 +18,30 @@ from sordino import server
 from sordino.api import run
 from sordino.data.people import sketch
 from sordino.errors import UserError
+from sordino.experiment import journal
 from sordino.experiment import store as stores
 from sordino.experiment.compare import compare
 from sordino.experiment.config import Experiment
 from sordino.experiment.lifetime import (
-    OverRuns,
     Spent,
+    _limit,
     composed,
     over_runs,
     planned,
     sentence,
     spent_by,
+    spent_in,
+    sum_up,
     within,
 )
 from sordino.experiment.prepare import prepare
 from sordino.experiment.removal import remove
 from sordino.experiment.run import resume
-from sordino.experiment.store import NewRun, Store
+from sordino.experiment.store import NewRun, Progress, Store
+from sordino.files import KeptFile
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.privacy.accountant import epsilon_of, mu_of
-from sordino.privacy.ledger import Ledger, Row
+from sordino.privacy.ledger import BLANK, Ledger, Row
 from sordino.privacy.possibilities import merged
 from sordino.privacy.records import record_epsilon
 from sordino.privacy.release import Charge, Unit
@@ -85,15 +89,20 @@ def test_what_is_known_at_one_delta_only_adds_up() -> None:
     assert composed(deployed, "record", DELTA) == dict.fromkeys(VIEWS, 3.0)
     simulated = record_level([[1.0, 4.0, 1]])
     assert composed([*deployed, simulated], "record", DELTA)["server"] == 3.0 + epsilon_of(0.25, DELTA)
-    rows = [mock.Mock(people="", summary={"spent": one}) for one in deployed]
+    about: dict[str, Any] = {"people": "", "planned": None, "configuration": {}, "unit": "record"}
+    rows = [mock.Mock(summary={"spent": one, "rounds_done": 1}, rounds=1, **about) for one in deployed]
     found = over_runs(mock.Mock(all=lambda: rows), "", "record", DELTA)
     assert (found["runs"], found["epsilon"]["server"], found["delta"]) == (2, 3.0, 2 * DELTA)
     assert over_runs(mock.Mock(all=lambda: rows), "", "record", DELTA, [simulated])["delta"] == 3 * DELTA
-    assert over_runs(mock.Mock(all=lambda: rows), "", "client", DELTA)["epsilon"]["server"] is None
+    assert over_runs(mock.Mock(all=lambda: rows), "", "client", DELTA)["epsilon_within_deal"] == dict.fromkeys(VIEWS)
 
 
 def test_runs_that_protect_records_are_named_where_clients_are_told() -> None:
-    total: OverRuns = {"unit": "client", "runs": 3, "epsilon": dict.fromkeys(VIEWS), "delta": DELTA, "unprotected": 2}
+    runs = [client_level(1.0, 1.0, 1.0), *[record_level([[1.0, 4.0, 1]])] * 2]
+    for one in runs:
+        one["deal"] = "the same"
+    total = sum_up(runs, "client", DELTA)
+    assert (total["unit"], total["epsilon"], total["unprotected"]) == ("client", dict.fromkeys(VIEWS), 2)
     told = sentence(total, "outsider")
     assert told is not None
     assert "an infinite epsilon" in told
@@ -102,15 +111,15 @@ def test_runs_that_protect_records_are_named_where_clients_are_told() -> None:
 
 def test_four_runs_of_a_store_are_told_together(tmp_path: Path) -> None:
     options = ("--method=dp-fedavg", "--epsilon=8", "--delta=1e-5", *QUICK, "--store", tmp_path)
-    told = [command("run", *options, f"--seed={seed}").out for seed in range(4)]
-    assert "runs in this store" not in told[0]
+    told = [command("run", *options).out for _ in range(4)]
+    assert "stored runs" not in told[0]
     words = " ".join(told[3].split())
     assert (
-        "4 runs in this store cost these people something; for one client they come to an epsilon of 19.13 for the "
-        "outsider at delta = 1e-05." in words
+        "4 stored runs used these people's data. For one client they come to an epsilon of 19.13 (outsider, delta = "
+        "1e-05). This is the sum so far, not a guarantee: no limit (budget_over_runs) was set beforehand." in words
     )
-    found = command("run", *options, "--seed=4", "--json").document["over_runs"]
-    assert found["runs"] == 5
+    found = command("run", *options, "--json").document["over_runs"]
+    assert (found["runs"], found["deals"], found["unit"]) == (5, 1, "client")
     assert found["epsilon"]["outsider"] == pytest.approx(epsilon_of(math.sqrt(5) * mu_of(8, DELTA), DELTA))
 
 
@@ -176,7 +185,8 @@ def test_only_runs_that_spend_on_these_people_count(tmp_path: Path) -> None:
     assert total(tmp_path)["runs"] == 1
     run(store=tmp_path, **(KEYS | {"clients": 6, "partition": "dirichlet:1", "seed": 3, "records": 600}))
     assert total(tmp_path)["runs"] == 2, "other clients of the same people"
-    assert total(tmp_path)["epsilon"]["outsider"] == pytest.approx(epsilon_of(math.sqrt(2) * mu_of(8, DELTA), DELTA))
+    twice = 2 * math.sqrt(2) * mu_of(8, DELTA)
+    assert total(tmp_path)["epsilon"]["outsider"] == pytest.approx(epsilon_of(twice, DELTA)), "for one record"
 
 
 @pytest.mark.slow
@@ -219,37 +229,38 @@ NOISY: dict[str, Any] = {key: value for key, value in KEYS.items() if key != "ep
 
 @pytest.mark.parametrize("seconds", [0, 1e9])
 def test_what_a_stopped_run_has_spent_counts(seconds: float, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Three rounds at multiplier 2 are mu = sqrt(3) / 2, whether the database knows of them or the journal alone."""
+    """Six rounds at multiplier 2 are mu = sqrt(6) / 2: answers of the first three may have chosen the end, whether the
+    database knows of them or the journal alone."""
     monkeypatch.setattr(server, "SAVE_SECONDS", seconds)
     with pytest.raises(ZeroDivisionError):
         run(store=tmp_path, watch=stop_after(3), **NOISY)
     (row,) = Store(tmp_path).all()
     assert len(Store(tmp_path).ledger(row.run)) == (0 if seconds else 2)
-    assert total(tmp_path)["epsilon"]["outsider"] == pytest.approx(epsilon_of(math.sqrt(3) / 2, DELTA))
-    run(store=tmp_path, seed=1, **NOISY)
-    assert total(tmp_path)["epsilon"]["outsider"] == pytest.approx(epsilon_of(math.sqrt(9) / 2, DELTA))
+    assert total(tmp_path)["epsilon"]["outsider"] == pytest.approx(epsilon_of(math.sqrt(6) / 2, DELTA))
+    run(store=tmp_path, **NOISY)
+    assert total(tmp_path)["epsilon"]["outsider"] == pytest.approx(epsilon_of(math.sqrt(12) / 2, DELTA))
 
 
 def test_what_a_killed_run_was_about_to_ask_counts(tmp_path: Path) -> None:
-    """It is charged before it is asked: killed in between, it has paid for the second round."""
+    """It is charged before it is asked: killed in between, it has paid for a round, and counts as planned."""
     from sordino.simulator.workers import Workers
 
     def victim() -> None:
-        die_at(Workers, "work", 2, "before")
+        die_at(Workers, "work", 1, "before")
         run(store=tmp_path, **NOISY)
 
     assert killed(victim)
-    assert total(tmp_path)["epsilon"]["outsider"] == pytest.approx(epsilon_of(math.sqrt(2) / 2, DELTA))
+    assert total(tmp_path)["epsilon"]["outsider"] == pytest.approx(epsilon_of(math.sqrt(6) / 2, DELTA))
 
 
 def test_what_the_records_of_a_stopped_run_have_spent_counts(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         run(store=tmp_path, watch=stop_after(1), **RECORDS)
     stopped = total(tmp_path, "record")["epsilon"]["server"]
-    assert 0 < stopped < 2
+    assert 1.9 < stopped <= 2
     (row,) = Store(tmp_path).all()
     assert command("resume", row.run, "--store", tmp_path, "--json").code == 0
-    assert stopped < total(tmp_path, "record")["epsilon"]["server"] <= 2
+    assert total(tmp_path, "record")["epsilon"]["server"] == pytest.approx(stopped)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +278,7 @@ def test_what_is_planned_is_what_is_spent(keys: dict[str, Any], tmp_path: Path) 
     result = run(store=tmp_path, **keys)
     assert planned(prepared)["mu"] == pytest.approx(result["spent"]["mu"])
     ledger = Ledger(8, rows=Store(tmp_path).ledger(result["run"]))
-    assert json.loads(json.dumps(spent_by(ledger))) == result["spent"]
+    assert json.loads(json.dumps({**spent_by(ledger), "deal": prepared.data.deal})) == result["spent"]
 
 
 @pytest.mark.parametrize("method", ["dp-fedavg-record", "adadp-cfl"])
@@ -289,25 +300,25 @@ def test_a_limit_over_runs_refuses_before_a_run_is_created(tmp_path: Path) -> No
     assert not list(tmp_path.glob("runs/*"))
     assert command(*options, "--budget-over-runs=8", "--json").code == 0
     for given in ("--budget-over-runs=12", "--set=budget_over_runs=12"):
-        said = refused(*options, "--seed=1", given)
+        said = refused(*options, given)
         assert f"This run and 1 before it on these people in {tmp_path} would come to an epsilon of 12.2" in said
         assert "for the outsider, above the 12 of budget_over_runs" in said
     file = tmp_path / "experiment.toml"
     file.write_text("budget-over-runs = 12\n")
-    assert "above the 12 of budget_over_runs" in refused("run", file, *options[1:], "--seed=1")
+    assert "above the 12 of budget_over_runs" in refused("run", file, *options[1:])
     assert len(Store(tmp_path).all()) == 1
-    assert command(*options, "--seed=1", "--budget-over-runs=12.5", "--json").code == 0
+    assert command(*options, "--budget-over-runs=12.5", "--json").code == 0
     assert len(Store(tmp_path).all()) == 2
 
 
 def test_a_stopped_run_counts_against_the_limit(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         run(store=tmp_path, watch=stop_after(3), **NOISY)
-    limit = epsilon_of(math.sqrt(9) / 2, DELTA)  # three rounds and six more
+    limit = epsilon_of(math.sqrt(12) / 2, DELTA)  # all six planned rounds, and six more
     with pytest.raises(UserError, match="above the"):
-        run(store=tmp_path, seed=1, budget_over_runs=limit - 0.01, **NOISY)
+        run(store=tmp_path, budget_over_runs=limit - 0.01, **NOISY)
     assert len(Store(tmp_path).all()) == 1
-    assert run(store=tmp_path, seed=1, budget_over_runs=limit + 0.01, **NOISY)["rounds_done"] == 6
+    assert run(store=tmp_path, budget_over_runs=limit + 0.01, **NOISY)["rounds_done"] == 6
 
 
 def test_a_limit_for_records(tmp_path: Path) -> None:
@@ -360,14 +371,48 @@ def test_a_run_that_is_under_way_counts_with_all_that_it_will_spend(tmp_path: Pa
     def begin_another(report: RoundReport) -> None:
         if report.round == 0:
             with pytest.raises(UserError, match="This run and 1 before it") as refusal:
-                run(store=tmp_path, seed=1, budget_over_runs=limit - 0.01, **NOISY)
+                run(store=tmp_path, budget_over_runs=limit - 0.01, **NOISY)
             tried.append(str(refusal.value))
             assert total(tmp_path)["epsilon"]["outsider"] == pytest.approx(epsilon_of(math.sqrt(6) / 2, DELTA))
 
     run(store=tmp_path, watch=begin_another, **NOISY)
     assert len(tried) == 1
     assert total(tmp_path)["runs"] == 1
-    run(store=tmp_path, seed=1, budget_over_runs=limit + 0.01, **NOISY)
+    run(store=tmp_path, budget_over_runs=limit + 0.01, **NOISY)
+
+
+def test_a_run_that_has_charged_nothing_yet_counts_as_planned_while_it_is_under_way(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    name = store.create("run", NewRun("dp-fedavg", {}, "identity", "people", "client", 1, client_level(1.0, 1.0, 2.0)))
+    store.begin(name)
+    journal.Journal(store.path(name), 0, BLANK, None).close()
+    assert over_runs(store, "people", "client", DELTA)["runs"] == 0
+    with store.lock(name):
+        assert over_runs(store, "people", "client", DELTA)["epsilon"]["server"] == epsilon_of(2.0, DELTA)
+
+
+def test_what_an_earlier_version_wrote_down_of_an_early_end_is_raised_to_the_plan(tmp_path: Path) -> None:
+    """It kept no turns, and what had been charged by then."""
+    spent, most = client_level(0.5, 0.5, 0.5), client_level(1.0, 1.0, 1.0)
+    store = Store(tmp_path)
+    store.create("run", NewRun("dp-fedavg", {}, "identity", "people", "client", 6, most))
+    for summary, mu in (
+        ({"rounds_done": 3, "spent": spent}, 1.0),
+        ({"removed": True, "spent": spent}, 1.0),
+        ({"rounds_done": 6, "spent": spent}, 0.5),
+        ({"removed": True, "rounds_done": 6, "spent": spent}, 0.5),
+        ({"removed": True, "spent": client_level(0.0, 0.0, 0.0)}, 0.0),
+    ):
+        store.advance("run-1", 3, KeptFile("", ""), 0.0, Progress([], [], []), summary, KeptFile("", ""))
+        assert spent_in(store.get("run-1"), store)["mu"] == [mu] * 3
+
+
+def test_one_limit_must_have_held_for_all_runs() -> None:
+    limited = {"budget_over_runs": 4.0, "protect_from": "server"}
+    assert _limit([limited, limited], 2) == (4.0, "server")
+    assert _limit([limited, limited], 3) == (None, None), "a run that protects another unit"
+    assert _limit([limited, limited | {"budget_over_runs": 5.0}], 2) == (None, None)
+    assert _limit([{"budget_over_runs": None}], 1) == _limit([], 0) == (None, None)
 
 
 def test_only_one_run_is_let_in_at_a_time(tmp_path: Path) -> None:
@@ -425,7 +470,6 @@ def test_what_a_run_spent_until_it_is_removed_stays(tmp_path: Path) -> None:
         run(store=tmp_path, watch=stop_after(3), **NOISY)
     store = Store(tmp_path)
     (stopped,) = store.all()
-    before = total(tmp_path)["epsilon"]
 
     def resumed_meanwhile(self: Store, name: str) -> Any:
         monkeypatch.undo()
@@ -436,7 +480,7 @@ def test_what_a_run_spent_until_it_is_removed_stays(tmp_path: Path) -> None:
     monkeypatch.setattr(Store, "lock", resumed_meanwhile)
     remove(stopped.run, store)
     assert total(tmp_path)["epsilon"]["outsider"] == pytest.approx(epsilon_of(math.sqrt(6) / 2, DELTA))
-    assert total(tmp_path)["epsilon"]["outsider"] > before["outsider"]
+    assert Store(tmp_path).get(stopped.run).rounds_done == 6
 
 
 def test_with_a_limit_no_run_spends_more_than_it_was_going_to(tmp_path: Path) -> None:

@@ -191,10 +191,11 @@ def told(*reports: Any) -> str:
 
 def test_what_a_round_brought() -> None:
     """The epsilon is that of the observer for whom the run was planned, against what was planned for."""
-    assert told(report()) == "epsilon 1.01 of 4  personal 50.0%  start 25.0%  global –  C 0.5"
+    assert told(report()) == "epsilon so far 1.01 of 4  personal 50.0%  start 25.0%  global –  C 0.5"
     assert told(report(clip=None, rejected=2)).endswith("global –  2 rejected")
     infinite = report(epsilon={"server": math.inf}, planned=None)
-    assert told(infinite).startswith("epsilon ∞  personal")
+    assert told(infinite).startswith("epsilon so far ∞  personal")
+    assert told(report(round=9)).startswith("epsilon 1.01 of 4  personal"), "the last round has the run's figure"
 
 
 def test_rounds_of_a_blended_run_say_what_their_personal_models_are(capsys: pytest.CaptureFixture[str]) -> None:
@@ -232,7 +233,7 @@ def test_a_part_of_the_clients_is_named_beside_its_accuracy() -> None:
 
 def test_a_figure_of_an_earlier_round_says_so() -> None:
     later = report(round=6, epsilon={"server": math.nan})
-    assert told(report(), later).startswith("epsilon 1.01 of 4 at round 5  personal")
+    assert told(report(), later).startswith("epsilon so far 1.01 of 4 at round 5  personal")
     assert told(later).startswith("personal")
 
 
@@ -244,7 +245,7 @@ def test_name_counter_and_time_are_never_cut(width: int) -> None:
     assert {"7/30", "0:01:12"} <= set(shown.split("  "))
     assert len(shown) <= max(width, len("dp-fedavg-record-digits-12  7/30  0:01:12"))
     if width >= 80:
-        assert "epsilon 1.01 of 4" in shown
+        assert "epsilon so far 1.01 of 4" in shown
     over = "  ".join(fitting(["dp-fedavg-record-digits-12", "6.8 s"], parts, width))
     assert over.startswith("dp-fedavg-record-digits-12  6.8 s")
     assert len(over) <= width, "what stays of a run is one line"

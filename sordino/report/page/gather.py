@@ -164,8 +164,8 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def _told(row: RunRow, store: Store) -> RunTold:
-    if row.state == "removed":
-        raise UserError(f"The run {row.run!r} was removed: only what it spent is still known.")
+    if row.gone:
+        raise UserError(f"The run {row.run!r} was {row.state}: only what it spent is still known.")
     if row.summary is None:
         raise unfinished(row, store.folder)
     folder = store.path(row.run)
