@@ -64,6 +64,8 @@ class Outcome:
     """What they are to remember, private and public; empty where the step left nothing behind."""
     start: Tensor | None
     """The models with which they began."""
+    drawn: int = 0
+    """What stands for all noise that was drawn for it, as `Source.drawn` says."""
 
 
 class UnequalKeepingError(UserError):
@@ -130,6 +132,7 @@ class Clients:
             self.learner.layout.layers,
         )
         before = self._versions(question.message)
+        self.gate.source.drawn()  # of a question that failed
         done = self.execution.run(self, question, me, public)
         if self._versions(question.message) != before:
             raise UserError(
@@ -146,7 +149,7 @@ class Clients:
             raise UserError(f"The step {question.step} keeps {odd[0]}, which is no tensor: clients remember tensors.")
         self._check_keeping(question.step, bool(done.kept))
         kept = done.kept | self._learned(question, releases, public, passed) if done.kept else {}
-        return Outcome(passed, kept, done.start)
+        return Outcome(passed, kept, done.start, self.gate.source.drawn())
 
     def step(self, name: str) -> Callable[..., Result]:
         """A step of the method that raises where it sends anything but what is declared beside it."""

@@ -34,6 +34,8 @@ PLANNED = "planned"
 """Stands among the keys of a stored configuration, and is none of them: what the run will spend at the most."""
 JOURNAL = "journal"
 """Stands there too: whether the run's journal has been begun."""
+NONCE = "nonce"
+"""Stands there too: what sets the run's coins apart, in hexadecimal digits."""
 PATIENCE = 30.0
 """For how many seconds others may let runs in before that is told."""
 
@@ -65,6 +67,8 @@ class RunRow:
     begun: bool | None = None
     """Whether its journal has been begun, before which nothing is charged; None where an earlier version of Sordino did
     not write that down."""
+    nonce: bytes = b""
+    """What sets its coins apart from those of all other runs; empty where they need not be."""
 
     @property
     def result(self) -> dict[str, Any] | None:
@@ -85,6 +89,7 @@ class NewRun:
     rounds: int
     planned: Mapping[str, Any] | None = None
     """What it will spend at the most."""
+    nonce: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -125,8 +130,9 @@ class Store:
             run = f"{name}-{number}"
             given = {"number": number, "run": run, "created": time.time()}
             given |= {f"{table}_chain": NO_ROWS for table in DETAILS}
-            given |= {name: value for name, value in vars(about).items() if name != PLANNED}
-            given["configuration"] = json.dumps({**about.configuration, PLANNED: about.planned, JOURNAL: False})
+            given |= {name: value for name, value in vars(about).items() if name not in (PLANNED, NONCE)}
+            kept = {PLANNED: about.planned, JOURNAL: False, NONCE: about.nonce.hex()}
+            given["configuration"] = json.dumps(about.configuration | kept)
             places = ",".join("?" * len(given))
             self._database.execute(f"insert into runs ({', '.join(given)}) values ({places})", tuple(given.values()))
             self._database.seal(run)
@@ -280,6 +286,7 @@ class Store:
         summary = json.loads(row["summary"]) if row["summary"] else None
         configuration = json.loads(row["configuration"])
         planned, begun = configuration.pop(PLANNED, None), configuration.pop(JOURNAL, None)
+        nonce = bytes.fromhex(configuration.pop(NONCE, ""))
         state: RunState = "running" if is_held(self.path(row["run"]) / LOCK) else "stopped"
         if summary is not None:
             state = "removed" if summary.get("removed") else "done"
@@ -287,6 +294,7 @@ class Store:
             configuration=configuration,
             planned=planned,
             begun=begun,
+            nonce=nonce,
             state=state,
             checkpoint=KeptFile(row["checkpoint"], row["checkpoint_digest"]) if row["checkpoint"] else None,
             models=KeptFile(row["models"], row["models_digest"]) if row["models"] else None,
