@@ -214,6 +214,11 @@ class Ledger:
         """How often a question of the run has been charged, each time for another draw."""
         return self._attempts.get(question, 0)
 
+    @property
+    def repeated(self) -> int:
+        """How many questions were asked once more because a run that was taken up did not repeat itself."""
+        return sum(attempts - 1 for attempts in self._attempts.values())
+
     def times(self, release: str) -> np.ndarray:
         """How often each client has been charged for a release, without what was asked once more because a run that was
         taken up did not repeat itself."""
