@@ -77,8 +77,7 @@ class Journal:
 
     def write(self, rows: Sequence[Row], links: Sequence[bytes]) -> None:
         """Write rows behind those that are there; the first ones of a resumed run must be those that are there."""
-        if self._gives_up:
-            raise OtherValuesError
+        self._check_going_on()
         for row, link in zip(rows, links, strict=True):
             if not self._owed:
                 self._append(_record(row, link))
@@ -101,6 +100,7 @@ class Journal:
         """The journal behind a checkpoint that knows `position` rows, of which the last has the link `previous`. What a
         resumed run has yet to charge again goes over into it: it was asked, whether the run comes so far again or not.
         This one stays, until the database knows of the checkpoint."""
+        self._check_going_on()
         path = _path(self._folder, position)
         if path == self.path:
             return self
@@ -110,6 +110,7 @@ class Journal:
 
     def check_settled(self) -> None:
         """Refuse the end of a resumed run that has not charged everything again that it had charged."""
+        self._check_going_on()
         if self._owed:
             raise self._other(self._owed[0][0])
 
@@ -118,6 +119,11 @@ class Journal:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+    def _check_going_on(self) -> None:
+        """Raise once more where a script has caught what ends its session, whatever it may be."""
+        if self._gives_up:
+            raise OtherValuesError
 
     def _append(self, record: bytes) -> None:
         if self._file is None:

@@ -244,7 +244,7 @@ CHANGES = {
     "a buffer": "self.scale.fill_(2)",
     "one that is not saved": "self.unsaved[0] = 1e-30",
     "trained weights": "self.layer.bias[0] = 7",
-    "a type": "self.unsaved = self.unsaved.double()",
+    "a type": "self.unsaved = self.unsaved.view(torch.int32)",
 }
 
 

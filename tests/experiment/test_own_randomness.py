@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from sordino import methods, models, server
 from sordino.api import resume, run
 from sordino.experiment import journal
+from sordino.experiment import run as running
 from sordino.experiment.books import RunBooks
 from sordino.experiment.config import Experiment
 from sordino.experiment.identity import is_own, is_own_network, repeats
@@ -76,16 +77,24 @@ class Restless(Steady):
 
 @dataclass(frozen=True)
 class Grasping(Restless):
-    """Tries to use an answer that it must not see."""
+    """Tries to go on without an answer that it must not see."""
 
     title: ClassVar[str] = "goes on whatever happens"
+    caught: ClassVar[type[BaseException]] = Exception
 
     def run(self, fed: Federation, model: Tensor) -> None:
         state = fed.state(model=model)
         for _ in fed.rounds(state):
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(self.caught):
                 got = fed.ask(fed.sample(), self.local, {"global": state.model, "clip": self.clip})
                 state.model = state.model + got.mean("update")
+
+
+@dataclass(frozen=True)
+class Clinging(Grasping):
+    """Goes on even when its process shall end."""
+
+    caught: ClassVar[type[BaseException]] = BaseException
 
 
 @dataclass(frozen=True)
@@ -261,7 +270,7 @@ def numbers(store: Path, name: str) -> list[tuple[int, int]]:
     return [divided(row.question) for row in Store(store).ledger(name)]
 
 
-@pytest.mark.parametrize("method", ["Restless", "Grasping"])
+@pytest.mark.parametrize("method", ["Restless", "Grasping", "Clinging"])
 def test_other_values_are_charged_again(method: str, tmp_path: Path) -> None:
     """Four rounds were answered; the resumed run comes to other values, so ten answers have left in the end."""
     keys = of(method, rounds=ROUNDS)
@@ -303,6 +312,27 @@ def test_attempts_are_counted_beyond_checkpoints(monkeypatch: pytest.MonkeyPatch
     assert questions[:6] == [(0, 0), (1, 0), (2, 0), (3, 0), (0, 1), (1, 1)]
     assert len(set(questions)) == len(questions), "no number is used twice"
     assert {question for question, _ in questions} == set(range(ROUNDS))
+
+
+@pytest.mark.parametrize("engine", ["stacked", "one-by-one"])
+def test_it_does_not_matter_how_many_processes_draw_before_and_after(engine: str, tmp_path: Path) -> None:
+    name = stopped(tmp_path, 4, **of("Steady", rounds=ROUNDS, engine=engine, workers=2))
+    running.resume(name, Store(tmp_path), workers=1)
+    assert numbers(tmp_path, name) == [(question, 0) for question in range(ROUNDS)]
+
+
+def test_answers_yet_to_be_repeated_are_known_beyond_a_checkpoint(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Four rounds were answered; a resumption repeats and saves two of them, the next one comes to other values."""
+    name = stopped(tmp_path, 4, **of("Steady", rounds=ROUNDS))
+    with monkeypatch.context() as saving:
+        saving.setattr(server, "SAVE_SECONDS", 0)
+        stopped(tmp_path, 3, name)
+    assert Store(tmp_path).get(name).rounds_done == 2
+    monkeypatch.setattr(Steady, "moved", lambda self, update: torch.zeros_like(update))
+    resume(name, tmp_path)
+    assert numbers(tmp_path, name) == [*((n, 0) for n in range(4)), (2, 1), (3, 1), (4, 0), (5, 0)]
 
 
 def test_an_answer_that_nobody_has_seen_is_not_charged_again(tmp_path: Path) -> None:
@@ -399,6 +429,7 @@ def test_what_counts_as_own_code() -> None:
     class Setting:
         value: object
 
+    assert is_own(type("Changed", (Steady,), {"__module__": "sordino.testing.case"})()), "made of own code"
     for setting in (Setting(1), [Setting(1)], {"a": (Setting(1),)}, lambda: 1):
         changed = DPFedAvg()
         object.__setattr__(changed, "batch", setting)

@@ -327,6 +327,14 @@ def test_a_change_of_one_bit_anywhere_in_a_row_changes_its_draw_and_no_other(
     ]
 
 
+def test_every_bit_of_a_digest_changes_the_key() -> None:
+    digest = int.from_bytes(bytes(range(noise.DIGEST_BYTES)), "big")
+    digests = [digest, *(digest ^ (1 << bit) for bit in range(8 * noise.DIGEST_BYTES))]
+    covered = [one.to_bytes(noise.DIGEST_BYTES, "big") for one in digests]
+    keys = [VALUED._secret(b"noise", PURPOSE, [7], [one])[0] for one in covered]
+    assert len(set(keys)) == 1 + 8 * noise.DIGEST_BYTES >= 1 + 128
+
+
 SIGNS = torch.tensor([[1.0, 2.0, 3.0, 4.0], [1.0, -2.0, 3.0, -4.0], [-1.0, -2.0, -3.0, -4.0], [0.0] * 4, [-0.0] * 4])
 
 
