@@ -152,10 +152,9 @@ class Integers:
 def covered(rows: Tensor, cover: Cover) -> Covered:
     """What the noise of `cover` is drawn for: the bounded rows, and all that decides how it gets onto them. The same
     numbers in another size, or on other entries, would give two equations for one value."""
-    how = [cover.deviations, cover.bounds, torch.tensor([cover.sizes])]
     leaving = [cover.at] if cover.at is not None else []
     leaving += [cover.places.unsqueeze(0)] if cover.places is not None else []
-    return Covered(rows, [*how, *leaving], f"{cover.unit} {cover.mirrored}")
+    return Covered(rows, [cover.deviations, cover.bounds, *leaving], f"{cover.unit} {cover.mirrored} {cover.sizes}")
 
 
 def covered_sum(total: Tensor, deviation: float | Tensor) -> Covered:
