@@ -1190,7 +1190,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
     "client.py": (
         "tests/test_own_methods.py tests/experiment/test_own_randomness.py tests/test_contract.py",
         [
-            ("own code: a client's draws are not told", "done.start, self.gate.source.drawn())", "done.start)"),
+            ("own code: a client's draws are not told", "done.start, self._drawn(question, passed))", "done.start)"),
+            ("own code: answers made of gradients are not told", "if found and self.protects_records:", "if False:"),
             ("a step writes public states", "if stolen:", "if False:"),
             ("a step keeps things by its data", "if self._keeps.setdefault(step, keeps) != keeps:", "if False:"),
             ("public states that nobody learned", "if sorted(learned[-1]) != self.public_names:", "if False:"),

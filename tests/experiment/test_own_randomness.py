@@ -116,6 +116,19 @@ class RestlessRecords(DPFedAvgRecord):
         return super().local(dict(message) | {"global": message["global"] + 0.1 * other}, me, data)
 
 
+@dataclass(frozen=True)
+class WhimsicalRecords(DPFedAvgRecord):
+    """Makes something else of the same noisy gradients each time."""
+
+    title: ClassVar[str] = "does not repeat itself afterwards, record level"
+
+    @sends(DPFedAvgRecord.local.releases)  # type: ignore[attr-defined]
+    def local(self, message: Message, me: dict[str, Tensor], data: PrivateRecords) -> Result:
+        found = super().local(message, me, data)
+        factor = float(np.random.default_rng().uniform(0.5, 1.5))
+        return Result(send={"update": factor * found.send["update"]}, keep=found.keep, start=found.start)
+
+
 class Shaky(nn.Module):
     """A network that computes something else each time."""
 
@@ -392,6 +405,13 @@ def test_a_resumed_run_at_record_level_repeats_its_coins_and_draws_other_ones_fo
     assert numbers(tmp_path, name) == [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1), (3, 0)]
     whole = run(store=tmp_path / "whole", **keys)
     assert result["epsilon"]["server"] > 1.2 * whole["epsilon"]["server"]
+
+
+def test_other_answers_made_of_the_same_gradients_are_charged_again(tmp_path: Path) -> None:
+    """Their noise is the same; the run would not repeat itself from there on."""
+    name = stopped(tmp_path, 3, **of("WhimsicalRecords", rounds=4))
+    resume(name, tmp_path)
+    assert numbers(tmp_path, name) == [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1), (3, 0)]
 
 
 def test_what_was_given_up_counts_for_a_run_that_nobody_takes_up(tmp_path: Path) -> None:
