@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import torch
 
-from sordino.privacy.noise import Seeded
+from sordino.privacy.noise import Covered, Seeded
 
 SHAPES = ((1000, 1), (1000, 100), (100, 4810), (2, 1_000_000))
 """Clients and numbers for each; the third is a round of W3."""
@@ -22,7 +22,8 @@ TURNS = 40
 
 def ours(clients: int, size: int) -> None:
     """Noise as the gate draws it."""
-    Seeded(1, "benchmark").normals(size, (0, "local", "update"), range(clients))
+    covered = Covered(torch.empty(clients, 0), [])
+    Seeded(1, "benchmark", repeats=True).normals(size, (0, "local", "update"), range(clients), covered)
 
 
 def torchs(clients: int, size: int) -> None:

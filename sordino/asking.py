@@ -18,7 +18,7 @@ from sordino.learning.parameters import Layout
 from sordino.message import Message
 from sordino.method import Method, Replies, Result
 from sordino.privacy.gate import Gate
-from sordino.privacy.ledger import Row
+from sordino.privacy.ledger import Row, attempt
 from sordino.privacy.release import Public, Release, Releases, due, same_turns
 from sordino.replies import Answers, Sums
 from sordino.rounds import OpenRound
@@ -56,8 +56,10 @@ class Asking:
         public = Public(message, clients, self._transport.public_states(clients, self._state_names), self._layers)
         self._check(name, releases, clients, opened.number)
         self._gate.check(releases, public)
-        self._expose_states(releases, clients, (self.count, opened.number, name))
-        question = Question(self.count, opened.number, name, message, clients)
+        # What came to other values when a run was taken up is asked under another number: no coin is used twice.
+        number = attempt(self.count, self._books.ledger.attempts(self.count))
+        self._expose_states(releases, clients, (number, opened.number, name))
+        question = Question(number, opened.number, name, message, clients)
         self.count += 1
         charged: dict[str, Row] = {}
 
@@ -68,6 +70,7 @@ class Asking:
             charged.update({row.release: row for row in rows})
 
         answer = self._transport.ask(question, evaluate, charge)
+        self._books.answered(question.number, answer.drawn)
         who = clients if answer.who is None else list(answer.who)
         opened.answers.append((who, answer))
         answered = public if who is clients else replace(public, clients=who)

@@ -74,6 +74,10 @@ class Books(Protocol):
     def charge(self, rows: Sequence[Row]) -> None:
         """Write down rows of the ledger before anything is asked or read for which they pay."""
 
+    def answered(self, question: int, drawn: int) -> None:
+        """Write down what stands for the noise of a question's answer, before anybody sees it; a run that is taken up
+        and comes to other values than before does not go on."""
+
     def note(self, report: RoundReport, accuracies: Mapping[int, Sequence[float]]) -> None:
         """Note down a round, and each client's accuracies: personal, at round start, with the server's model."""
 

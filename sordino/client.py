@@ -25,6 +25,7 @@ from sordino.method import Method, Result
 from sordino.privacy.compiled import CompiledSum
 from sordino.privacy.gate import Gate, Passed, check_declared
 from sordino.privacy.gradients import PrivateRecords, validation_records
+from sordino.privacy.noise import Covered
 from sordino.privacy.release import Public, Releases, due, takes_gradients_alone
 from sordino.privacy.stacked_gradients import Stack
 
@@ -64,6 +65,9 @@ class Outcome:
     """What they are to remember, private and public; empty where the step left nothing behind."""
     start: Tensor | None
     """The models with which they began."""
+    drawn: int = 0
+    """What stands for all noise that was drawn for it, and for what steps made of noisy gradients; 0 where noise does
+    not depend on values."""
 
 
 class UnequalKeepingError(UserError):
@@ -130,6 +134,7 @@ class Clients:
             self.learner.layout.layers,
         )
         before = self._versions(question.message)
+        self.gate.source.drawn()  # of a question that failed
         done = self.execution.run(self, question, me, public)
         if self._versions(question.message) != before:
             raise UserError(
@@ -146,7 +151,7 @@ class Clients:
             raise UserError(f"The step {question.step} keeps {odd[0]}, which is no tensor: clients remember tensors.")
         self._check_keeping(question.step, bool(done.kept))
         kept = done.kept | self._learned(question, releases, public, passed) if done.kept else {}
-        return Outcome(passed, kept, done.start)
+        return Outcome(passed, kept, done.start, self._drawn(question, passed))
 
     def step(self, name: str) -> Callable[..., Result]:
         """A step of the method that raises where it sends anything but what is declared beside it."""
@@ -232,6 +237,17 @@ class Clients:
             if sorted(learned[-1]) != self.public_names:
                 raise UserError(f"`learn` must give {self.public_names}, not {sorted(learned[-1])}: see public_memory.")
         return {name: torch.stack([one[name] for one in learned]) for name in learned[0]}
+
+    def _drawn(self, question: Question, passed: Passed) -> int:
+        """What stands for the noise of an answer. Where records are protected, a step may make something else of the
+        same noisy gradients, which shows in what it sends."""
+        found = self.gate.source.drawn()
+        if found and self.protects_records:
+            clients = torch.tensor(list(question.clients)).unsqueeze(1)
+            for name, rows in passed.values.items():
+                for digest in Covered(rows, [clients], name).digests():
+                    found ^= int.from_bytes(digest, "big")
+        return found
 
     def _versions(self, message: Message) -> list[int]:
         """What changes when somebody changes records or a message in place."""

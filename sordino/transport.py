@@ -27,6 +27,8 @@ class Answer:
     """What left the clients, all together."""
     kept: bool = True
     """Whether the step left anything behind at the clients; of sites that is not told, and taken to be so."""
+    drawn: int = 0
+    """What stands for all noise that clients drew: the same number for the same values; 0 where that is not told."""
     who: Sequence[int] | None = None
     """Who answered; None where all did."""
     summed: bool = False

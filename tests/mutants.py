@@ -55,7 +55,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
     "privacy/noise.py": (
         "tests/privacy/test_noise.py tests/privacy/test_integers.py",
         [
-            ("one draw for all clients", "purpose, clients)", "purpose, [0] * len(clients))"),
+            ("one draw for all clients", "purpose, clients, digests)", "purpose, [0] * len(clients), digests)"),
             ("one draw for all seeds", "(self.seed, self.identity), purpose", "(self.identity,), purpose"),
             ("one draw for all runs", "(self.seed, self.identity), purpose", "(self.seed,), purpose"),
             ("one draw for all purposes", "(self.seed, self.identity), purpose", "(self.seed, self.identity), ()"),
@@ -71,15 +71,52 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("secure words that are known", "os.urandom(8 * count)", "bytes(8 * count)"),
             (
                 "whole numbers: one draw for all clients",
-                'b"integers", purpose, clients)',
-                'b"integers", purpose, [0] * len(clients))',
+                'b"integers", purpose, clients, ',
+                'b"integers", purpose, [0] * len(clients), ',
             ),
             ("coins from the noise's key", 'b"coins"', 'b"noise"'),
             (
                 "one coin for all clients",
-                "purpose[:-1], purpose[-1:])\n        return fallen",
-                "purpose[:-1], [0])\n        return fallen",
+                "*purpose[:-1]), purpose[-1:])\n        return fallen",
+                "*purpose[:-1]), [0])\n        return fallen",
             ),
+            ("own code: draws without values", "None if self.repeats else covered", "None if True else covered"),
+            (
+                "own code: draws of stacked sums without values",
+                "[None] * len(purposes) if self.repeats",
+                "[None] * len(purposes) if True",
+            ),
+            (
+                "own code: whole numbers without values",
+                "purpose, clients, covered.digests())",
+                "purpose, clients, [b''] * len(clients))",
+            ),
+            ("own code: digests do not enter keys", "encoded(part) + digest", "encoded(part) + digest[:0]"),
+            ("own code: digests of 16 bits", "encoded(part) + digest", "encoded(part) + digest[:1]"),
+            (
+                "own code: one value for all clients",
+                "enumerate(_row_digests(self.rows))",
+                "enumerate([_row_digests(self.rows)[0]] * len(self.rows))",
+            ),
+            ("own code: half of a value", "ended.update(row)", "ended.update(row[: len(row) // 2])"),
+            ("own code: values without their type", 'f"{whole.dtype} {', 'f"{'),
+            ("own code: values without their shape", "{tuple(whole.shape[1:])}", ""),
+            (
+                "own code: the noise's size does not count",
+                "how = [_row_digests(part) for part in self.how]",
+                "how = []",
+            ),
+            (
+                "own code: everybody has the first one's noise",
+                "part[place if len(part) > 1 else 0]",
+                "part[0]",
+            ),
+            ("own code: what else decides noise does not count", ", encoded(self.about)]", "]"),
+            ("own code: nobody knows what was drawn", "self._keys.extend(keys)", "pass"),
+            ("own code: what was drawn is told twice", "        self._keys.clear()\n", ""),
+            ("own code: coins without a nonce", "(self.nonce.hex(),) if self.nonce else ()", "()"),
+            ("own code: one nonce for all runs", "os.urandom(NONCE_BYTES)", "bytes(NONCE_BYTES)"),
+            ("own code: sources repeat unless told", "repeats: bool = False", "repeats: bool = True"),
             ("texts that run into each other", 'b"%d:%s" % (len(text), text)', 'b"%s/" % text'),
             ("numbers that run into each other", 'b"i%d;"', 'b"i%d"'),
             ("keys of 16 bits", "ended.digest())", "ended.digest()[:2].ljust(size, b'0'))"),
@@ -149,8 +186,33 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("integers: no noise", "whole[place, entries] += grid.noise(words, len(entries))", "pass"),
             (
                 "integers: one draw for all",
-                "source.words(purpose, clients))",
-                "source.words(purpose, [0] * len(clients)))",
+                "source.words(purpose, clients, ",
+                "source.words(purpose, [0] * len(clients), ",
+            ),
+            ("own code: noise of any size", "[cover.deviations, cover.bounds, *leaving]", "[cover.bounds, *leaving]"),
+            (
+                "own code: bounds of any size",
+                "[cover.deviations, cover.bounds, *leaving]",
+                "[cover.deviations, *leaving]",
+            ),
+            ("own code: blocks of any size", "{cover.mirrored} {cover.sizes}", "{cover.mirrored}"),
+            ("own code: noise wherever clients differ", "[cover.at] if cover.at is not None else []", "[]"),
+            (
+                "own code: noise at any places",
+                "[cover.places.unsqueeze(0)] if cover.places is not None else []",
+                "[]",
+            ),
+            ("own code: noise for any unit", 'f"{cover.unit} {', 'f"{'),
+            ("own code: mirrored noise or not", "{cover.mirrored} ", " "),
+            (
+                "own code: sums in noise of any size",
+                "Covered(total.reshape(1, -1), [torch.as_tensor(deviation, dtype=torch.float64).reshape(1, -1)])",
+                "Covered(total.reshape(1, -1), [])",
+            ),
+            (
+                "own code: stacked sums in noise of any size",
+                "Covered(totals, [torch.tensor(deviations, dtype=torch.float64).unsqueeze(1)])",
+                "Covered(totals, [])",
             ),
             (
                 "integers: no bound",
@@ -300,7 +362,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "if not keys.is_signed(party.identity,",
                 "if False and not keys.is_signed(party.identity,",
             ),
-            ("one draw for all attempts", "(work.ask.attempt << 32)", "0"),
+            ("one draw for all attempts", "attempt(work.number, work.ask.attempt)", "work.number"),
         ],
     ),
     "deploy/rules.py": (
@@ -326,8 +388,9 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "deploy/terms.py": (
-        "tests/deploy/test_terms.py tests/deploy/test_failures.py",
+        "tests/deploy/test_terms.py tests/deploy/test_failures.py tests/experiment/test_identity.py",
         [
+            ("own code: weights do not decide a deployment", "    configuration |= weights\n", ""),
             ("U_min instead of h", "return masking.honest_shares(*cohort)", "return minimum"),
             ("a single message may show", "masking.check_cohort(*cohort)", "pass"),
             ("whole numbers are free", "whole=not seeded", "whole=False"),
@@ -916,15 +979,44 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "experiment/journal.py": (
-        "tests/experiment/test_journal.py tests/experiment/test_lost_journals.py",
+        "tests/experiment/test_journal.py tests/experiment/test_lost_journals.py "
+        "tests/experiment/test_own_randomness.py",
         [
+            ("own code: other values are used", "elif known != drawn:", "elif False:"),
+            (
+                "own code: answers are not written down",
+                "self._append(_sealed(_answer(question, drawn), self._last))",
+                "pass",
+            ),
+            ("own code: nobody is told that a run was given up", "self._append(_sealed(GIVEN_UP, self._last))", "pass"),
+            ("own code: a script goes on", "        if self._gives_up:\n", "        if False:\n"),
+            (
+                "own code: a script may catch it",
+                "class OtherValuesError(BaseException)",
+                "class OtherValuesError(Exception)",
+            ),
+            (
+                "own code: answers are forgotten at checkpoints",
+                "_write(path, previous, self._owed, self._answers)\n        self.close",
+                "_write(path, previous, self._owed, {})\n        self.close",
+            ),
+            (
+                "own code: what was given up is not counted",
+                "for row, _ in found.given_up + found.rows]",
+                "for row, _ in found.rows]",
+            ),
+            ("own code: altered answers are read", "if link != _seal(body, previous):", "if False:"),
             (
                 "journal: one that is gone had no rows",
                 "        if begun:\n            raise",
                 "        if False:\n            raise",
             ),
             ("journal: an emptied one had no rows", "if begun and not end:", "if False:"),
-            ("journal: what is owed is dropped", "_write(path, previous, self._owed)", "_write(path, previous, [])"),
+            (
+                "journal: what is owed is dropped",
+                "_write(path, previous, self._owed, self._answers)\n        self.close",
+                "_write(path, previous, [], {})\n        self.close",
+            ),
         ],
     ),
     "parts/averaging.py": (
@@ -1013,8 +1105,77 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "experiment/books.py": (
-        "tests/experiment/test_lost_journals.py",
-        [("books: nobody says that there is a journal", "if not row.begun:", "if False:")],
+        "tests/experiment/test_lost_journals.py tests/experiment/test_own_randomness.py",
+        [
+            ("books: nobody says that there is a journal", "if not row.begun:", "if False:"),
+            ("own code: books do not keep answers", "self._journal.answered(question, drawn)", "pass"),
+            ("own code: what was given up costs nothing", "            self.ledger.append(spent)\n", ""),
+            (
+                "own code: what was given up is not stored",
+                "self._pending.ledger.append((len(self.ledger.rows), spent, link))",
+                "pass",
+            ),
+        ],
+    ),
+    "experiment/identity.py": (
+        "tests/experiment/test_own_randomness.py tests/experiment/test_identity.py",
+        [
+            ("own code: own methods repeat themselves", "not is_own(method) and", ""),
+            ("own code: own networks repeat themselves", "not is_own_network(network, module) and", ""),
+            ("own code: graphics cards repeat themselves", 'torch.device(device).type == "cpu"', "True"),
+            ("own code: settings are nobody's", "or any(is_own(part) for part in parts)", ""),
+            ("own code: lists are nobody's", "parts = list(value)", "pass"),
+            ("own code: dictionaries are nobody's", "parts = [*value, *value.values()]", "pass"),
+            (
+                "own code: only the class itself",
+                "inspect.getmro(kind) if inspect.isclass(kind) else (kind,))",
+                "(kind,))",
+            ),
+            ("own code: functions make no own network", "is_dotted(name) or not all(", "not all("),
+            (
+                "own code: layers make no own network",
+                "is_dotted(name) or not all(_is_known(type(layer)) for layer in module.modules())",
+                "is_dotted(name)",
+            ),
+            (
+                "own code: known by its name",
+                "file = getattr(sys.modules.get(name), ",
+                "file = None if name in sys.stdlib_module_names else getattr(sys.modules.get(name), ",
+            ),
+            ("own code: no weights", 'return {"weights": digest.hexdigest()}', "return {}"),
+            ("own code: weights without buffers", ", *module.named_buffers())", ")"),
+            (
+                "own code: weights without frozen ones",
+                "*module.named_parameters(remove_duplicate=False)",
+                "*((n, p) for n, p in module.named_parameters() if p.requires_grad)",
+            ),
+            ("own code: weights without their type", "(place, str(whole.dtype), ", "(place, "),
+        ],
+    ),
+    "experiment/prepare.py": (
+        "tests/experiment/test_own_randomness.py tests/experiment/test_identity.py",
+        [
+            ("own code: no nonce", "new_nonce() if noised and", "b'' if noised and"),
+            ("own code: everything repeats itself", "repeats=same,", "repeats=True,"),
+            ("own code: weights do not decide", "_read(method, public) | weights", "_read(method, public)"),
+            ("own code: coins of every run", "self.repeats, self.nonce)", "self.repeats)"),
+            ("own code: nobody is told of a nonce", "[OWN_COINS] if nonce else []", "[]"),
+        ],
+    ),
+    "experiment/run.py": (
+        "tests/experiment/test_own_randomness.py",
+        [("own code: a resumed run has another nonce", "prepared = replace(prepared, nonce=row.nonce)", "pass")],
+    ),
+    "simulator/serving.py": (
+        "tests/experiment/test_own_randomness.py",
+        [("own code: workers' draws are not told", "answer.kept, answer.drawn)", "answer.kept, 0)")],
+    ),
+    "simulator/engine.py": (
+        "tests/experiment/test_own_randomness.py",
+        [
+            ("own code: an engine's draws are not told", "bool(outcome.kept), outcome.drawn)", "bool(outcome.kept))"),
+            ("own code: only the first unit's draws", "(answer.drawn for answer in answers)", "(answers[0].drawn,)"),
+        ],
     ),
     "privacy/possibilities.py": (
         "tests/privacy/test_possibilities.py",
@@ -1053,7 +1214,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "privacy/ledger.py": (
-        "tests/privacy/test_ledger.py tests/experiment/test_stopping.py",
+        "tests/privacy/test_ledger.py tests/experiment/test_stopping.py tests/experiment/test_own_randomness.py",
         [
             ("whole plan: one round is all", "turns if number < rounds else 1", "1"),
             ("whole plan: what is planned is forgotten", "np.square(mu) if mu else 0.0", "0.0"),
@@ -1078,6 +1239,13 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "count * turns / taken[pool, client]",
                 "count / taken[pool, client]",
             ),
+            ("own code: attempts count as turns", "if not row.exposed and not before:", "if not row.exposed:"),
+            (
+                "own code: one attempt for all",
+                "self._attempts[question] = max(self.attempts(question), before + 1)",
+                "pass",
+            ),
+            ("own code: attempts have one number", "return question + (before << ATTEMPT)", "return question"),
             ("nothing is charged", "self.spent[:, clients] += costs", "self.spent[:, clients] += 0.0"),
             (
                 "only the first release is charged",
@@ -1147,8 +1315,10 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "client.py": (
-        "tests/test_own_methods.py tests/test_contract.py",
+        "tests/test_own_methods.py tests/experiment/test_own_randomness.py tests/test_contract.py",
         [
+            ("own code: a client's draws are not told", "done.start, self._drawn(question, passed))", "done.start)"),
+            ("own code: answers made of gradients are not told", "if found and self.protects_records:", "if False:"),
             ("a step writes public states", "if stolen:", "if False:"),
             ("a step keeps things by its data", "if self._keeps.setdefault(step, keeps) != keeps:", "if False:"),
             ("public states that nobody learned", "if sorted(learned[-1]) != self.public_names:", "if False:"),
@@ -1274,8 +1444,10 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         [("single messages that are read reach nobody", ' or (release, "rows") in self.read', "")],
     ),
     "asking.py": (
-        "tests/test_own_methods.py tests/test_server.py",
+        "tests/test_own_methods.py tests/test_server.py tests/experiment/test_own_randomness.py",
         [
+            ("own code: answers are not told to books", "self._books.answered(question.number, answer.drawn)", "pass"),
+            ("own code: all attempts have one number", "self._books.ledger.attempts(self.count))", "0)"),
             ("means of records as often as anybody likes", 'if release.unit == "record" or release', "if release"),
             ("gradients under two names", "taken = same_turns(self._steps, step, name)", "taken = {name}"),
             ("a smaller cohort is used", "len(clients) < noise.minimum_cohort", "False"),

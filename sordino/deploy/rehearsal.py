@@ -57,7 +57,7 @@ class _Stage:
             )
         public = Public(question.message, who, {}, self._terms.learner.layout.layers)
         values = {name: self._nothing(release, public, summed) for name, release in releases.items()}
-        return Answer(values, np.full((len(who), 3), np.nan), 0, 0, True, who, summed)
+        return Answer(values, np.full((len(who), 3), np.nan), 0, 0, who=who, summed=summed)
 
     def _nothing(self, release: Release, public: Public, summed: bool) -> Tensor:
         """Zeros in the shape of what a release would bring."""
@@ -76,6 +76,9 @@ class _Stage:
     def charge(self, rows: Sequence[Row]) -> None:
         """The ledger is thrown away; what sites would have to pay is looked at."""
         self._terms.check_reserved(rows)
+
+    def answered(self, question: int, drawn: int) -> None:
+        """Nobody drew anything."""
 
     def note(self, report: RoundReport, accuracies: Mapping[int, Sequence[float]]) -> None:
         """Nothing happened."""

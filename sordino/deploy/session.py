@@ -24,7 +24,7 @@ from sordino.execution import EXECUTIONS
 from sordino.learning.metrics import METRICS, metrics_of
 from sordino.message import Each
 from sordino.privacy.gate import Gate
-from sordino.privacy.ledger import Ledger, Row
+from sordino.privacy.ledger import Ledger, Row, attempt
 from sordino.privacy.mechanism import MECHANISMS
 from sordino.privacy.noise import Secure, Seeded, Source
 from sordino.privacy.release import Public, Releases, due, same_turns
@@ -122,7 +122,7 @@ class Session:
 
         Where noise comes from the seed, another attempt at a question has another number: no draw is used twice.
         """
-        number = work.number + (work.ask.attempt << 32)
+        number = attempt(work.number, work.ask.attempt)
         if work.step == accuracies.STEP:
             return self._shared(work, number, state)
         question = Question(number, work.ask.round, work.step, work.message, [self.number])

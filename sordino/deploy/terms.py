@@ -29,7 +29,7 @@ from sordino.errors import UserError
 from sordino.experiment.budgeting import client_budgets, own_budgets
 from sordino.experiment.config import Experiment
 from sordino.experiment.hyperparameters import address
-from sordino.experiment.identity import identity_of
+from sordino.experiment.identity import identity_of, weights_of
 from sordino.experiment.prepare import GIVEN_AWAY, SEED_IS_KNOWN
 from sordino.experiment.trained import Description
 from sordino.learning.parameters import flatten
@@ -183,6 +183,7 @@ def terms_of(experiment: Experiment) -> Terms:
     torch.manual_seed(Seeded(experiment.seed).key("initial model") >> 32)
     module = models.build(name, shape, classes, **experiment.model_options())
     experiment = Experiment(**{key: getattr(experiment, key) for key in CARRIED} | {"model": name})
+    weights = weights_of(name, module)
     learner, initial = Learner(module), flatten(module)
     turns = schedule.turns + experiment.spare_turns
     notes: list[str] = []
@@ -213,6 +214,7 @@ def terms_of(experiment: Experiment) -> Terms:
     budget = Budget(delta, multiplier)
     read = method.file_contents()
     configuration = experiment.model_dump(mode="json", include=set(CARRIED)) | {"made": repr(method), "read": read}
+    configuration |= weights
     return Terms(
         experiment=experiment,
         method=method,

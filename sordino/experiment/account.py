@@ -10,7 +10,7 @@ import numpy as np
 
 from sordino.experiment.journal import DamagedJournalError, rows_after
 from sordino.experiment.store import RunRow, Store, unfinished
-from sordino.privacy.ledger import Ledger, Row, head_of
+from sordino.privacy.ledger import Ledger, Row, divided, head_of
 from sordino.privacy.release import PROMISED
 from sordino.privacy.views import VIEWS
 from sordino.rounding import none
@@ -106,7 +106,7 @@ def _document(position: int, row: Row, link: bytes) -> dict[str, Any]:
     costly = int(np.argmax(row.costs()[-1]))
     found: dict[str, Any] = {
         "position": position,
-        "question": row.question,
+        "question": divided(row.question)[0],
         "round": row.round + 1,
         "step": row.step,
         "release": row.release,

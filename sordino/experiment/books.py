@@ -50,8 +50,8 @@ class RunBooks:
         """Digest of which record stands with which client; None where that is not known."""
         if row.identity != identity:
             raise UserError(
-                f"The run {run!r} was started with another experiment, other data, another version of Sordino or other "
-                "code of its method or network than what is found now."
+                f"The run {run!r} was started with another experiment, other data, another version of Sordino, other "
+                "code of its method or network or other weights of its network than what is found now."
             )
         rows: list[Row] = []
         if row.checkpoint is not None:
@@ -62,6 +62,9 @@ class RunBooks:
             checkpoints.remove_leftovers(self._folder, memory.path.name, *self._needed())
         self.ledger = Ledger(clients, unit, rows)
         self._journal = Journal(self._folder, len(rows), self.ledger.head, row.begun)
+        for spent, link in self._journal.given_up:
+            self._pending.ledger.append((len(self.ledger.rows), spent, link))
+            self.ledger.append(spent)
         if not row.begun:  # only now that it is there
             store.begin(run)
 
@@ -79,6 +82,13 @@ class RunBooks:
             self._journal.write(rows, links)
         position = len(self.ledger.rows) - len(rows)
         self._pending.ledger.extend((position + place, row, links[place]) for place, row in enumerate(rows))
+
+    def answered(self, question: int, drawn: int) -> None:
+        """Write down what stands for the noise of a question's answer, where it depends on values, before anybody sees
+        it; where it is not what it was before the run was taken up, the session ends."""
+        if drawn:
+            with saving(self._store.folder):
+                self._journal.answered(question, drawn)
 
     def note(self, report: RoundReport, accuracies: Mapping[int, Sequence[float]]) -> None:
         figures = (report.personal, report.personal_worst, report.start, report.global_, report.loss)

@@ -1,16 +1,24 @@
-"""What decides a run's results: its configuration, its data, this version of Sordino, and the user's own code."""
+"""What decides a run's results: its configuration, its data, this version of Sordino, and the user's own code; and
+whether it decides them to the bit."""
 
 from __future__ import annotations
 
 import ast
 import contextlib
+import dataclasses
 import hashlib
 import inspect
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from torch import nn
+
+from sordino.dotted import is_dotted
 from sordino.experiment.notebooks import compiled_code
 from sordino.version import VERSION
 
@@ -24,6 +32,58 @@ def identity_of(configuration: dict[str, Any], data_fingerprint: str, *code: obj
     digests += [compiled_code(one, without_files) for kind in code for one in without_files(kind)]
     decided = {**configuration, "data": data_fingerprint, "version": VERSION, "code": digests}
     return hashlib.sha256(json.dumps(decided, sort_keys=True).encode()).hexdigest()
+
+
+def repeats(method: object, network: str, module: nn.Module, device: str) -> bool:
+    """Whether a run's identity and seed decide its values to the bit: all code is the package's own, which draws from
+    nothing else, and it runs on a processor. Of a user's code nobody knows that."""
+    return not is_own(method) and not is_own_network(network, module) and torch.device(device).type == "cpu"
+
+
+def is_own(value: object) -> bool:
+    """Whether any class or function of which a method is made, its settings included, is not the package's own."""
+    kind = value if inspect.isroutine(value) or inspect.isclass(value) else type(value)
+    parts = [getattr(value, one.name) for one in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else []
+    if isinstance(value, (list, tuple, set, frozenset)):
+        parts = list(value)
+    elif isinstance(value, dict):
+        parts = [*value, *value.values()]
+    return not _is_known(kind) or any(is_own(part) for part in parts)
+
+
+def is_own_network(name: str, module: nn.Module) -> bool:
+    """Whether a network is a user's: one that is named by its dotted name, or made of layers that are not known."""
+    return is_dotted(name) or not all(_is_known(type(layer)) for layer in module.modules())
+
+
+def _is_known(kind: object) -> bool:
+    """Whether a class and those that it is made of, or a function, come with this package, Python, torch or numpy."""
+    return all(_comes_with_us(one) for one in (inspect.getmro(kind) if inspect.isclass(kind) else (kind,)))
+
+
+def _comes_with_us(kind: object) -> bool:
+    """By where its file lies: a user's module may have the name of one of Python's."""
+    name = getattr(kind, "__module__", None) or "builtins"
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if file is None:
+        return name in sys.builtin_module_names
+    path = Path(file).resolve()
+    within = path.is_relative_to(PYTHON) and not INSTALLED & set(path.relative_to(PYTHON).parts)
+    return within or any(path.is_relative_to(root) for root in (PACKAGE, *LIBRARIES))
+
+
+def weights_of(name: str, module: nn.Module) -> dict[str, str]:
+    """The digest of all parameters and buffers of a user's network, frozen ones included, as a key of what decides a
+    run. Those of the package's own follow from name, options and seed, and are drawn a little differently by processors
+    of other kinds: a run may be taken up on another one."""
+    if not is_own_network(name, module):
+        return {}
+    digest = hashlib.sha256()
+    for place, tensor in (*module.named_parameters(remove_duplicate=False), *module.named_buffers()):
+        whole = tensor.detach().cpu().contiguous()
+        digest.update(repr((place, str(whole.dtype), tuple(whole.shape))).encode())
+        digest.update(whole.reshape(-1).view(torch.uint8).numpy().data if whole.numel() else b"")
+    return {"weights": digest.hexdigest()}
 
 
 def source_files(kind: object) -> set[Path]:
@@ -62,6 +122,8 @@ def without_files(kind: object) -> list[type]:
 NOT_OURS = {*sys.stdlib_module_names, "builtins", "torch", "numpy"} - {"__main__"}
 """Whose code is known by its version."""
 INSTALLED = {"site-packages", "dist-packages"}
+PYTHON = Path(os.__file__).resolve().parent
+LIBRARIES = tuple(Path(next(iter(library.__path__))).resolve() for library in (torch, np))
 
 
 def with_imports(path: Path, root: Path) -> set[Path]:

@@ -4,10 +4,16 @@ The database takes the ledger's rows with each checkpoint. What is charged after
 a run, or never takes it up again, finds there what had been spent. A resumed run asks the same questions again, with
 the same noise: its charges must be those of the journal, or it is not the same run.
 
+Where noise depends on the values that it covers, the journal also has what stands for a question's noise
+(`Source.drawn`), before anybody sees the answer. A resumed run whose clients come to other values makes a second
+release. It is then given up: all that the journal has stays spent, and what was asked since the last checkpoint is
+asked, drawn and charged anew under other numbers. A question without an answer here was seen by nobody.
+
 A journal is there before anything is charged, and the store says so: one that is gone has been lost. It begins with the
 link of the last row that the database has, and with whose it is. A record is the length of its content with a checksum
 of that length, the content, and the row's link, which chains it to all rows before. A record that ends too early was
-being written when its writer was killed, and paid for nothing yet; any other change of a byte shows.
+being written when its writer was killed, and paid for nothing yet; any other change of a byte shows. A record of noise,
+or of giving up, has the same form; its link is that of its content behind the last row's.
 """
 
 from __future__ import annotations
@@ -17,8 +23,8 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import fields
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from sordino.errors import UserError
@@ -32,8 +38,23 @@ CHECKED_LENGTH = struct.Struct("<II")
 """A length and its checksum: without that, a changed length would look like a record that was being written."""
 LINK = len(BLANK)
 """Bytes of a row's link."""
+Linked = tuple[Row, bytes]
+"""A row and its link."""
 BLOBS = tuple(field.name for field in fields(Row) if field.type == "bytes")
 PLAIN = tuple(field.name for field in fields(Row) if field.type != "bytes")
+
+
+ANSWER = b"answer"
+"""With what the content of a record of noise begins; a row's begins with a length, whose first byte is another."""
+GIVEN_UP = b"given up"
+"""The content of the record that says that all rows before it stay spent, and are not charged again."""
+
+
+class OtherValuesError(BaseException):
+    """A resumed run came to other values than before for something that had been answered.
+
+    It is no `Exception`, which a method's script might catch: its answer must not be used.
+    """
 
 
 class Journal:
@@ -44,32 +65,52 @@ class Journal:
         made, and brought to disk, unless the store says that it has been `begun` before: then it must be there."""
         self.path = _path(folder, position)
         self._folder = folder
-        self._owed, self._end = _read(self.path, previous, begun)
+        found = _read(self.path, previous, begun)
+        self.given_up, self._owed, self._answers, self._end = found.given_up, found.rows, found.answers, found.end
+        """Rows that stay spent and are not charged again; those that a resumed run charges again; what stands for the
+        noise of answers to these."""
         if not begun:
-            self._end = _write(self.path, previous, self._owed)
+            self._end = _write(self.path, previous, self._owed, self._answers)
+        self._last = ([previous] + [link for _, link in found.given_up + found.rows])[-1]
+        self._gives_up = False
         self._file: int | None = None
 
     def write(self, rows: Sequence[Row], links: Sequence[bytes]) -> None:
         """Write rows behind those that are there; the first ones of a resumed run must be those that are there."""
+        self._check_going_on()
         for row, link in zip(rows, links, strict=True):
             if not self._owed:
-                self._append(row, link)
+                self._append(_record(row, link))
+                self._last = link
             elif self._owed.pop(0)[0] != row:
                 raise self._other(row)
+
+    def answered(self, question: int, drawn: int) -> None:
+        """Write down what stands for the noise of an answer; in a resumed run it must be what is there, or all since
+        the last checkpoint is given up."""
+        known = self._answers.pop(question, None)
+        if known is None:
+            self._append(_sealed(_answer(question, drawn), self._last))
+        elif known != drawn:
+            self._gives_up = True
+            self._append(_sealed(GIVEN_UP, self._last))
+            raise OtherValuesError
 
     def following(self, position: int, previous: bytes) -> Journal:
         """The journal behind a checkpoint that knows `position` rows, of which the last has the link `previous`. What a
         resumed run has yet to charge again goes over into it: it was asked, whether the run comes so far again or not.
         This one stays, until the database knows of the checkpoint."""
+        self._check_going_on()
         path = _path(self._folder, position)
         if path == self.path:
             return self
-        _write(path, previous, self._owed)
+        _write(path, previous, self._owed, self._answers)
         self.close()
         return Journal(self._folder, position, previous, begun=True)
 
     def check_settled(self) -> None:
         """Refuse the end of a resumed run that has not charged everything again that it had charged."""
+        self._check_going_on()
         if self._owed:
             raise self._other(self._owed[0][0])
 
@@ -79,7 +120,12 @@ class Journal:
             os.close(self._file)
             self._file = None
 
-    def _append(self, row: Row, link: bytes) -> None:
+    def _check_going_on(self) -> None:
+        """Raise once more where a script has caught what ends its session, whatever it may be."""
+        if self._gives_up:
+            raise OtherValuesError
+
+    def _append(self, record: bytes) -> None:
         if self._file is None:
             try:
                 self._file = os.open(self.path, os.O_RDWR)
@@ -87,7 +133,6 @@ class Journal:
                 raise _gone(self.path) from error
             os.ftruncate(self._file, self._end)  # a record that was not finished paid for nothing: nothing was asked
             os.lseek(self._file, 0, os.SEEK_END)
-        record = _record(row, link)
         while record:
             record = record[os.write(self._file, record) :]
 
@@ -104,16 +149,20 @@ def rows_after(
 ) -> list[Row]:
     """The rows in a run's journal behind the first `position` ones, which its database has; `begun` is what the store
     says of the journal, `lacking` are fields that rows did not have when it was written."""
-    return [row for row, _ in _read(_path(folder, position), previous, begun, lacking)[0]]
+    found = _read(_path(folder, position), previous, begun, lacking)
+    return [row for row, _ in found.given_up + found.rows]
 
 
 def _path(folder: Path, position: int) -> Path:
     return folder / f"ledger-{position:09d}.journal"
 
 
-def _write(path: Path, previous: bytes, rows: Sequence[tuple[Row, bytes]]) -> int:
-    """Put a journal with these rows and links in place, whole and for good; how many bytes it has."""
+def _write(path: Path, previous: bytes, rows: Sequence[Linked], answers: Mapping[int, int]) -> int:
+    """Put a journal with these rows and links in place, and what stands for the noise of answers to them, whole and for
+    good; how many bytes it has."""
+    last = ([previous] + [link for _, link in rows])[-1]
     content = _head(path, previous) + b"".join(_record(row, link) for row, link in rows)
+    content += b"".join(_sealed(_answer(question, drawn), last) for question, drawn in answers.items())
     temporary = path.with_suffix(".tmp")
     temporary.write_bytes(content)
     replace_file(temporary, path)
@@ -126,7 +175,24 @@ def _head(path: Path, previous: bytes) -> bytes:
 
 
 def _record(row: Row, link: bytes) -> bytes:
-    content = _content(row)
+    return _framed(_content(row), link)
+
+
+def _sealed(content: bytes, last: bytes) -> bytes:
+    """A record that is no row, behind a row with the link `last`."""
+    return _framed(content, _seal(content, last))
+
+
+def _seal(content: bytes, last: bytes) -> bytes:
+    return hashlib.sha256(last + content).digest()
+
+
+def _answer(question: int, drawn: int) -> bytes:
+    """The content of a record of what stands for the noise of a question's answer."""
+    return ANSWER + json.dumps([question, drawn]).encode()
+
+
+def _framed(content: bytes, link: bytes) -> bytes:
     length = LENGTH.pack(len(content))
     return length + LENGTH.pack(zlib.crc32(length)) + content + link
 
@@ -149,11 +215,20 @@ def _row(content: bytes) -> Row:
     return Row(**{**plain, **blobs})
 
 
-def _read(
-    path: Path, previous: bytes, begun: bool | None, lacking: Collection[str] = ()
-) -> tuple[list[tuple[Row, bytes]], int]:
-    """The rows of a journal with their links, and where the last whole one ends. One that has been `begun` must be
-    there, and begin as it should; else, or where nobody wrote that down, one that is not there has no rows."""
+@dataclass(frozen=True)
+class _Found:
+    """What stands in a journal."""
+
+    given_up: list[Linked]
+    rows: list[Linked]
+    answers: dict[int, int]
+    end: int
+    """Where the last whole record ends."""
+
+
+def _read(path: Path, previous: bytes, begun: bool | None, lacking: Collection[str] = ()) -> _Found:
+    """What stands in a journal. One that has been `begun` must be there, and begin as it should; else, or where nobody
+    wrote that down, one that is not there has no rows."""
     try:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -165,9 +240,21 @@ def _read(
     if begun and not end:
         raise damaged(path)
     if head.startswith(content):  # no more than its beginning
-        return [], end
-    rows = []
+        return _Found([], [], {}, end)
+    given_up: list[Linked] = []
+    rows: list[Linked] = []
+    answers: dict[int, int] = {}
     for body, link, behind in _records(content, end, path):
+        end = behind
+        if body == GIVEN_UP or body.startswith(ANSWER):
+            if link != _seal(body, previous):
+                raise damaged(path)
+            if body == GIVEN_UP:
+                given_up, rows, answers = [*given_up, *rows], [], {}
+            else:
+                question, drawn = json.loads(body.removeprefix(ANSWER))
+                answers[question] = drawn
+            continue
         try:
             row = _row(body)
         except (ValueError, TypeError, struct.error) as error:
@@ -176,8 +263,7 @@ def _read(
         if previous != link or _content(row, lacking) != body:  # a size too large reads the same row
             raise damaged(path)
         rows.append((row, link))
-        end = behind
-    return rows, end
+    return _Found(given_up, rows, answers, end)
 
 
 def _records(content: bytes, place: int, path: Path) -> Iterator[tuple[bytes, bytes, int]]:

@@ -16,7 +16,7 @@ from sordino.data.selection import fewer, set_aside
 from sordino.errors import UserError, quoted
 from sordino.experiment.budgeting import infeasible, planned_method, spending, unusual
 from sordino.experiment.config import Experiment
-from sordino.experiment.identity import identity_of
+from sordino.experiment.identity import identity_of, repeats, weights_of
 from sordino.learning.parameters import flatten
 from sordino.learning.records import Learner, Records
 from sordino.method import Budget, Method
@@ -24,7 +24,7 @@ from sordino.parts.masks import check_head
 from sordino.privacy.allowance import Allowance
 from sordino.privacy.compiled import CompiledSum
 from sordino.privacy.mechanism import MECHANISMS, Mechanism
-from sordino.privacy.noise import Seeded
+from sordino.privacy.noise import Seeded, new_nonce
 from sordino.privacy.release import check_steps
 from sordino.schedule import Schedule
 from sordino.server import Ground
@@ -38,6 +38,11 @@ GIVEN_AWAY = (
 )
 SEED_IS_KNOWN = "its noise comes from the run's seed, and whoever knows the seed can subtract it"
 """Why no epsilon holds where whole numbers are drawn for a simulation."""
+OWN_COINS = (
+    "own code: it may not repeat itself, so which records enter a batch follows from a random number that is made for "
+    "this run and stored with it; the same command gives other figures, `sordino resume` the same"
+)
+"""Told where coins have a nonce."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,10 @@ class Prepared:
     allowance: Allowance
     """What each release may spend."""
     identity: str
+    repeats: bool
+    """Whether identity and seed decide all values to the bit."""
+    nonce: bytes
+    """What sets the run's coins apart from those of all other runs, where values may differ between runs."""
     compiled: CompiledSum | None
     """The compiled sum of clipped gradients, once it has been made."""
     notes: list[str]
@@ -68,7 +77,7 @@ class Prepared:
     @property
     def source(self) -> Seeded:
         """Where the run's randomness comes from."""
-        return Seeded(self.experiment.seed, self.identity)
+        return Seeded(self.experiment.seed, self.identity, self.repeats, self.nonce)
 
     @property
     def turns(self) -> int:
@@ -131,6 +140,7 @@ def prepare(
     torch.manual_seed(Seeded(experiment.seed).key("initial model") >> 32)
     module = models.build(name, data.shape, data.classes, **experiment.model_options())
     coarse = bf16.decide(experiment.precision, experiment.device, module, data.shape, method.batch, resumed)
+    weights = weights_of(name, module)
     learner, initial = Learner(module, coarse.precision), flatten(module)
     check_head(method, learner.layout)
     schedule = Schedule.of(experiment.rounds, len(data.clients), experiment.participation)
@@ -149,6 +159,9 @@ def prepare(
             experiment.device,
         )
     noised = method.privacy == "dp"  # else there is no epsilon that could leave things out
+    same = repeats(method, name, module, experiment.device)
+    # Of whole numbers from a seed no epsilon holds, and a deployment's trial has the same coins.
+    nonce = new_nonce() if noised and method.unit == "record" and experiment.noise == "float" and not same else b""
     blended = [GIVEN_AWAY] if experiment.personal == "blend" else []
     decided = {"model": name, "precision": coarse.precision, "engine": choice.engine, "compiled": decision.compiled}
     experiment = experiment.model_copy(update=decided)
@@ -164,17 +177,20 @@ def prepare(
         budget=spent.budget,
         allowance=replace(spent.allowance, known=SEED_IS_KNOWN if experiment.noise == "integers" else ""),
         identity=identity_of(
-            experiment.decisive() | {"made": repr(method)} | _read(method, public),
+            experiment.decisive() | {"made": repr(method)} | _read(method, public) | weights,
             data.fingerprint,
             type(method),
             type(module),
         ),
+        repeats=same,
+        nonce=nonce,
         compiled=decision.made,
         notes=[
             *data.notes,
             *unusual(experiment, method, schedule),
             *spent.notes,
             *choices,
+            *([OWN_COINS] if nonce else []),
             *coarse.notes,
             *method.notes(schedule, spent.budget),
             *infeasible(method, spent.allowance, schedule, learner.layout),

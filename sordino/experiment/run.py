@@ -26,6 +26,7 @@ from sordino.experiment.checkpoint import Stream
 from sordino.experiment.config import Experiment
 from sordino.experiment.database import saving
 from sordino.experiment.defaults import in_store
+from sordino.experiment.journal import OtherValuesError
 from sordino.experiment.lifetime import check_lifetime, most, to_be_kept
 from sordino.experiment.prepare import Prepared, prepare
 from sordino.experiment.store import NewRun, RunRow, Store
@@ -81,6 +82,7 @@ def register(prepared: Prepared, store: Store) -> str:
             rounds=experiment.rounds,
             planned=to_be_kept(prepared, prepared.data.deal),
             notes=prepared.notes,
+            nonce=prepared.nonce,
         ),
     )
 
@@ -123,9 +125,12 @@ def _while_held(prepared: Prepared, store: Store, run: str, watch: Watch | None)
         row = store.get(run)  # again: another process may have been at work until now
         if row.summary is not None:
             return _finished(row, store)
-        told = prepared.notes if row.notes is None else row.notes
-        with contextlib.ExitStack() as closing:
-            return _carried_on(replace(prepared, notes=told), store, run, watch, closing)
+        prepared = replace(prepared, notes=prepared.notes if row.notes is None else row.notes, nonce=row.nonce)
+        while True:
+            # Where a run that was taken up came to other values, the journal says so: all since the last checkpoint is
+            # asked anew, and nothing is compared the second time.
+            with contextlib.suppress(OtherValuesError), contextlib.ExitStack() as closing:
+                return _carried_on(prepared, store, run, watch, closing)
 
 
 def _carried_on(

@@ -38,6 +38,8 @@ NOTES = "notes"
 """And this: what the user was told before it."""
 IMPORTED = "imported"
 """Stands in the summary of a run that was imported: its name in the store that it was made in."""
+NONCE = "nonce"
+"""Stands there too: what sets the run's coins apart, in hexadecimal digits."""
 PATIENCE = 30.0
 """For how many seconds others may let runs in before that is told."""
 
@@ -71,6 +73,8 @@ class RunRow:
     not write that down."""
     notes: list[str] | None = None
     """What the user was told before it began, some of which only that machine at that time knew; None likewise."""
+    nonce: bytes = b""
+    """What sets its coins apart from those of all other runs; empty where they need not be."""
 
     @property
     def gone(self) -> bool:
@@ -104,6 +108,7 @@ class NewRun:
     """What it will spend at the most."""
     notes: list[str] | None = None
     """What the user is told before it."""
+    nonce: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -149,8 +154,8 @@ class Store:
             run = f"{name}-{number}"
             given = {"number": number, "run": run, "created": time.time()}
             given |= {f"{table}_chain": NO_ROWS for table in DETAILS}
-            given |= {name: value for name, value in vars(about).items() if name not in (PLANNED, NOTES)}
-            beside = {PLANNED: about.planned, JOURNAL: False, NOTES: about.notes}
+            given |= {name: value for name, value in vars(about).items() if name not in (PLANNED, NOTES, NONCE)}
+            beside = {PLANNED: about.planned, JOURNAL: False, NOTES: about.notes, NONCE: about.nonce.hex()}
             given["configuration"] = json.dumps({**about.configuration, **beside})
             self._insert(given)
         # Only now, so that a folder without a row always means that the database has lost it.
@@ -332,6 +337,7 @@ class Store:
         summary = json.loads(row["summary"]) if row["summary"] else None
         configuration = json.loads(row["configuration"])
         planned, begun, notes = (configuration.pop(key, None) for key in (PLANNED, JOURNAL, NOTES))
+        nonce = bytes.fromhex(configuration.pop(NONCE, ""))
         state: RunState = "running" if is_held(self.path(row["run"]) / LOCK) else "stopped"
         if summary is not None:
             state = "imported" if IMPORTED in summary else "removed" if summary.get("removed") else "done"
@@ -340,6 +346,7 @@ class Store:
             planned=planned,
             begun=begun,
             notes=notes,
+            nonce=nonce,
             state=state,
             checkpoint=KeptFile(row["checkpoint"], row["checkpoint_digest"]) if row["checkpoint"] else None,
             models=KeptFile(row["models"], row["models_digest"]) if row["models"] else None,

@@ -192,7 +192,10 @@ def summarize(
         "clients": prepared.schedule.clients,
         "parameters": prepared.learner.layout.size,
         "seed": prepared.experiment.seed,
-        "notes": prepared.notes + _if_public(ledger, prepared) + _who_stopped(prepared, ending, names),
+        "notes": prepared.notes
+        + _repeated(ledger)
+        + _if_public(ledger, prepared)
+        + _who_stopped(prepared, ending, names),
         "seconds": round(books.seconds, 3),
     }
     if ledger is not charged:
@@ -270,6 +273,16 @@ def _if_public(ledger: Ledger, prepared: Told) -> list[str]:
     covered = ledger.covered_epsilon(prepared.budget.delta)
     figures = ", ".join(f"{rounded_up(value)} for the {view}" for view, value in covered.items())
     return [f"If what leaves bare were public, epsilon would be {figures}."]
+
+
+def _repeated(ledger: Ledger) -> list[str]:
+    """What was asked again when the run was taken up."""
+    if not ledger.repeated:
+        return []
+    return [
+        f"{ledger.repeated} questions were asked again after the run had been stopped, because its code came to other "
+        "values than before: all answers are charged."
+    ]
 
 
 def _beyond_budgets(ledger: Ledger, prepared: Told, names: Sequence[str]) -> list[str]:

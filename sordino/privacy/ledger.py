@@ -39,6 +39,8 @@ Promise = tuple[float, float]
 NOTHING: Promise = (0.0, 0.0)
 BLANK = bytes(32)
 """What the first row is chained to."""
+ATTEMPT = 32
+"""Bits of a question's number; those above say how often it had been asked before."""
 ROUNDING = 1e-12
 """What is left of a sum of costs once all of them have been paid, as a share of it."""
 
@@ -134,6 +136,7 @@ class Ledger:
         """For each release, what each view has yet to pay for single messages that it knows only in sums."""
         self._histories: dict[str, dict[int, dict[tuple[float, float], int]]] = {}
         self._times: dict[str, np.ndarray] = {}
+        self._attempts: dict[int, int] = {}
         self._entries: dict[tuple[str, int], np.ndarray] = {}
         """Noisy whole numbers that each client has sent, by pool and by guaranteed shares."""
         for row in rows:
@@ -203,7 +206,9 @@ class Ledger:
             kind = (row.pool, row.shares)
             sent = self._entries.setdefault(kind, np.zeros(self.spent.shape[1], dtype=np.int64))
             sent[clients] += row.entries
-        if not row.exposed:
+        question, before = divided(row.question)
+        self._attempts[question] = max(self.attempts(question), before + 1)
+        if not row.exposed and not before:
             self._times[row.release] = self.times(row.release)
             self._times[row.release][clients] += 1
         self.links.append(row.link(self.head))
@@ -260,8 +265,18 @@ class Ledger:
             if pool != PROMISED
         }
 
+    def attempts(self, question: int) -> int:
+        """How often a question of the run has been charged, each time for another draw."""
+        return self._attempts.get(question, 0)
+
+    @property
+    def repeated(self) -> int:
+        """How many questions were asked once more because a run that was taken up did not repeat itself."""
+        return sum(attempts - 1 for attempts in self._attempts.values())
+
     def times(self, release: str) -> np.ndarray:
-        """How often each client has been charged for a release."""
+        """How often each client has been charged for a release, without what was asked once more because a run that was
+        taken up did not repeat itself."""
         return self._times.get(release, np.zeros(self.spent.shape[1], dtype=np.int64))
 
     def mu(self, view: View) -> float:
@@ -384,6 +399,16 @@ class Ledger:
 
 def _round(row: Row) -> int:
     return row.round
+
+
+def attempt(question: int, before: int) -> int:
+    """The number of a question that has been asked so often before: no two have the same coins or noise."""
+    return question + (before << ATTEMPT)
+
+
+def divided(number: int) -> tuple[int, int]:
+    """The question that a number means, and how often it had been asked before."""
+    return number & ((1 << ATTEMPT) - 1), number >> ATTEMPT
 
 
 def head_of(rows: Iterable[Row], lacking: Collection[str] = ()) -> bytes:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from sordino.privacy import integers
 from sordino.privacy.integers import CLIENTS, RECORDS
-from sordino.privacy.noise import Source
+from sordino.privacy.noise import Covered, Source
 from sordino.privacy.release.base import Cover
 from sordino.privacy.release.bounding import symmetric
 
@@ -59,10 +59,10 @@ class Floats:
         width, deviations = rows.shape[1], cover.of_entries(cover.deviations).float()
         if cover.places is not None:
             noise = torch.zeros(len(clients), width)
-            drawn = source.normals(len(cover.places), purpose, clients)
+            drawn = source.normals(len(cover.places), purpose, clients, covered(rows, cover))
             noise[:, cover.places] = drawn.mul_(deviations.expand(-1, width)[:, cover.places])
             return noise.to(rows.device).add_(rows)
-        noise = source.normals(width, purpose, clients)
+        noise = source.normals(width, purpose, clients, covered(rows, cover))
         if cover.mirrored:
             noise = torch.stack([symmetric(row) for row in noise])
         noise.mul_(deviations)
@@ -71,7 +71,7 @@ class Floats:
         return noise.to(rows.device).add_(rows)
 
     def noised_sum(self, total: Tensor, deviation: float | Tensor, source: Source, purpose: Purpose) -> Tensor:
-        noise = source.normals(total.numel(), purpose[:-1], purpose[-1:])[0]
+        noise = source.normals(total.numel(), purpose[:-1], purpose[-1:], covered_sum(total, deviation))[0]
         if isinstance(deviation, Tensor):
             return total.add_(noise.mul_(deviation.float()).to(total.device))
         return total.add_(noise.to(total.device), alpha=deviation)
@@ -79,7 +79,9 @@ class Floats:
     def noised_sums(
         self, totals: Tensor, deviations: Sequence[float], source: Source, purposes: Sequence[Purpose]
     ) -> Tensor:
-        noise = source.rows(totals.shape[1], purposes).mul_(torch.tensor(deviations).unsqueeze(1))
+        sized = torch.tensor(deviations).unsqueeze(1)
+        covers = Covered(totals, [torch.tensor(deviations, dtype=torch.float64).unsqueeze(1)])
+        noise = source.rows(totals.shape[1], purposes, covers).mul_(sized)
         return totals.add_(noise.to(totals.device))
 
     def read(self, rows: Tensor, cover: Cover) -> Tensor:
@@ -102,7 +104,7 @@ class Integers:
     def noised(self, rows: Tensor, cover: Cover, source: Source, purpose: Purpose, clients: Sequence[int]) -> Tensor:
         values, whole = rows.cpu().double().numpy(), np.zeros(rows.shape, dtype=np.int64)
         grid = CLIENTS if cover.unit == "client" else RECORDS
-        for place, words in enumerate(source.words(purpose, clients)):
+        for place, words in enumerate(source.words(purpose, clients, covered(rows, cover))):
             for entries, bound, deviation in cover.blocks(place):
                 if not len(entries):
                     continue
@@ -123,7 +125,7 @@ class Integers:
         if isinstance(deviation, Tensor):
             in_deviations = self.noised_sum(total.detach().cpu().double() / deviation, 1.0, source, purpose)
             return (in_deviations * deviation).to(total)
-        (words,) = source.words(purpose[:-1], purpose[-1:])
+        (words,) = source.words(purpose[:-1], purpose[-1:], covered_sum(total, deviation))
         whole = integers.rounded_sum(total.detach().cpu().numpy(), deviation)
         whole += RECORDS.noise(words, whole.size)
         return (torch.from_numpy(whole).double() * RECORDS.step(deviation)).to(total)
@@ -145,6 +147,19 @@ class Integers:
         if len(cover.deviations) == 1:
             return mean_of_sum(rows.sum(dim=0), len(rows), cover)
         return (rows.double() * steps(cover).to(rows.device)).mean(dim=0).float()
+
+
+def covered(rows: Tensor, cover: Cover) -> Covered:
+    """What the noise of `cover` is drawn for: the bounded rows, and all that decides how it gets onto them. The same
+    numbers in another size, or on other entries, would give two equations for one value."""
+    leaving = [cover.at] if cover.at is not None else []
+    leaving += [cover.places.unsqueeze(0)] if cover.places is not None else []
+    return Covered(rows, [cover.deviations, cover.bounds, *leaving], f"{cover.unit} {cover.mirrored} {cover.sizes}")
+
+
+def covered_sum(total: Tensor, deviation: float | Tensor) -> Covered:
+    """The same for a sum over a client's records."""
+    return Covered(total.reshape(1, -1), [torch.as_tensor(deviation, dtype=torch.float64).reshape(1, -1)])
 
 
 def steps(cover: Cover) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -67,7 +69,7 @@ class Engine:
                     accuracies[:, 1] = self._accuracies(outcome.start.detach(), who)
         passed = outcome.passed
         values = {name: rows.cpu() for name, rows in passed.values.items()}
-        return Answer(values, accuracies, passed.rejected, passed.bytes, bool(outcome.kept))
+        return Answer(values, accuracies, passed.rejected, passed.bytes, bool(outcome.kept), outcome.drawn)
 
     def blend(self, clients: Sequence[int], message: Message) -> Answer:
         """What clients predict with in the end: models that they trained for it, and how members are mixed."""
@@ -128,4 +130,10 @@ def together(answers: list[Answer]) -> Answer:
         return answers[0]
     values = {name: torch.cat([answer.values[name] for answer in answers]) for name in answers[0].values}
     accuracies = np.concatenate([answer.accuracies for answer in answers])
-    return Answer(values, accuracies, sum(a.rejected for a in answers), sum(a.bytes for a in answers), answers[0].kept)
+    rejected, size = sum(answer.rejected for answer in answers), sum(answer.bytes for answer in answers)
+    return Answer(values, accuracies, rejected, size, answers[0].kept, all_drawn(answers))
+
+
+def all_drawn(answers: Sequence[Answer]) -> int:
+    """What stands for the noise of several answers, in whichever order they come."""
+    return functools.reduce(operator.xor, (answer.drawn for answer in answers), 0)

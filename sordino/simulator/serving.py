@@ -171,5 +171,5 @@ def _answer(pipe: Connection, answers: Slabs, done: dict[int, Answer]) -> None:
             os.close(descriptor)
             answers[name] = slab
         slab[: len(rows)] = rows
-    rest = (answer.accuracies, answer.rejected, answer.bytes, answer.kept)
+    rest = (answer.accuracies, answer.rejected, answer.bytes, answer.kept, answer.drawn)
     slabs.send(pipe, ("done", (list(done), (list(answer.values), *rest))))

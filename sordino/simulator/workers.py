@@ -2,8 +2,8 @@
 
 Workers are forked once, so they share the data without copies, and this process works with them. Each question
 reaches them as a few numbers; tensors travel through slabs that are set up when a name or size is first seen.
-Each client's batch order depends on the run's seed, the round and the client, its noise also on the run's identity and
-the question: it does not matter who does the work.
+Each client's batch order depends on the run's seed, the round and the client, its noise also on the run's identity, the
+question and what it covers: it does not matter who does the work.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from sordino.errors import UserError, WorkerError
 from sordino.learning.metrics import Reached
 from sordino.message import Each, Message
 from sordino.simulator import slabs
-from sordino.simulator.engine import Engine, Work
+from sordino.simulator.engine import Engine, Work, all_drawn
 from sordino.simulator.serving import EVALUATIONS, TURN, Figures, Shared, SharedRows, serve, taken
 from sordino.simulator.slabs import Slabs
 from sordino.transport import Answer
@@ -247,7 +247,7 @@ def _joined(answers: list[Answer], places: list[list[int]]) -> Answer:
     if len({answer.kept for answer in answers}) > 1:
         raise UnequalKeepingError
     rejected, size = sum(answer.rejected for answer in answers), sum(answer.bytes for answer in answers)
-    return Answer(values, accuracies[np.argsort(order)], rejected, size, answers[0].kept)
+    return Answer(values, accuracies[np.argsort(order)], rejected, size, answers[0].kept, all_drawn(answers))
 
 
 def _index(places: list[int]) -> slice | Tensor:

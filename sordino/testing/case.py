@@ -116,6 +116,9 @@ class OneRound:
     def charge(self, rows: Sequence[Row]) -> None:
         """The ledger has them already."""
 
+    def answered(self, question: int, drawn: int) -> None:
+        """Nothing is compared."""
+
     def note(self, report: RoundReport, accuracies: Mapping[int, Sequence[float]]) -> None:
         """Nothing is kept of a round."""
 

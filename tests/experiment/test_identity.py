@@ -14,6 +14,7 @@ import pytest
 from helpers import QUICK_KEYS, refused
 
 from sordino.api import run
+from sordino.deploy.terms import terms_of
 from sordino.experiment import identity
 from sordino.experiment.compare import compare
 from sordino.experiment.config import Experiment
@@ -215,3 +216,80 @@ def test_code_without_files_is_known_by_all_that_it_names() -> None:
 def test_code_that_names_what_cannot_be_digested_never_has_the_same_identity() -> None:
     assert typed(factor="object() and 1") == typed(factor="object() and 1"), "the value counts, not how it was made"
     assert typed(factor="open") != typed(factor="open")
+
+
+BACKBONE = """
+import math
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.layer = nn.Linear(math.prod(shape), classes)
+        self.frozen = nn.Parameter(torch.zeros(3, dtype=torch.bfloat16), requires_grad=False)
+        self.register_buffer("scale", torch.ones(()))
+        self.register_buffer("unsaved", torch.zeros(2), persistent=False)
+        self.change()
+
+    def change(self):
+        pass
+
+    def forward(self, x):
+        return self.layer(x.flatten(1))
+"""
+CHANGES = {
+    "frozen weights": "self.frozen[1] = 1",
+    "their sign": "self.frozen[2] = -0.0",
+    "a buffer": "self.scale.fill_(2)",
+    "one that is not saved": "self.unsaved[0] = 1e-30",
+    "trained weights": "self.layer.bias[0] = 7",
+    "a type": "self.unsaved = self.unsaved.view(torch.int32)",
+}
+
+
+@pytest.fixture
+def backbone(edit: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """The user's network, whose weights another process may have changed: its source stays the same."""
+    edit("own_network.py", BACKBONE)
+    network = importlib.import_module("own_network").Net
+
+    def changed(line: str) -> None:
+        space: dict[str, Any] = {}
+        exec(f"import torch\ndef change(self):\n    with torch.no_grad():\n        {line}", space)
+        monkeypatch.setattr(network, "change", space["change"])
+
+    return changed
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_other_weights_of_an_own_network_are_another_experiment(change: str, backbone: Callable[[str], None]) -> None:
+    """Frozen ones and buffers too, of which the vector of what is trained knows nothing."""
+    before = found()
+    assert found() == before
+    backbone(CHANGES[change])
+    assert found() != before
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_sites_notice_other_weights(change: str, backbone: Callable[[str], None]) -> None:
+    declared = {"clients": 4, "shape": [3], "labels": ["a", "b"], "method": "dp-fedavg", "model": "own_network:Net"}
+
+    def of() -> str:
+        return terms_of(Experiment.make(declared | {"minimum_cohort": 3, "epsilon": 4, "delta": 0.01})).identity
+
+    before = of()
+    assert of() == before
+    backbone(CHANGES[change])
+    assert of() != before
+
+
+def test_a_run_with_other_frozen_weights_is_not_taken_up(backbone: Callable[[str], None], tmp_path: Path) -> None:
+    def stop(report: Any) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(store=tmp_path, watch=stop, **KEYS)
+    name = Store(tmp_path).all()[0].run
+    backbone(CHANGES["frozen weights"])
+    assert "other weights of its network" in refused("resume", name, "--store", tmp_path)

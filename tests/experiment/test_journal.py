@@ -15,7 +15,7 @@ from torch import Tensor
 from sordino import server
 from sordino.api import resume, run
 from sordino.errors import UserError
-from sordino.experiment.journal import MARK, DamagedJournalError, Journal, rows_after
+from sordino.experiment.journal import MARK, DamagedJournalError, Journal, OtherValuesError, rows_after
 from sordino.experiment.store import Store
 from sordino.method import Federation
 from sordino.methods.dp_fedavg import DPFedAvg
@@ -92,6 +92,36 @@ def test_a_changed_byte_is_told_wherever_it_is(tmp_path: Path) -> None:
             rows_after(tmp_path, 0, BLANK, begun=True)
     with pytest.raises(UserError, match=f"The journal {path} is damaged"):
         Journal(tmp_path, 0, BLANK, begun=True)
+
+
+def test_a_changed_byte_of_an_answer_is_told(tmp_path: Path) -> None:
+    """Also where a run was given up; cut short, it is as if it had not been written."""
+    chosen = rows(2)
+    links = Ledger(70_001, rows=chosen).links
+    journal = Journal(tmp_path, 0, BLANK, begun=False)
+    sizes = []
+    for row, link, drawn in zip(chosen, links, (2**191, 7), strict=True):
+        journal.write([row], [link])
+        journal.answered(row.question, drawn)
+        sizes.append(journal.path.stat().st_size)
+    journal.close()
+    again = Journal(tmp_path, 0, BLANK, begun=True)
+    again.write(chosen[:1], links[:1])
+    again.answered(0, 2**191)
+    again.write(chosen[1:], links[1:])
+    with pytest.raises(OtherValuesError):
+        again.answered(1, 8)
+    again.close()
+    whole = again.path.read_bytes()
+    assert rows_after(tmp_path, 0, BLANK, begun=True) == chosen
+    assert [row for row, _ in Journal(tmp_path, 0, BLANK, begun=True).given_up] == chosen
+    for place in range(sizes[0] - 60, len(whole)):
+        again.path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+        with pytest.raises(DamagedJournalError):
+            rows_after(tmp_path, 0, BLANK, begun=True)
+    for place in range(sizes[1], len(whole)):
+        again.path.write_bytes(whole[:place])
+        assert Journal(tmp_path, 0, BLANK, begun=True).given_up == []
 
 
 @pytest.mark.parametrize("count", [0, 2])

@@ -6,6 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2, chisquare, norm, poisson
@@ -13,17 +14,19 @@ from scipy.stats import chi2, chisquare, norm, poisson
 from sordino.privacy import integers
 from sordino.privacy.accountant import epsilon_of
 from sordino.privacy.integers import CLIENTS, COLUMNS, DEVIATION, HALF, RECORDS, WORD, Gap, Grid, GridError
-from sordino.privacy.noise import Secure, Seeded, system_words
+from sordino.privacy.noise import Covered, Secure, Seeded, system_words
 
 UNIT = COLUMNS * WORD
 SEEDED = Seeded(3, "identity")
 SECURE = Secure(Seeded(0))
+NOTHING, BOTH = Covered(torch.zeros(1, 1), []), Covered(torch.zeros(2, 1), [])
+"""Values of one client and of two."""
 FLOATS = st.floats(width=32)
 
 
 def words(*purpose: object) -> integers.Words:
     """The random words of a purpose, from their beginning."""
-    return SEEDED.words(purpose, [0])[0]
+    return SEEDED.words(purpose, [0], NOTHING)[0]
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +119,7 @@ def test_a_draw_reads_its_column_and_its_sixty_four_bits() -> None:
 def test_draws_fall_as_often_as_their_masses_say(source: Seeded | Secure, masses: list[int]) -> None:
     """A million draws, in bins of 64 numbers; a right sampler fails once in a million times."""
     count = 2**20
-    (stream,) = source.words(("masses",), [1])
+    (stream,) = source.words(("masses",), [1], NOTHING)
     drawn = integers.draws(stream, count)
     bins = 64
     expected = np.array([sum(masses[k : k + bins]) / UNIT for k in range(0, COLUMNS, bins)]) * count
@@ -133,7 +136,7 @@ def test_draws_fall_as_often_as_their_masses_say(source: Seeded | Secure, masses
 def test_noise_has_the_variance_that_is_charged(source: Seeded | Secure, grid: Grid) -> None:
     """Half the noise, noise of one draw and noise of one draw used twice are all far outside."""
     count = 2**19
-    (stream,) = source.words(("variance",), [1])
+    (stream,) = source.words(("variance",), [1], NOTHING)
     noise = grid.noise(stream, count)
     assert grid.variance == 2**24 * (grid.factor**2 + 1)
     low, high = chi2.ppf([5e-7, 1 - 5e-7], count)
@@ -206,7 +209,7 @@ def test_numbers_of_a_long_row_share_nothing() -> None:
 
 def test_seeded_words_differ_with_purpose_client_seed_and_run() -> None:
     def first(source: Seeded, *purpose: object) -> tuple[int, ...]:
-        return tuple(source.words(purpose[:-1], purpose[-1:])[0](2).tolist())
+        return tuple(source.words(purpose[:-1], purpose[-1:], NOTHING)[0](2).tolist())
 
     found = {
         first(source, *purpose)
@@ -215,23 +218,23 @@ def test_seeded_words_differ_with_purpose_client_seed_and_run() -> None:
     }
     assert len(found) == 12
     assert first(SEEDED, 1, "update", 7) == first(Seeded(3, "identity"), 1, "update", 7)
-    assert [tuple(w(2).tolist()) for w in SEEDED.words((1, "update"), [7, 8])] == [
+    assert [tuple(w(2).tolist()) for w in SEEDED.words((1, "update"), [7, 8], BOTH)] == [
         first(SEEDED, 1, "update", 7),
         first(SEEDED, 1, "update", 8),
     ]
 
 
 def test_secure_words_and_coins_never_come_again() -> None:
-    mine, yours = (SECURE.words(("same",), [1])[0](64) for _ in range(2))
+    mine, yours = (SECURE.words(("same",), [1], NOTHING)[0](64) for _ in range(2))
     assert not np.intersect1d(mine, yours).size
-    one, other = SECURE.words(("same",), [1, 2])
+    one, other = SECURE.words(("same",), [1, 2], BOTH)
     assert not np.intersect1d(one(64), other(64)).size
     coins = [SECURE.coins(256, 0.5, "same", 1).tolist() for _ in range(2)]
     assert coins[0] != coins[1]
     heads = int(SECURE.coins(10**5, 0.1, "many").sum())
     assert abs(heads - 10**4) < 6 * math.sqrt(9000)
     with pytest.raises(ValueError, match="whole numbers"):
-        SECURE.normals(3, ("a",), [1])
+        SECURE.normals(3, ("a",), [1], NOTHING)
 
 
 def test_the_ground_of_a_deployment_is_a_secret_s() -> None:

@@ -2,7 +2,7 @@
 
 import math
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -10,16 +10,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom, chi2, chisquare, kstest, norm, poisson
+from torch import Tensor
 
 from sordino.privacy import noise
-from sordino.privacy.noise import BLOCK, KEY_BYTES, RARE, Seeded
+from sordino.privacy.mechanism import MECHANISMS, MechanismName
+from sordino.privacy.noise import BLOCK, KEY_BYTES, RARE, Covered, Seeded, Source
+from sordino.privacy.release import Cover
 
-SOURCE = Seeded(3, "identity")
+SOURCE = Seeded(3, "identity", repeats=True)
+VALUED = Seeded(3, "identity")
+"""A source whose draws depend on what they cover, as it is unless somebody says that code repeats itself."""
 PURPOSE = (5, "local", "update", 2)
 """The question's number, the step, the release and the round, as callers name a draw."""
 OTHERS = {
-    "seed": (Seeded(4, "identity"), PURPOSE, 7),
-    "identity": (Seeded(3, "other"), PURPOSE, 7),
+    "seed": (Seeded(4, "identity", repeats=True), PURPOSE, 7),
+    "identity": (Seeded(3, "other", repeats=True), PURPOSE, 7),
     "question": (SOURCE, (6, "local", "update", 2), 7),
     "step": (SOURCE, (5, "again", "update", 2), 7),
     "release": (SOURCE, (5, "local", "number", 2), 7),
@@ -28,6 +33,16 @@ OTHERS = {
 }
 """Draws that differ from the first one in one respect."""
 PARTS = st.one_of(st.integers(), st.text(), st.sampled_from(["a", "b", "a/b", "1", "i1;", "1:a", "11:", ";"]))
+
+
+def normals(source: Source, size: int, purpose: tuple, clients: Sequence[int], rows: Tensor | None = None) -> Tensor:
+    """Noise for values that are all zero, or for `rows`."""
+    return source.normals(size, purpose, clients, Covered(torch.zeros(len(clients), 1) if rows is None else rows, []))
+
+
+def normal(source: Source, size: int, *purpose: object) -> Tensor:
+    """The same for one client, who is named last."""
+    return normals(source, size, purpose[:-1], purpose[-1:])[0]  # type: ignore[arg-type]
 
 
 def words_of(key: bytes, count: int) -> np.ndarray:
@@ -56,12 +71,12 @@ ALIKE = [
 @pytest.mark.parametrize(("first", "second"), ALIKE)
 def test_purposes_that_read_alike_have_different_keys(first: tuple, second: tuple) -> None:
     assert SOURCE.key(*first) != SOURCE.key(*second)
-    assert not torch.equal(SOURCE.normal(8, *first), SOURCE.normal(8, *second))
+    assert not torch.equal(normal(SOURCE, 8, *first), normal(SOURCE, 8, *second))
 
 
 def test_a_client_s_number_counts_whatever_its_type() -> None:
     assert SOURCE.key("turns", np.int64(7)) == SOURCE.key("turns", 7)
-    assert torch.equal(SOURCE.normals(8, PURPOSE, np.arange(7, 8)), SOURCE.normals(8, PURPOSE, [7]))
+    assert torch.equal(normals(SOURCE, 8, PURPOSE, np.arange(7, 8)), normals(SOURCE, 8, PURPOSE, [7]))
 
 
 def test_what_is_neither_text_nor_whole_number_names_no_draw() -> None:
@@ -73,7 +88,7 @@ def test_what_is_neither_text_nor_whole_number_names_no_draw() -> None:
 def test_draws_that_differ_in_one_respect_share_nothing(respect: str) -> None:
     other, purpose, client = OTHERS[respect]
     count = 20_000
-    mine, theirs = SOURCE.normals(count, PURPOSE, [7])[0], other.normals(count, purpose, [client])[0]
+    mine, theirs = normals(SOURCE, count, PURPOSE, [7])[0], normals(other, count, purpose, [client])[0]
     assert int((mine == theirs).sum()) < 10
     # Correlations of independent numbers, of their sizes and of coins: six deviations are passed once in 10^8.
     limit = 6 / math.sqrt(count)
@@ -84,7 +99,7 @@ def test_draws_that_differ_in_one_respect_share_nothing(respect: str) -> None:
 
 
 def test_clients_of_one_call_share_nothing() -> None:
-    rows = SOURCE.normals(1000, PURPOSE, range(200)).double()
+    rows = normals(SOURCE, 1000, PURPOSE, range(200)).double()
     correlations = torch.corrcoef(rows) - torch.eye(200)
     assert float(correlations.abs().max()) < 8 / math.sqrt(1000)  # 19,900 pairs: passed once in 10^10
     assert float(torch.corrcoef(rows.abs()).fill_diagonal_(0).abs().max()) < 8 / math.sqrt(1000)
@@ -102,7 +117,7 @@ def test_the_ground_depends_on_the_seed_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    "draw", [lambda s: s.normals(2, ("a",), [1]), lambda s: s.normal(2, "a"), lambda s: s.coins(2, 0.5, "a")]
+    "draw", [lambda s: normals(s, 2, ("a",), [1]), lambda s: normal(s, 2, "a"), lambda s: s.coins(2, 0.5, "a")]
 )
 def test_without_an_identity_there_is_neither_noise_nor_a_coin(draw: Callable[[Seeded], object]) -> None:
     with pytest.raises(ValueError, match="identity"):
@@ -112,7 +127,7 @@ def test_without_an_identity_there_is_neither_noise_nor_a_coin(draw: Callable[[S
 def test_noise_and_coins_of_one_purpose_have_different_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     used, original = [], noise.stream
     monkeypatch.setattr(noise, "stream", lambda key: used.append(key) or original(key))
-    SOURCE.normal(2, *PURPOSE, 7)
+    normal(SOURCE, 2, *PURPOSE, 7)
     SOURCE.coins(2, 0.5, *PURPOSE, 7)
     assert len(set(used)) == 2
 
@@ -120,24 +135,24 @@ def test_noise_and_coins_of_one_purpose_have_different_keys(monkeypatch: pytest.
 @pytest.mark.parametrize("size", [1, 2, 3, 15, 16, 17, 63, 64, 65, 1001, 2 * BLOCK - 1, 2 * BLOCK + 1, 4 * BLOCK + 3])
 def test_a_client_s_noise_is_its_own_whoever_is_drawn_with_it(size: int) -> None:
     clients = [9, 0, 4, 2, 30]
-    together = SOURCE.normals(size, PURPOSE, clients)
+    together = normals(SOURCE, size, PURPOSE, clients)
     assert together.shape == (5, size)
     assert together.dtype == torch.float32
     for row, client in zip(together, clients, strict=True):
-        assert torch.equal(row, SOURCE.normals(size, PURPOSE, [client])[0])
-        assert torch.equal(row, pickle.loads(pickle.dumps(SOURCE)).normal(size, *PURPOSE, client))
-    assert torch.equal(together.flip(0), SOURCE.normals(size, PURPOSE, clients[::-1]))
+        assert torch.equal(row, normals(SOURCE, size, PURPOSE, [client])[0])
+        assert torch.equal(row, normal(pickle.loads(pickle.dumps(SOURCE)), size, *PURPOSE, client))
+    assert torch.equal(together.flip(0), normals(SOURCE, size, PURPOSE, clients[::-1]))
 
 
 def test_nobody_and_nothing_can_be_drawn() -> None:
-    assert SOURCE.normals(4, PURPOSE, []).shape == (0, 4)
-    assert SOURCE.normals(0, PURPOSE, [1, 2]).shape == (2, 0)
+    assert normals(SOURCE, 4, PURPOSE, []).shape == (0, 4)
+    assert normals(SOURCE, 0, PURPOSE, [1, 2]).shape == (2, 0)
     assert SOURCE.coins(0, 0.5, *PURPOSE).shape == (0,)
 
 
 def test_the_numbers_of_a_long_row_are_all_different() -> None:
     # A block drawn a second time would repeat thousands; in float32 a few of 10^5 numbers are equal by chance.
-    row = SOURCE.normal(6 * BLOCK + 1, *PURPOSE)
+    row = normal(SOURCE, 6 * BLOCK + 1, *PURPOSE)
     assert len(row.unique()) > 0.99 * len(row)
 
 
@@ -147,7 +162,7 @@ def test_the_numbers_of_a_long_row_are_all_different() -> None:
 @pytest.mark.parametrize("bits", [18, pytest.param(20, marks=pytest.mark.slow)])
 def test_no_two_of_many_keys_give_the_same_draw(bits: int) -> None:
     # Keys of 32 bits would collide 2^(2 bits - 33) times: eight times among 2^18. By chance it happens once in 2^26.
-    first, second = SOURCE.normals(4, PURPOSE, range(2**bits)).numpy().view(np.uint64).T
+    first, second = normals(SOURCE, 4, PURPOSE, range(2**bits)).numpy().view(np.uint64).T
     assert len(np.unique(first * np.uint64(0x9E3779B97F4A7C15) + second)) == 2**bits
 
 
@@ -181,7 +196,7 @@ def test_draws_are_box_and_muller_s_to_within_rounding() -> None:
 
 def test_numbers_fall_into_the_bins_of_a_gaussian() -> None:
     count, bins = 2**22, 1000
-    row = SOURCE.normal(count, *PURPOSE).double().numpy()
+    row = normal(SOURCE, count, *PURPOSE).double().numpy()
     assert not np.isnan(row).any()
     for half in (row[: count // 2], row[count // 2 :]):
         edges = norm.ppf(np.linspace(0, 1, bins + 1))
@@ -237,12 +252,12 @@ def test_more_bits_differ_with_key_and_place_and_are_all_used() -> None:
 def test_rare_pairs_of_a_draw_get_their_more_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a quarter of all pairs called rare nothing else may change, and places count from the row's beginning."""
     monkeypatch.setattr(noise, "BLOCK", 64)
-    plain = SOURCE.normals(300, PURPOSE, [1, 2])
+    plain = normals(SOURCE, 300, PURPOSE, [1, 2])
     monkeypatch.setattr(noise, "RARE", 2**30)
     asked = []
     original = noise.more_bits
     monkeypatch.setattr(noise, "more_bits", lambda key, place: asked.append((key, place)) or original(key, place))
-    assert torch.allclose(SOURCE.normals(300, PURPOSE, [1, 2]), plain, atol=1e-5)
+    assert torch.allclose(normals(SOURCE, 300, PURPOSE, [1, 2]), plain, atol=1e-5)
     assert len(asked) == len(set(asked)) > 40
     assert len({key for key, _ in asked}) == 2
     assert {place for _, place in asked} <= set(range(150))
@@ -256,7 +271,7 @@ def test_as_many_numbers_lie_far_out_as_should() -> None:
     limits = np.array([4.0, 4.5, 5.0, 5.5, 6.0])
     counts = np.zeros(5)
     for call in range(calls):
-        row = SOURCE.normal(size, "far out", call).abs_()
+        row = normal(SOURCE, size, "far out", call).abs_()
         far = row[row > 4].numpy()
         counts += (far[:, None] > limits).sum(axis=0)
     expected = size * calls * 2 * norm.sf(limits)
@@ -289,3 +304,152 @@ def test_coins_use_fifty_three_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert SOURCE.coins(4, 2.0**-40, *PURPOSE).tolist() == [True, True, False, False]
     assert SOURCE.coins(4, 1.0, *PURPOSE).tolist() == [True] * 4
     assert SOURCE.coins(4, 1 - 2.0**-53, *PURPOSE).tolist() == [True, True, True, False]
+
+
+# ---- what a draw covers
+
+
+KINDS = [torch.float32, torch.float64, torch.int64]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(KINDS), st.integers(1, 40), st.data())
+def test_a_change_of_one_bit_anywhere_in_a_row_changes_its_draw_and_no_other(
+    kind: torch.dtype, width: int, data: st.DataObject
+) -> None:
+    rows = torch.frombuffer(bytearray(range(256)) * 4, dtype=kind)[: 3 * width].reshape(-1, width).clone()
+    place, byte, bit = (data.draw(st.integers(0, most)) for most in (len(rows) - 1, width * kind.itemsize - 1, 7))
+    changed = rows.clone()
+    changed.view(torch.uint8)[place, byte] ^= 1 << bit
+    before, after = (normals(VALUED, 8, PURPOSE, range(len(rows)), one) for one in (rows, changed))
+    assert [not torch.equal(one, other) for one, other in zip(before, after, strict=True)] == [
+        row == place for row in range(len(rows))
+    ]
+
+
+def test_every_bit_of_a_digest_changes_the_key() -> None:
+    digest = int.from_bytes(bytes(range(noise.DIGEST_BYTES)), "big")
+    digests = [digest, *(digest ^ (1 << bit) for bit in range(8 * noise.DIGEST_BYTES))]
+    covered = [one.to_bytes(noise.DIGEST_BYTES, "big") for one in digests]
+    keys = [VALUED._secret(b"noise", PURPOSE, [7], [one])[0] for one in covered]
+    assert len(set(keys)) == 1 + 8 * noise.DIGEST_BYTES >= 1 + 128
+
+
+SIGNS = torch.tensor([[1.0, 2.0, 3.0, 4.0], [1.0, -2.0, 3.0, -4.0], [-1.0, -2.0, -3.0, -4.0], [0.0] * 4, [-0.0] * 4])
+
+
+def test_values_that_differ_in_signs_alone_share_nothing() -> None:
+    """Also zeros, and changes that cancel each other in sums of whole words."""
+    drawn = {tuple(normals(VALUED, 2, PURPOSE, [7], row.unsqueeze(0))[0].tolist()) for row in SIGNS}
+    assert len(drawn) == len(SIGNS)
+
+
+def test_values_of_another_type_or_shape_share_nothing() -> None:
+    rows = torch.zeros(1, 4)
+    others = [rows.double(), rows[:, :3], rows.reshape(1, 2, 2), rows.view(torch.int32), torch.zeros(1, 0)]
+    drawn = {tuple(normals(VALUED, 2, PURPOSE, [7], row)[0].tolist()) for row in [rows, *others]}
+    assert len(drawn) == 1 + len(others)
+
+
+def test_a_draw_depends_neither_on_who_else_is_drawn_nor_on_where_values_lie() -> None:
+    rows = torch.arange(20.0).reshape(4, 5)
+    together = normals(VALUED, 9, PURPOSE, [3, 1, 4, 2], rows)
+    for place, client in enumerate([3, 1, 4, 2]):
+        alone = rows.t().contiguous().t()[place : place + 1]
+        assert torch.equal(together[place], normals(VALUED, 9, PURPOSE, [client], alone)[0])
+    purposes = [(*PURPOSE, client) for client in (3, 1, 4, 2)]
+    assert torch.equal(together, VALUED.rows(9, purposes, Covered(rows, [])))
+
+
+def test_values_count_beside_all_other_respects() -> None:
+    rows = torch.ones(1, 3)
+    first = normals(VALUED, 8, PURPOSE, [7], rows)
+    for source, purpose, client in OTHERS.values():
+        other = Seeded(source.seed, source.identity)
+        assert not torch.equal(first, normals(other, 8, purpose, [client], rows))
+
+
+@pytest.mark.parametrize("kind", MECHANISMS)
+def test_the_same_value_in_noise_of_another_size_or_at_other_places_has_another_draw(kind: MechanismName) -> None:
+    """Of v + s n and v + t n with one n, whoever knows s and t knows v."""
+    rows, wide = torch.zeros(1, 4), torch.ones(1, 1, dtype=torch.float64)
+    every = Cover(wide, 10 * wide, [4])
+    covers: list[Cover] = [
+        every,
+        Cover(2 * wide, 10 * wide, [4]),
+        Cover(wide, 11 * wide, [4]),
+        Cover(wide.expand(1, 2), 10 * wide.expand(1, 2), [2, 2]),
+        Cover(wide.expand(1, 2), 10 * wide.expand(1, 2), [1, 3]),
+        Cover(wide, 10 * wide, [4], places=torch.tensor([0, 1])),
+        Cover(wide, 10 * wide, [4], places=torch.tensor([0, 2])),
+        Cover(wide, 10 * wide, [4], at=torch.tensor([[True, True, False, False]])),
+        Cover(wide, 10 * wide, [4], at=torch.tensor([[True, False, True, False]])),
+        Cover(wide, 10 * wide, [4], mirrored=True),
+        Cover(wide, 10 * wide, [4], "record"),
+    ]
+    firsts = set()
+    for cover in covers:
+        sent = MECHANISMS[kind].noised(rows.clone(), cover, VALUED, (5, "update"), [7])
+        read = MECHANISMS[kind].read(sent, cover)[0, 0] / cover.deviations[0, 0]
+        firsts.add(round(float(read), 6))
+    assert len(firsts) == len(covers)
+    again = MECHANISMS[kind].noised(rows.clone(), every, VALUED, (5, "update"), [7])
+    assert torch.equal(again, MECHANISMS[kind].noised(rows.clone(), every, VALUED, (5, "update"), [7]))
+
+
+@pytest.mark.parametrize("kind", MECHANISMS)
+def test_sums_over_records_have_draws_of_their_own_value_and_noise(kind: MechanismName) -> None:
+    mechanism, purposes = MECHANISMS[kind], [("gradient", 0, client, 0) for client in (1, 2)]
+    totals, deviations = torch.ones(2, 6), [1.0, 2.0]
+
+    def noise_on(values: Tensor, sizes: list[float]) -> Tensor:
+        sent = mechanism.noised_sums(values.clone(), sizes, VALUED, purposes)
+        return (sent - values) / torch.tensor(sizes).unsqueeze(1)
+
+    first = noise_on(totals, deviations)
+    assert torch.equal(first, noise_on(totals, deviations))
+    for row, purpose, size in zip(first, purposes, deviations, strict=True):
+        assert torch.equal(row, (mechanism.noised_sum(torch.ones(6), size, VALUED, purpose) - 1) / size)
+        each = mechanism.noised_sum(torch.ones(6), torch.full((6,), size).double(), VALUED, purpose)
+        assert torch.isfinite(each).all()
+    moved = noise_on(torch.cat([totals[:1], totals[1:] + 1e-3]), deviations)
+    assert torch.equal(first[0], moved[0])
+    assert not torch.allclose(first[1], moved[1], atol=0.1)
+    larger = noise_on(totals, [1.0, 4.0])
+    assert torch.equal(first[0], larger[0])
+    assert not torch.allclose(first[1], larger[1], atol=0.1)
+
+
+def test_what_stands_for_draws_is_a_function_of_their_values_in_any_order() -> None:
+    rows = torch.arange(6.0).reshape(3, 2)
+
+    def drawn(source: Seeded, *calls: tuple[list[int], Tensor]) -> int:
+        for clients, values in calls:
+            normals(source, 4, PURPOSE, clients, values)
+        return source.drawn()
+
+    VALUED.drawn()
+    whole = drawn(VALUED, ([1, 2, 3], rows))
+    assert whole == drawn(VALUED, ([3], rows[2:]), ([1, 2], rows[:2])) != 0
+    assert whole == drawn(VALUED, ([1, 2], rows[:2])) ^ drawn(VALUED, ([3], rows[2:]))
+    assert whole != drawn(VALUED, ([1, 2, 3], rows + 1e-6))
+    assert VALUED.drawn() == 0, "it is told once"
+    assert drawn(SOURCE, ([1, 2, 3], rows)) == 0, "draws do not depend on values"
+
+
+# ---- nonces
+
+
+def test_coins_of_runs_with_other_nonces_share_nothing() -> None:
+    one, other, none = (Seeded(3, "identity", nonce=nonce) for nonce in (b"a" * 16, b"b" * 16, b""))
+    count = 20_000
+    coins = torch.stack([source.coins(count, 0.5, *PURPOSE, 7) for source in (one, other, none)]).float()
+    assert float((torch.corrcoef(coins) - torch.eye(3)).abs().max()) < 6 / math.sqrt(count)
+    assert torch.equal(one.coins(9, 0.5, *PURPOSE), Seeded(3, "identity", nonce=b"a" * 16).coins(9, 0.5, *PURPOSE))
+    assert torch.equal(none.coins(9, 0.5, *PURPOSE), SOURCE.coins(9, 0.5, *PURPOSE))
+
+
+def test_a_nonce_comes_from_the_operating_system() -> None:
+    nonces = {noise.new_nonce() for _ in range(100)}
+    assert len(nonces) == 100
+    assert {len(one) for one in nonces} == {noise.NONCE_BYTES}

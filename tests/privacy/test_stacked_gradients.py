@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -15,12 +16,22 @@ from sordino.learning.per_record import Bookkeeper
 from sordino.learning.records import Learner
 from sordino.privacy.gate import BareGradients, SampledGradients, StackedGradients
 from sordino.privacy.gradients import PrivateRecords
+from sordino.privacy.integers import Words
 from sordino.privacy.mechanism import FLOATS, MECHANISMS, Mechanism
-from sordino.privacy.noise import Seeded
+from sordino.privacy.noise import Covered, Seeded
 from sordino.privacy.stacked_gradients import PrivateRows, Stack
 
 SIZES = [7, 12, 1]
-SOURCE = Seeded(0, "identity")
+
+
+class Unvalued(Seeded):
+    """Names draws without the values that they cover, which differ in their last bits."""
+
+    def words(self, purpose: Sequence[object], clients: Sequence[int], covered: Covered) -> list[Words]:
+        return super().words(purpose, clients, Covered(torch.zeros(len(clients), 1), []))
+
+
+SOURCE = Unvalued(0, "identity", repeats=True)
 LEARNER = Learner(nn.Sequential(nn.Flatten(), nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3)))
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,9 @@ class MemoryBooks:
 
     def charge(self, rows: Sequence[Row]) -> None:
         """The ledger has them already."""
+
+    def answered(self, question: int, drawn: int) -> None:
+        """Nobody will take the run up."""
 
     def note(self, report: RoundReport, accuracies: Mapping[int, Sequence[float]]) -> None:
         if report.round == self.stop_after:
@@ -111,7 +114,7 @@ class Recorded:
 
 def other_noise(prepared: Prepared, number: int) -> Seeded:
     """A source whose noise no run and no other audit has."""
-    return Seeded(prepared.experiment.seed, f"audit {number} of {prepared.identity}")
+    return replace(prepared.source, identity=f"audit {number} of {prepared.identity}")
 
 
 def record(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from sordino.privacy.integers import Words
 from sordino.privacy.mechanism import Mechanism, Purpose
-from sordino.privacy.noise import Source
+from sordino.privacy.noise import Covered, Source
 from sordino.privacy.release import Cover
 
 
@@ -151,14 +151,17 @@ class WatchingSource:
     def generator(self, *purpose: object) -> torch.Generator:
         return self.of.generator(*purpose)
 
-    def normals(self, size: int, purpose: Sequence[object], clients: Sequence[Any]) -> Tensor:
-        return self.of.normals(size, purpose, clients)
+    def normals(self, size: int, purpose: Sequence[object], clients: Sequence[Any], covered: Covered) -> Tensor:
+        return self.of.normals(size, purpose, clients, covered)
 
-    def rows(self, size: int, purposes: Sequence[Sequence[object]]) -> Tensor:
-        return self.of.rows(size, purposes)
+    def rows(self, size: int, purposes: Sequence[Sequence[object]], covered: Covered) -> Tensor:
+        return self.of.rows(size, purposes, covered)
 
-    def words(self, purpose: Sequence[object], clients: Sequence[Any]) -> list[Words]:
-        return self.of.words(purpose, clients)
+    def words(self, purpose: Sequence[object], clients: Sequence[Any], covered: Covered) -> list[Words]:
+        return self.of.words(purpose, clients, covered)
+
+    def drawn(self) -> int:
+        return self.of.drawn()
 
     def coins(self, count: int, rate: float, *purpose: object) -> Tensor:
         fallen = self.of.coins(count, rate, *purpose)

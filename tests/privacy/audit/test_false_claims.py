@@ -23,8 +23,9 @@ from sordino.parts.thresholds import Quantile
 from sordino.privacy.audit.findings import Report
 from sordino.privacy.audit.whole import audited
 from sordino.privacy.gate import Gate
+from sordino.privacy.ledger import Ledger
 from sordino.privacy.mechanism import Floats
-from sordino.privacy.noise import Seeded
+from sordino.privacy.noise import Covered, Seeded
 from sordino.privacy.release import Charge, Derived, Gradients, Public, Releases, Update, sends
 from sordino.privacy.release.base import Bounded
 from sordino.privacy.release.bounding import lengths, shortened
@@ -142,15 +143,15 @@ def test_a_draw_that_is_used_again_in_every_round(patched: Any) -> None:
 
 def test_a_draw_that_is_used_again_for_another_client(patched: Any) -> None:
     original = Seeded.normals
-    patched(Seeded, "normals", lambda self, size, purpose, who: original(self, size, purpose, [0] * len(who)))
+    patched(Seeded, "normals", lambda self, size, purpose, who, on: original(self, size, purpose, [0] * len(who), on))
     assert "reuse" in names(attacked(CLIENTS, tiers=(0,)))
 
 
 def test_a_draw_that_is_used_again_in_another_run(patched: Any) -> None:
     original = Seeded.normals
 
-    def same(self: Seeded, size: int, purpose: Any, who: Any) -> Tensor:
-        return original(dataclasses.replace(self, identity="one for all"), size, purpose, who)
+    def same(self: Seeded, size: int, purpose: Any, who: Any, covered: Covered) -> Tensor:
+        return original(dataclasses.replace(self, identity="one for all"), size, purpose, who, covered)
 
     patched(Seeded, "normals", same)
     assert "reuse" in names(attacked(CLIENTS, tiers=(0,)))
@@ -164,13 +165,12 @@ def test_a_draw_that_is_used_again_after_a_resume(patched: Any) -> None:
         return dataclasses.replace(original(self), questions=0)
 
     patched(Server, "_now", forgetful)
+    patched(Ledger, "attempts", lambda self, question: 0)  # which tells that a question has been asked
     assert "reuse" in names(attacked(CLIENTS, tiers=(0,)))
 
 
 def test_a_question_that_is_asked_again_after_a_resume_and_paid_for_once(patched: Any) -> None:
     """Twice as much is on the wire as in the ledger."""
-    from sordino.privacy.ledger import Ledger
-
     original, charge = Server._now, Ledger.charge
 
     def once(self: Ledger, releases: Releases, question: int, *given: Any) -> Any:
@@ -178,6 +178,7 @@ def test_a_question_that_is_asked_again_after_a_resume_and_paid_for_once(patched
         return list(known.values()) or charge(self, releases, question, *given)
 
     patched(Server, "_now", lambda self: dataclasses.replace(original(self), questions=0))
+    patched(Ledger, "attempts", lambda self, question: 0)
     patched(Ledger, "charge", once)
     assert "uncharged" in names(attacked(CLIENTS, tiers=(0,)))
 
@@ -210,8 +211,8 @@ def test_noise_that_is_missing_somewhere(where: str, clients: int, rounds: int, 
 def test_a_draw_whose_halves_are_one(patched: Any) -> None:
     original = Seeded.normals
 
-    def halved(self: Seeded, size: int, purpose: Any, who: Any) -> Tensor:
-        drawn = original(self, size, purpose, who)
+    def halved(self: Seeded, size: int, purpose: Any, who: Any, covered: Covered) -> Tensor:
+        drawn = original(self, size, purpose, who, covered)
         drawn[:, size - size // 2 :] = -drawn[:, : size // 2]
         return drawn
 
@@ -292,7 +293,11 @@ def test_a_draw_that_is_used_again_for_another_release(patched: Any) -> None:
     """Each of two messages is hidden well; their difference is not hidden at all."""
     assert not attacked(CLIENTS, made=Both(epochs=1, batch=80), tiers=(0,)).refuted
     original = Seeded.normals
-    patched(Seeded, "normals", lambda self, size, purpose, who: original(self, size, (purpose[0], "any"), who))
+
+    def same(self: Seeded, size: int, purpose: Any, who: Any, covered: Covered) -> Tensor:
+        return original(self, size, (purpose[0], "any"), who, Covered(torch.zeros(len(who), 1), []))
+
+    patched(Seeded, "normals", same)
     assert "reuse" in names(attacked(CLIENTS, made=Both(epochs=1, batch=80), tiers=(0,)))
 
 
@@ -303,8 +308,6 @@ def test_a_release_that_is_not_charged() -> None:
 
 
 def test_a_release_without_a_row_in_the_ledger(patched: Any) -> None:
-    from sordino.privacy.ledger import Ledger
-
     original = Ledger.charge
     patched(Ledger, "charge", lambda self, releases, *given: original(self, {}, *given))
     report = attacked(CLIENTS, tiers=(0,))
