@@ -14,7 +14,7 @@ from sordino.cli.options import Json, StoreFolder
 from sordino.errors import UserError, unknown
 from sordino.experiment.defaults import DEFAULT_STORE
 
-STATES = ("running", "stopped", "done", "removed")
+STATES = ("running", "stopped", "failed", "done", "removed")
 KEYS = ("run", "method", "state", "rounds_done", "rounds")
 
 
@@ -24,7 +24,7 @@ def runs(
     data: Annotated[str | None, typer.Option(help="Only runs on these data. [default: all]")] = None,
     seed: Annotated[int | None, typer.Option(help="Only runs with this seed. [default: all]")] = None,
     state: Annotated[
-        str | None, typer.Option(help="Only those: running, stopped, done or removed. [default: all but removed]")
+        str | None, typer.Option(help="Only those: running, stopped, failed, done or removed. [default: all but removed]")
     ] = None,
     last: Annotated[int | None, typer.Option(help="Only the newest so many. [default: all]", min=1)] = None,
     as_json: Json = False,
@@ -55,12 +55,12 @@ def runs(
 
 def _charged(found: list[Any], folder: Path) -> dict[str, float]:
     """The epsilon of what runs that are not done have charged for at the least: that of the last round in the store
-    that tells one. What they have charged since stands in their journals, which are not read: a list is on the screen
+    that tells one. None is told of a run that failed at a client. What they have charged since stands in their journals, which are not read: a list is on the screen
     at once."""
     from sordino.experiment.store import Store
 
     charged: dict[str, float] = {}
-    unfinished = [row for row in found if row.summary is None]
+    unfinished = [row for row in found if row.summary is None and row.failed is None]
     if not unfinished:
         return charged
     with contextlib.closing(Store(folder, must_exist=True)) as store:

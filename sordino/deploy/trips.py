@@ -28,10 +28,6 @@ class Deadlines:
     attempts: int = 3
 
 
-class OutOfBudgetError(Exception):
-    """So many sites have no budget left that no question can be answered any more: the run is over."""
-
-
 class Trips:
     """The trips of a run."""
 

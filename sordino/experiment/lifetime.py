@@ -238,8 +238,8 @@ def _recipe(stored: Sequence[Sequence[float]]) -> Recipe:
 
 def spent_in(row: RunRow, store: Store, lost: bool = False) -> Spent:
     """What a run has spent: from its summary, or, where it was stopped, from its ledger and journal; one that is under
-    way, or whose files are `lost`, gone or damaged, what it was going to spend at the most. Before its journal is begun
-    there is nothing that could be lost."""
+    way, that failed at a client, or whose files are `lost`, gone or damaged, what it was going to spend at the most.
+    Before its journal is begun there is nothing that could be lost."""
     if row.summary is not None:
         return row.summary["spent"]
     lost = row.begun is not False and (lost or not store.path(row.run).is_dir())

@@ -27,13 +27,15 @@ if TYPE_CHECKING:  # a list of runs is on the screen before torch would be loade
     from sordino.privacy.ledger import Row
     from sordino.privacy.release import Unit
 
-RunState = Literal["running", "stopped", "done", "removed"]
+RunState = Literal["running", "stopped", "failed", "done", "removed"]
 LOCK = "lock"
 """The file of a run that is held by the process which advances it, and that of a store which lets a run in."""
 PLANNED = "planned"
 """Stands among the keys of a stored configuration, and is none of them: what the run will spend at the most."""
 JOURNAL = "journal"
 """Stands there too: whether the run's journal has been begun."""
+FAILED = "failed"
+"""Stands there too, once a step has failed at a client: what did, in words."""
 PATIENCE = 30.0
 """For how many seconds others may let runs in before that is told."""
 
@@ -65,6 +67,8 @@ class RunRow:
     begun: bool | None = None
     """Whether its journal has been begun, before which nothing is charged; None where an earlier version of Sordino did
     not write that down."""
+    failed: str | None = None
+    """What failed at a client, in words, the first time that something did; that it did may tell of records."""
 
     @property
     def result(self) -> dict[str, Any] | None:
@@ -137,9 +141,17 @@ class Store:
 
     def begin(self, run: str) -> None:
         """Write down that a run's journal is there: if ever it is not, it has been lost."""
+        self._write_beside(run, lambda configuration: configuration | {JOURNAL: True})
+
+    def fail(self, run: str, what: str) -> None:
+        """Write down that something failed at a client; the first such sentence stays, whatever becomes of the run."""
+        self._write_beside(run, lambda configuration: {FAILED: what} | configuration)
+
+    def _write_beside(self, run: str, changed: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Change what stands beside the keys of a run's configuration."""
         with self._database.transaction("immediate"):
             (row,) = self._database.runs(run)
-            configuration = json.dumps(json.loads(row["configuration"]) | {JOURNAL: True})
+            configuration = json.dumps(changed(json.loads(row["configuration"])))
             self._database.execute("update runs set configuration = ? where run = ?", (configuration, run))
             self._database.seal(run)
 
@@ -279,14 +291,16 @@ class Store:
         """A run from its row of the table `runs`."""
         summary = json.loads(row["summary"]) if row["summary"] else None
         configuration = json.loads(row["configuration"])
-        planned, begun = configuration.pop(PLANNED, None), configuration.pop(JOURNAL, None)
-        state: RunState = "running" if is_held(self.path(row["run"]) / LOCK) else "stopped"
+        planned, begun, failed = (configuration.pop(key, None) for key in (PLANNED, JOURNAL, FAILED))
+        ended: RunState = "stopped" if failed is None else "failed"
+        state: RunState = "running" if is_held(self.path(row["run"]) / LOCK) else ended
         if summary is not None:
             state = "removed" if summary.get("removed") else "done"
         return RunRow(
             configuration=configuration,
             planned=planned,
             begun=begun,
+            failed=failed,
             state=state,
             checkpoint=KeptFile(row["checkpoint"], row["checkpoint_digest"]) if row["checkpoint"] else None,
             models=KeptFile(row["models"], row["models_digest"]) if row["models"] else None,
