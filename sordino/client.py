@@ -6,6 +6,7 @@ back has passed the gate, beside what the clients are to remember. Evaluation is
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -27,6 +28,7 @@ from sordino.privacy.gate import Gate, Passed, check_declared
 from sordino.privacy.gradients import PrivateRecords, validation_records
 from sordino.privacy.release import Public, Releases, due, takes_gradients_alone
 from sordino.privacy.stacked_gradients import Stack
+from sordino.purity import Surroundings
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,11 @@ class Execution(Protocol):
 
 
 class Clients:
-    """The clients of a run as one process works for them: method, network, records and gate."""
+    """The clients of a run as one process works for them: method, network, records and gate.
+
+    Method and network are copies: in a simulation the server's script runs in the same process, and nothing that it can
+    reach may have seen raw records.
+    """
 
     def __init__(
         self,
@@ -110,7 +116,9 @@ class Clients:
         device: str = "cpu",
         compiled: CompiledSum | None = None,
     ) -> None:
+        method, learner = copy.deepcopy(method), learner.copied()
         self.method, self.learner, self.data, self.gate, self.execution = method, learner, data, gate, execution
+        self._surroundings = Surroundings(method)
         self.device = torch.device(device)
         self.steps: dict[str, Releases] = method.steps()
         self.public_names = sorted(method.public_memory(torch.zeros(learner.layout.size), learner.layout))
@@ -130,12 +138,13 @@ class Clients:
             self.learner.layout.layers,
         )
         before = self._versions(question.message)
-        done = self.execution.run(self, question, me, public)
-        if self._versions(question.message) != before:
-            raise UserError(
-                f"The step {question.step} changed its client's records in place, or the server's message, by which "
-                "others are bounded and charged: let it work on a copy."
-            )
+        with self._surroundings.unchanged(question.step):
+            done = self.execution.run(self, question, me, public)
+            if self._versions(question.message) != before:
+                raise UserError(
+                    f"The step {question.step} changed its client's records in place, or the server's message, by "
+                    "which others are bounded and charged: let it work on a copy."
+                )
         releases = due(self.steps[question.step], question.round)
         passed = self.gate.passes(releases, done.sent, question.number, public)
         stolen = sorted(set(done.kept) & set(self.public_names))

@@ -24,7 +24,8 @@ def runs(
     data: Annotated[str | None, typer.Option(help="Only runs on these data. [default: all]")] = None,
     seed: Annotated[int | None, typer.Option(help="Only runs with this seed. [default: all]")] = None,
     state: Annotated[
-        str | None, typer.Option(help="Only those: running, stopped, failed, done or removed. [default: all but removed]")
+        str | None,
+        typer.Option(help="Only those: running, stopped, failed, done or removed. [default: all but removed]"),
     ] = None,
     last: Annotated[int | None, typer.Option(help="Only the newest so many. [default: all]", min=1)] = None,
     as_json: Json = False,
@@ -55,8 +56,8 @@ def runs(
 
 def _charged(found: list[Any], folder: Path) -> dict[str, float]:
     """The epsilon of what runs that are not done have charged for at the least: that of the last round in the store
-    that tells one. None is told of a run that failed at a client. What they have charged since stands in their journals, which are not read: a list is on the screen
-    at once."""
+    that tells one; none of a run that failed at a client. What they have charged since stands in their journals, which
+    are not read: a list is on the screen at once."""
     from sordino.experiment.store import Store
 
     charged: dict[str, float] = {}

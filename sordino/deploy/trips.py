@@ -13,6 +13,7 @@ from sordino.deploy.journal import Journal
 from sordino.deploy.masking import MaskingError
 from sordino.deploy.presence import PAUSE, Presence, replies, said
 from sordino.deploy.put import Put
+from sordino.transport import OutOfBudgetError
 
 Reader = Callable[[bytes, Mapping[str, Any]], Any]
 """Reads a site's answer; one that is none raises."""
