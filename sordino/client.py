@@ -22,7 +22,7 @@ from sordino.errors import UserError
 from sordino.learning.per_record import Bookkeeper
 from sordino.learning.records import Learner, Records
 from sordino.message import Message
-from sordino.method import Method, Result
+from sordino.method import Method, Result, result_of, returned
 from sordino.privacy.compiled import CompiledSum
 from sordino.privacy.gate import Gate, Passed, check_declared
 from sordino.privacy.gradients import PrivateRecords, validation_records
@@ -162,7 +162,7 @@ class Clients:
         run: Callable[..., Result] = getattr(self.method, name)
 
         def checked(message: Message, me: dict[str, Tensor], data: Any) -> Result:
-            result = run(message, me, data)
+            result = result_of(self.method, name, run(message, me, data))
             check_declared(self.steps[name], result.send, name)
             return result
 
@@ -237,7 +237,8 @@ class Clients:
             message = messages.received(question.message, question.clients[place], self.device)
             state = {name: rows[place] for name, rows in public.states.items()}
             sent = {name: rows[place] for name, rows in read.items()}
-            learned.append(self.method.learn(state, message, sent, self.learner.layout))
+            found = self.method.learn(state, message, sent, self.learner.layout)
+            learned.append(returned(self.method, "learn", found, Mapping))
             if sorted(learned[-1]) != self.public_names:
                 raise UserError(f"`learn` must give {self.public_names}, not {sorted(learned[-1])}: see public_memory.")
         return {name: torch.stack([one[name] for one in learned]) for name in learned[0]}
