@@ -7,6 +7,7 @@ back has passed the gate, beside what the clients are to remember. Evaluation is
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -25,7 +26,7 @@ from sordino.message import Message
 from sordino.method import Method, Result, result_of, returned
 from sordino.privacy.compiled import CompiledSum
 from sordino.privacy.gate import Gate, Passed, check_declared
-from sordino.privacy.gradients import PrivateRecords, validation_records
+from sordino.privacy.gradients import BlankRecords, PrivateRecords, validation_records
 from sordino.privacy.release import Public, Releases, due, takes_gradients_alone
 from sordino.privacy.stacked_gradients import Stack
 from sordino.purity import Surroundings
@@ -126,17 +127,12 @@ class Clients:
         self._bookkeeper = Bookkeeper(learner) if method.unit == "record" else None
         self._compiled = compiled
         self._keeps: dict[str, bool] = {}
+        self._kind: type[PrivateRecords] = PrivateRecords
         learner.module.to(self.device)
 
     def answer(self, question: Question, me: Mapping[str, Tensor]) -> Outcome:
         """Run a step at clients that remember `me`, one row each, and pass what it sends through the gate."""
-        # Bounds come from a copy: what a step does to its memory in place must not move them.
-        public = Public(
-            question.message,
-            question.clients,
-            {name: me[name].to(self.device, copy=True) for name in self.public_names},
-            self.learner.layout.layers,
-        )
+        public = self._public(question, me)
         before = self._versions(question.message)
         with self._surroundings.unchanged(question.step):
             done = self.execution.run(self, question, me, public)
@@ -156,6 +152,27 @@ class Clients:
         self._check_keeping(question.step, bool(done.kept))
         kept = done.kept | self._learned(question, releases, public, passed) if done.kept else {}
         return Outcome(passed, kept, done.start)
+
+    def absent(self, question: Question, me: Mapping[str, Tensor]) -> Outcome:
+        """A null contribution with all of the noise, which leaves nothing behind: from clients whose step failed.
+
+        At record level what leaves is a function of noisy gradients: the step is run once more, on records that say
+        nothing.
+        """
+        public, releases = self._public(question, me), due(self.steps[question.step], question.round)
+        if self.protects_records:
+            nobody = copy.copy(self)
+            nobody._kind = BlankRecords
+            sent = self.execution.run(nobody, question, me, public).sent
+        else:
+            widths = {name: release.width(public) or 0 for name, release in releases.items()}
+            sent = {name: torch.full((len(public.clients), width), math.nan) for name, width in widths.items()}
+        return Outcome(self.gate.passes(releases, sent, question.number, public), {}, None)
+
+    def _public(self, question: Question, me: Mapping[str, Tensor]) -> Public:
+        """What bounds depend on: a copy, which a step that changes its memory in place does not move."""
+        states = {name: me[name].to(self.device, copy=True) for name in self.public_names}
+        return Public(question.message, question.clients, states, self.learner.layout.layers)
 
     def step(self, name: str) -> Callable[..., Result]:
         """A step of the method that raises where it sends anything but what is declared beside it."""
@@ -184,7 +201,7 @@ class Clients:
                 exit = self.gate.gradients(question.number, client, clip, sizes)
         held_out = validation_records(len(y), self._held_out, self.gate.source, client).to(self.device)
         bare = any(not release.private for release in releases)
-        return PrivateRecords(x, y, held_out, self._bookkeeper, exit, bare, self._compiled)
+        return self._kind(x, y, held_out, self._bookkeeper, exit, bare, self._compiled)
 
     def stack(self, question: Question, public: Public) -> Stack:
         """At record level, where all records are trained on: what steps see of all the clients of a question."""

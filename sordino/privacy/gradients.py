@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import math
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -154,6 +155,24 @@ class PrivateRecords:
 
     def _batch(self, chosen: Tensor) -> Batch:
         return Batch(self.__x[chosen], self.__y[chosen], chosen, None)
+
+
+class BlankRecords(PrivateRecords):
+    """Records that say nothing, as many as there are, for a step that failed on the real ones: sums of gradients are
+    noise alone, and the gate makes null contributions of sealed values, which are not numbers."""
+
+    def __init__(self, x: Tensor, y: Tensor, validation: Tensor, bookkeeper: Bookkeeper, *more: Any) -> None:
+        super().__init__(torch.zeros_like(x), torch.zeros_like(y), validation, bookkeeper, *more)
+
+    def within(self, flat: Tensor) -> Sealed:
+        return self.judged(flat)[0]
+
+    def _judged(self, flat: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        unknown = torch.full((len(y),), math.nan, device=flat.device)
+        return unknown, unknown
+
+    def _clipped_sum(self, flat: Tensor, chosen: Tensor) -> Tensor:
+        return torch.zeros_like(flat)
 
 
 def validation_records(count: int, share: float, source: Source, client: int) -> Tensor:

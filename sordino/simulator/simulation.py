@@ -30,9 +30,9 @@ class Simulation:
         targets = self._memory.targets(question.clients)
         try:
             answer = self._workers.work(Work(question, targets, evaluate))
-        except MACHINE:
+        except (*MACHINE, KeyboardInterrupt):
             raise
-        except Exception as error:
+        except BaseException as error:
             what = type(error).__name__
             self._failed(f"{question.step} failed at a client in round {question.round + 1} ({what})")
             raise
