@@ -180,6 +180,9 @@ class Clients:
 
         def checked(message: Message, me: dict[str, Tensor], data: Any) -> Result:
             result = result_of(self.method, name, run(message, me, data))
+            failure = getattr(data, "failure", None)
+            if failure is not None:  # the step has caught it, and knows of the records what no noise covers
+                raise failure
             check_declared(self.steps[name], result.send, name)
             return result
 

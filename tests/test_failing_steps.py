@@ -17,7 +17,9 @@ from sordino.experiment.prepare import Prepared
 from sordino.experiment.run import carry_on, register
 from sordino.experiment.store import RunRow, Store
 from sordino.method import Method, Result
-from sordino.privacy.release import Update, sends
+from sordino.methods.dp_fedavg_record import DPFedAvgRecord
+from sordino.privacy.gradients import PrivateRecords
+from sordino.privacy.release import Gradients, Update, sends
 from sordino.testing.case import Case
 
 
@@ -201,6 +203,29 @@ class OtherLengths(Failing):
 
 def test_what_the_gate_refuses_ends_the_run_too(tmp_path: Path) -> None:
     assert failed(OtherLengths(), tmp_path, UserError)[0].state == "failed"
+
+
+@dataclass(frozen=True)
+class Swallowing(DPFedAvgRecord):
+    """Protects records, and tells by what it sends that something failed on them."""
+
+    title: ClassVar[str] = "swallows"
+
+    @sends(lambda self: {"update": Gradients(clip="clip")})
+    def local(self, message: Any, me: Any, data: Any) -> Result:
+        try:
+            update = data.gradient(message["global"])
+        except BrokenError:
+            update = message["global"]
+        return Result(send={"update": update}, keep={"model": message["global"]})
+
+
+def test_what_fails_on_protected_records_cannot_be_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*arguments: Any) -> Any:
+        raise BrokenError
+
+    monkeypatch.setattr(PrivateRecords, "_sum", broken)
+    assert failed(Swallowing(), tmp_path, partition="iid", records=300)[0].state == "failed"
 
 
 class Moody(Failing):

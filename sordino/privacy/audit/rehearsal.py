@@ -31,7 +31,7 @@ from sordino.message import digest
 from sordino.method import Message, Method
 from sordino.privacy.audit.federation import MemoryBooks, Recorded, simulated
 from sordino.privacy.audit.watching import Passage, on_each, under
-from sordino.privacy.audit.worlds import worlds
+from sordino.privacy.audit.worlds import WORLDS
 from sordino.privacy.gate import Gate, Passed
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.mechanism import Mechanism, Purpose
@@ -66,9 +66,9 @@ class FailureError(AssertionError):
 class Told:
     """What turned out to depend on records, in words: the first sentence of each kind."""
 
-    sentences: dict[str, str] = field(default_factory=dict)
-    world: str = "other records"
+    world: str
     """What clients hold, in words."""
+    sentences: dict[str, str] = field(default_factory=dict)
 
     def tell(self, kind: str, sentence: str) -> None:
         self.sentences.setdefault(kind, sentence)
@@ -102,57 +102,59 @@ class Played:
 
 
 class Understudy:
-    """A process that was forked before any step was run, and has seen no client's records through one: what steps leave
-    lying about in the process that records a run does not reach it. It rehearses once in every world."""
+    """Processes that were forked before any step was run, one for each world, and have seen no client's records through
+    one: what steps leave lying about in the process that records a run, or in another world, does not reach them. Each
+    rehearses once."""
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
-        self._process: Any = None
-        if not hasattr(os, "fork"):
-            return
-        here, there = multiprocessing.Pipe()
-        self._process = multiprocessing.get_context("fork").Process(
-            target=_play, args=(prepared, there, here), daemon=True
-        )
-        self._process.start()
-        there.close()
-        self._pipe = here
+        self._team: list[tuple[Any, Connection]] = []
+        for world in WORLDS[prepared.method.unit] if hasattr(os, "fork") else ():
+            here, there = multiprocessing.Pipe()
+            others = [here, *(pipe for _, pipe in self._team)]
+            process: Any = multiprocessing.get_context("fork").Process(
+                target=_play, args=(prepared, world, there, others), daemon=True
+            )
+            process.start()
+            there.close()
+            self._team.append((process, here))
 
     def rehearse(self, recorded: Recorded) -> dict[str, str]:
         """What depends on records besides what noise covers: sentences by kind, empty where nothing does."""
         played = Played.of(recorded)
-        if self._process is None:
-            return rehearsed(self._prepared, played.with_releases(self._prepared.method))
-        self._pipe.send_bytes(pickle.dumps(played))
-        found: dict[str, str] = pickle.loads(self._pipe.recv_bytes())
+        found: dict[str, str] = {}
+        if not self._team:
+            whole = played.with_releases(self._prepared.method)
+            told = [rehearsed(self._prepared, world, whole) for world in WORLDS[self._prepared.method.unit]]
+            return {kind: sentence for one in reversed(told) for kind, sentence in one.items()}
+        packed = pickle.dumps(played)
+        for _, pipe in reversed(self._team):  # what the first world tells stays
+            pipe.send_bytes(packed)
+            found |= pickle.loads(pipe.recv_bytes())
         return found
 
     def close(self) -> None:
-        """Let it end."""
-        if self._process is not None:
-            self._pipe.close()
-            self._process.join()
+        """Let them end."""
+        for process, pipe in self._team:
+            pipe.close()
+            process.join()
 
 
-def _play(prepared: Prepared, pipe: Connection, others: Connection) -> None:
-    """The other process's life. Threads are not forked along: a torch that waited for them would wait for ever."""
-    others.close()
+def _play(prepared: Prepared, world: str, pipe: Connection, others: Sequence[Connection]) -> None:
+    """Another process's life. Threads are not forked along: a torch that waited for them would wait for ever."""
+    for other in others:
+        other.close()
     torch.set_num_threads(1)
     with contextlib.suppress(EOFError):  # nobody wanted a rehearsal
         played: Played = pickle.loads(pipe.recv_bytes())
-        pipe.send_bytes(pickle.dumps(rehearsed(prepared, played.with_releases(prepared.method))))
+        pipe.send_bytes(pickle.dumps(rehearsed(prepared, world, played.with_releases(prepared.method))))
 
 
-def rehearsed(prepared: Prepared, played: Played) -> dict[str, str]:
-    """What depends on records besides what noise covers, in this process: sentences by kind."""
-    told = Told()
-    for told.world, data in worlds(prepared.data, prepared.method.unit):
-        _rehearse_in(replace(prepared, data=data), played, told)
-    return told.sentences
-
-
-def _rehearse_in(prepared: Prepared, played: Played, told: Told) -> None:
-    """Tell what is otherwise where clients hold the data of `prepared`."""
+def rehearsed(prepared: Prepared, world: str, played: Played) -> dict[str, str]:
+    """What depends on records besides what noise covers, by what is otherwise in one world, in this process: sentences
+    by kind."""
+    told = Told(world)
+    prepared = replace(prepared, data=WORLDS[prepared.method.unit][world](prepared.data))
     mechanism = Recalling(prepared.mechanism, told, played.passages)
     exchanges = {one.question.number: one for one in played.exchanges}
     gate = Recital(
@@ -173,6 +175,7 @@ def _rehearse_in(prepared: Prepared, played: Played, told: Told) -> None:
             told.tell(SCRIPT, f"the run cannot be repeated with {told.world} from what was read ({why})")
         else:
             mechanism.compare_end()
+    return told.sentences
 
 
 @dataclass

@@ -6,7 +6,7 @@ single records are, each keeps its place, and what it says is otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -19,18 +19,65 @@ LOUD = 1e6
 """What an extreme record holds in place of ones."""
 
 
-def worlds(data: FederatedData, unit: Unit) -> Iterator[tuple[str, FederatedData]]:
-    """Other records for all clients, each time with words for what they are."""
-    x, y, last = data.train.x.flip(0), (data.train.y.flip(0) + 1) % data.classes, data.classes - 1
-    yield "other records", _with(data, x, y)
-    if unit == "client":
-        yield "other numbers of records", _resized(data, x, y)
-        yield "clients of one label each", _with(data, x, _each_one_label(data))
-    alone = torch.zeros_like(y)
-    alone[int(data.train.starts[-1])] = last
-    yield "a label that one record alone has", _with(data, x, alone)
-    yield "records that say nothing", _with(data, torch.zeros_like(x), torch.full_like(y, last))
-    yield "extreme records", _with(data, LOUD * torch.sign(x - x.mean()), y)
+def _others(data: FederatedData) -> FederatedData:
+    return _with(data, *_turned(data))
+
+
+def _extreme(data: FederatedData) -> FederatedData:
+    x, y = _turned(data)
+    return _with(data, LOUD * torch.sign(x - x.mean()), y)
+
+
+def _silent(data: FederatedData) -> FederatedData:
+    """Nothing but zeros, all of the last label."""
+    return _with(data, torch.zeros_like(data.train.x), torch.full_like(data.train.y, data.classes - 1))
+
+
+def _one_alone(data: FederatedData) -> FederatedData:
+    """All records are of the first label, but for one, which is of the last."""
+    x, y = _turned(data)
+    y = torch.zeros_like(y)
+    y[int(data.train.starts[-1])] = data.classes - 1
+    return _with(data, x, y)
+
+
+def _one_label(data: FederatedData) -> FederatedData:
+    """Each client has one label, another than the next."""
+    x, y = _turned(data)
+    for client, (begin, size) in enumerate(zip(data.train.starts.tolist(), data.train.sizes.tolist(), strict=True)):
+        y[begin : begin + size] = client % data.classes
+    return _with(data, x, y)
+
+
+def _resized(data: FederatedData) -> FederatedData:
+    """One client after the other has one record more, half of them, or a single one."""
+    sizes = enumerate(data.train.sizes.tolist())
+    return _sized(data, [(size + 1, max(1, size // 2), 1)[client % 3] for client, size in sizes])
+
+
+def _single(data: FederatedData) -> FederatedData:
+    return _sized(data, [1] * len(data.clients))
+
+
+OF_RECORDS: dict[str, Callable[[FederatedData], FederatedData]] = {
+    "other records": _others,
+    "a label that one record alone has": _one_alone,
+    "records that say nothing": _silent,
+    "extreme records": _extreme,
+}
+OF_CLIENTS = OF_RECORDS | {
+    "other numbers of records": _resized,
+    "clients of a single record": _single,
+    "clients of one label each": _one_label,
+}
+WORLDS: dict[Unit, dict[str, Callable[[FederatedData], FederatedData]]] = {"client": OF_CLIENTS, "record": OF_RECORDS}
+"""For what an epsilon protects: words for what clients might hold, and what makes it of their records. Nobody can hold
+no training records at all: such clients are refused."""
+
+
+def _turned(data: FederatedData) -> tuple[Tensor, Tensor]:
+    """The records of others, under other labels."""
+    return data.train.x.flip(0), (data.train.y.flip(0) + 1) % data.classes
 
 
 def _with(data: FederatedData, x: Tensor, y: Tensor) -> FederatedData:
@@ -38,22 +85,10 @@ def _with(data: FederatedData, x: Tensor, y: Tensor) -> FederatedData:
     return _dealt(data, replace(data.train, x=x, y=y))
 
 
-def _resized(data: FederatedData, x: Tensor, y: Tensor) -> FederatedData:
-    """One client after the other with one record more, half of them, or a single one."""
-    sizes = [int(size) for size in data.train.sizes]
-    wanted = [(size + 1, max(1, size // 2), 1)[client % 3] for client, size in enumerate(sizes)]
-    places = torch.arange(sum(wanted)) % len(y)
-    parts: Sequence[Tensor] = places.split(wanted)
-    return _dealt(data, Split.of([(x[part], y[part]) for part in parts]))
-
-
-def _each_one_label(data: FederatedData) -> Tensor:
-    """Labels of which each client has one, another than the next client."""
-    y = torch.zeros_like(data.train.y)
-    for client in range(len(data.clients)):
-        begin = int(data.train.starts[client])
-        y[begin : begin + int(data.train.sizes[client])] = client % data.classes
-    return y
+def _sized(data: FederatedData, sizes: Sequence[int]) -> FederatedData:
+    x, y = _turned(data)
+    places: Sequence[Tensor] = (torch.arange(sum(sizes)) % len(y)).split(list(sizes))
+    return _dealt(data, Split.of([(x[part], y[part]) for part in places]))
 
 
 def _dealt(data: FederatedData, train: Split) -> FederatedData:

@@ -5,6 +5,7 @@ Each is a user's own method whose printed epsilon is false. The test says by wha
 
 from __future__ import annotations
 
+import contextlib
 import types
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -143,6 +144,71 @@ class ByRounds(Cheat):
 def test_a_number_of_rounds_that_depends_on_records() -> None:
     labels = prepare(Experiment.make(SMALL)).data.clients[-1].y
     assert "cohort" in names(attacked(ByRounds(wanted=int(labels.sum()))))
+
+
+@dataclass(frozen=True)
+class Publishes(Cheat):
+    """Publishes something of its clients' records that is the same for as many others of the same kinds."""
+
+    what: str = ""
+
+    def end(self, model: Tensor, fed: Any, number: int) -> Tensor:
+        return model + 1e-6 * ELSEWHERE.notes["found"]
+
+    @sends(lambda self: self.threshold.releases())
+    def local(self, message: Any, me: Any, data: Any) -> Result:
+        found = {
+            "sizes": len(data.y),
+            "a size above 30": int(len(data.y) > 30),
+            "whether there is a single record": int(len(data.y) == 1),
+            "whether label 9 occurs": int((data.y == 9).any()),
+            "whether label 0 occurs": int((data.y == 0).any()),
+            "how many labels occur": len(data.y.unique()),
+            "whether a value is extreme": int(data.x.abs().max() > 1e3),
+            "whether a record is empty": int((data.x.flatten(1) == 0).all(dim=1).any()),
+        }
+        ELSEWHERE.notes["found"] = max(ELSEWHERE.notes.get("found", 0), found[self.what])
+        return DPFedAvg.local(self, message, me, data)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        *("sizes", "a size above 30", "whether label 9 occurs", "how many labels occur", "whether a value is extreme"),
+        *("whether there is a single record", "whether label 0 occurs", "whether a record is empty"),
+    ],
+)
+def test_what_is_published_of_sizes_and_rare_labels_is_noticed(what: str) -> None:
+    """Half of a client's records, a single one, a label that one record alone has, and what else may be."""
+    assert "hidden channel" in names(attacked(Publishes(what=what)))
+
+
+@dataclass(frozen=True)
+class Fails(Cheat):
+    """Fails at clients of a certain kind; the script catches that, and goes on as if nothing had happened."""
+
+    on: str = ""
+
+    def run(self, fed: Any, model: Tensor) -> None:
+        with contextlib.suppress(Exception):
+            super().run(fed, model)
+
+    @sends(lambda self: self.threshold.releases())
+    def local(self, message: Any, me: Any, data: Any) -> Result:
+        single, rare = len(data.y) == 1, not (data.y == 9).any()
+        if {"a single record": single, "a rare label": rare and not single, "all": True}[self.on]:
+            raise ValueError(self.on)
+        return DPFedAvg.local(self, message, me, data)
+
+
+@pytest.mark.parametrize("on", ["a single record", "a rare label"])
+def test_a_step_that_fails_on_certain_records_is_refuted(on: str) -> None:
+    assert names(attacked(Fails(on=on))) == {"failure"}
+
+
+def test_an_audit_ends_with_the_error_of_a_step_whatever_the_script_catches() -> None:
+    with pytest.raises(ValueError, match="all"):
+        attacked(Fails(on="all"))
 
 
 @dataclass(frozen=True)
