@@ -5,7 +5,7 @@ A process that is killed has thus written down what it spent, and nothing is eve
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +13,7 @@ import torch
 
 from sordino.bookkeeping import Books
 from sordino.client import Question
-from sordino.errors import UserError
+from sordino.errors import UserError, quoted
 from sordino.learning.parameters import Layout
 from sordino.message import Message
 from sordino.method import Method, Replies, Result
@@ -52,6 +52,8 @@ class Asking:
     ) -> Replies:
         """Charge what `step` sends, run it at the clients `who`, and bring back what left; the round notes it."""
         name, clients = self._known_step(step), self._known_clients(who)
+        if not isinstance(message, Mapping):
+            raise UserError(f"A method sent {quoted(message)} as its message: a message is a dictionary.")
         releases = due(self._steps[name], opened.number)
         public = Public(message, clients, self._transport.public_states(clients, self._state_names), self._layers)
         self._check(name, releases, clients, opened.number)
@@ -91,6 +93,8 @@ class Asking:
 
     def _known_clients(self, who: Sequence[int]) -> list[int]:
         """The clients that are asked: each once, because each pays once."""
+        if not isinstance(who, Iterable):
+            raise UserError(f"A method asked {quoted(who)}: name the clients, as fed.sample() does.")
         clients = [int(client) for client in who]
         if not clients:
             raise UserError("A method asked nobody: a question needs at least one client.")

@@ -6,6 +6,8 @@ back has passed the gate, beside what the clients are to remember. Evaluation is
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -21,13 +23,14 @@ from sordino.errors import UserError
 from sordino.learning.per_record import Bookkeeper
 from sordino.learning.records import Learner, Records
 from sordino.message import Message
-from sordino.method import Method, Result
+from sordino.method import Method, Result, result_of, returned
 from sordino.privacy.compiled import CompiledSum
 from sordino.privacy.gate import Gate, Passed, check_declared
-from sordino.privacy.gradients import PrivateRecords, validation_records
+from sordino.privacy.gradients import BlankRecords, PrivateRecords, validation_records
 from sordino.privacy.noise import Covered
 from sordino.privacy.release import Public, Releases, due, takes_gradients_alone
 from sordino.privacy.stacked_gradients import Stack
+from sordino.purity import Surroundings
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,11 @@ class Execution(Protocol):
 
 
 class Clients:
-    """The clients of a run as one process works for them: method, network, records and gate."""
+    """The clients of a run as one process works for them: method, network, records and gate.
+
+    Method and network are copies: in a simulation the server's script runs in the same process, and nothing that it can
+    reach may have seen raw records.
+    """
 
     def __init__(
         self,
@@ -114,7 +121,9 @@ class Clients:
         device: str = "cpu",
         compiled: CompiledSum | None = None,
     ) -> None:
+        method, learner = copy.deepcopy(method), learner.copied()
         self.method, self.learner, self.data, self.gate, self.execution = method, learner, data, gate, execution
+        self._surroundings = Surroundings(method)
         self.device = torch.device(device)
         self.steps: dict[str, Releases] = method.steps()
         self.public_names = sorted(method.public_memory(torch.zeros(learner.layout.size), learner.layout))
@@ -122,25 +131,21 @@ class Clients:
         self._bookkeeper = Bookkeeper(learner) if method.unit == "record" else None
         self._compiled = compiled
         self._keeps: dict[str, bool] = {}
+        self._kind: type[PrivateRecords] = PrivateRecords
         learner.module.to(self.device)
 
     def answer(self, question: Question, me: Mapping[str, Tensor]) -> Outcome:
         """Run a step at clients that remember `me`, one row each, and pass what it sends through the gate."""
-        # Bounds come from a copy: what a step does to its memory in place must not move them.
-        public = Public(
-            question.message,
-            question.clients,
-            {name: me[name].to(self.device, copy=True) for name in self.public_names},
-            self.learner.layout.layers,
-        )
+        public = self._public(question, me)
         before = self._versions(question.message)
         self.gate.source.drawn()  # of a question that failed
-        done = self.execution.run(self, question, me, public)
-        if self._versions(question.message) != before:
-            raise UserError(
-                f"The step {question.step} changed its client's records in place, or the server's message, by which "
-                "others are bounded and charged: let it work on a copy."
-            )
+        with self._surroundings.unchanged(question.step):
+            done = self.execution.run(self, question, me, public)
+            if self._versions(question.message) != before:
+                raise UserError(
+                    f"The step {question.step} changed its client's records in place, or the server's message, by "
+                    "which others are bounded and charged: let it work on a copy."
+                )
         releases = due(self.steps[question.step], question.round)
         passed = self.gate.passes(releases, done.sent, question.number, public)
         stolen = sorted(set(done.kept) & set(self.public_names))
@@ -153,12 +158,36 @@ class Clients:
         kept = done.kept | self._learned(question, releases, public, passed) if done.kept else {}
         return Outcome(passed, kept, done.start, self._drawn(question, passed))
 
+    def absent(self, question: Question, me: Mapping[str, Tensor]) -> Outcome:
+        """A null contribution with all of the noise, which leaves nothing behind: from clients whose step failed.
+
+        At record level what leaves is a function of noisy gradients: the step is run once more, on records that say
+        nothing.
+        """
+        public, releases = self._public(question, me), due(self.steps[question.step], question.round)
+        if self.protects_records:
+            nobody = copy.copy(self)
+            nobody._kind = BlankRecords
+            sent = self.execution.run(nobody, question, me, public).sent
+        else:
+            widths = {name: release.width(public) or 0 for name, release in releases.items()}
+            sent = {name: torch.full((len(public.clients), width), math.nan) for name, width in widths.items()}
+        return Outcome(self.gate.passes(releases, sent, question.number, public), {}, None)
+
+    def _public(self, question: Question, me: Mapping[str, Tensor]) -> Public:
+        """What bounds depend on: a copy, which a step that changes its memory in place does not move."""
+        states = {name: me[name].to(self.device, copy=True) for name in self.public_names}
+        return Public(question.message, question.clients, states, self.learner.layout.layers)
+
     def step(self, name: str) -> Callable[..., Result]:
         """A step of the method that raises where it sends anything but what is declared beside it."""
         run: Callable[..., Result] = getattr(self.method, name)
 
         def checked(message: Message, me: dict[str, Tensor], data: Any) -> Result:
-            result = run(message, me, data)
+            result = result_of(self.method, name, run(message, me, data))
+            failure = getattr(data, "failure", None)
+            if failure is not None:  # the step has caught it, and knows of the records what no noise covers
+                raise failure
             check_declared(self.steps[name], result.send, name)
             return result
 
@@ -180,7 +209,7 @@ class Clients:
                 exit = self.gate.gradients(question.number, client, clip, sizes)
         held_out = validation_records(len(y), self._held_out, self.gate.source, client).to(self.device)
         bare = any(not release.private for release in releases)
-        return PrivateRecords(x, y, held_out, self._bookkeeper, exit, bare, self._compiled)
+        return self._kind(x, y, held_out, self._bookkeeper, exit, bare, self._compiled)
 
     def stack(self, question: Question, public: Public) -> Stack:
         """At record level, where all records are trained on: what steps see of all the clients of a question."""
@@ -233,7 +262,8 @@ class Clients:
             message = messages.received(question.message, question.clients[place], self.device)
             state = {name: rows[place] for name, rows in public.states.items()}
             sent = {name: rows[place] for name, rows in read.items()}
-            learned.append(self.method.learn(state, message, sent, self.learner.layout))
+            found = self.method.learn(state, message, sent, self.learner.layout)
+            learned.append(returned(self.method, "learn", found, Mapping))
             if sorted(learned[-1]) != self.public_names:
                 raise UserError(f"`learn` must give {self.public_names}, not {sorted(learned[-1])}: see public_memory.")
         return {name: torch.stack([one[name] for one in learned]) for name in learned[0]}

@@ -41,7 +41,12 @@ def refuse(where: str, sentences: Sequence[str]) -> None:
 
 
 class WorkerError(UserError):
-    """A process that did part of a run's work is gone: nobody's mistake, and the run can be taken up."""
+    """A process that did part of a run's work is gone, or has no memory: nobody's mistake, and the run can be taken
+    up."""
+
+
+MACHINE = (WorkerError, OSError, MemoryError)
+"""What the machine may be to blame for: whoever takes up the run may be luckier."""
 
 
 class Stopped(KeyboardInterrupt):

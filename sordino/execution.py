@@ -62,6 +62,7 @@ class Alone:
         results = []
         for place, (client, seed) in enumerate(zip(question.clients, clients.seeds(question), strict=True)):
             _seed_dropout(seed, clients.device)
+            clients.learner.unbind(clients.device)
             message = messages.received(question.message, client, clients.device)
             mine = Recalled(me, functools.partial(_copied, me, place, clients.device))
             with told_of_vmap(clients, "records", ""):
@@ -107,6 +108,7 @@ class Stacked:
         return found
 
     def run(self, clients: Clients, question: Question, me: Mapping[str, Tensor], public: Public) -> Done:
+        clients.learner.unbind(clients.device)
         if clients.protects_records:
             return self._private(clients, question, me, public)
         device, step = clients.device, clients.step(question.step)

@@ -14,7 +14,7 @@ it may hand to the gate come sealed.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol
@@ -23,6 +23,7 @@ import torch
 from pydantic import Field
 from torch import Generator, Tensor
 
+from sordino.errors import UserError
 from sordino.learning.descent import Descent, Optimizer
 from sordino.learning.parameters import Layout
 from sordino.learning.records import Records
@@ -60,6 +61,28 @@ class Result:
     remembered of what was sent is written by `Method.learn`, which sees no data."""
     start: Tensor | None = None
     """The model with which the client began the round, for the accuracy at round start."""
+
+
+RETURNED = {Result: "a Result", Mapping: "a dictionary", list: "a list"}
+"""What a method's own functions return, in words."""
+
+
+def returned(method: object, name: str, value: Any, kind: type) -> Any:
+    """What a function of a user's method returned; anything but a `kind` is refused. One that ends without `return`
+    returns None."""
+    if not isinstance(value, kind):
+        words = RETURNED.get(kind, f"a {kind.__name__}")
+        found = "nothing" if value is None else f"a {type(value).__name__}"
+        raise UserError(f"{type(method).__name__}: {name} must return {words}, but returned {found}.")
+    return value
+
+
+def result_of(method: object, step: str, value: Any) -> Result:
+    """What a step of a user's method handed over, if it is a `Result` of two dictionaries."""
+    result: Result = returned(method, step, value, Result)
+    for part, table in (("send", result.send), ("keep", result.keep)):
+        returned(method, f"{step}, as what it shall {part},", table, Mapping)
+    return result
 
 
 class Replies(Protocol):
@@ -225,7 +248,8 @@ class Method:
         for name, step in inspect.getmembers(type(self), inspect.isfunction):
             declare = getattr(step, "releases", None)
             if declare is not None:
-                found[name] = declare(self) if self.privacy == "dp" else unprotected(declare(self))
+                declared: Releases = returned(self, f"@sends of {name}", declare(self), Mapping)
+                found[name] = declared if self.privacy == "dp" else unprotected(declared)
         return found
 
     def record_needs(self) -> RecordNeeds:

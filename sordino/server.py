@@ -32,7 +32,7 @@ from sordino.privacy.views import VIEWS, View
 from sordino.rounds import OpenRound, RoundReport, Watch, mean, overall, worst
 from sordino.schedule import Schedule, Turns
 from sordino.transcript import Transcript
-from sordino.transport import Transport
+from sordino.transport import Fatal, Transport
 
 EXACT = 400
 """About how often the epsilon of records is worked out while a run goes on."""
@@ -75,8 +75,9 @@ class Server:
         self.schedule, self.budget, self.layout = schedule, budget, ground.layout
         self.features, self.classes = ground.features, ground.classes
         self._closed = 0
-        self._method, self._gate, self._transport, self._books, self._ground = method, gate, transport, books, ground
-        self._asking = Asking(method, ground.layout, schedule.clients, gate, transport, books, transcript)
+        self._method, self._gate, self._books, self._ground = method, gate, books, ground
+        self._transport = Fatal(transport)
+        self._asking = Asking(method, ground.layout, schedule.clients, gate, self._transport, books, transcript)
         self._evaluate_every, self._watch, self._save_seconds = evaluate_every, watch, save_seconds
         plan = gate.allowance.records
         self._turns = Turns(schedule, gate.source, None if plan is None else plan.turns)
@@ -96,6 +97,7 @@ class Server:
         return self._state
 
     def rounds(self, state: State) -> Iterator[int]:
+        self._transport.check()
         self._leave()
         self._state = state
         while self._next_round <= self._last_round:
@@ -119,7 +121,9 @@ class Server:
             self._method.run(self, model)
 
     def end(self) -> Ending:
-        """What is left once the script has come to its end."""
+        """What is left once the script has come to its end; what failed at clients is raised again here, whatever the
+        script made of it."""
+        self._transport.check()
         self._leave()
         until = self.schedule.rounds if self._next_round > self._last_round else self._next_round
         stopped = self._turns.stopped(until)
@@ -215,6 +219,7 @@ class Server:
 
     @property
     def _opened(self) -> OpenRound:
+        self._transport.check()
         if self._open is None:
             raise UserError(
                 "A method asks clients within its loop over fed.rounds(...): what it asks before would be asked again, "

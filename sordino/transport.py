@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import contextlib
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,6 +11,10 @@ import numpy as np
 from torch import Tensor
 
 from sordino.client import Question
+
+
+class OutOfBudgetError(Exception):
+    """So many sites have no budget left that no question can be answered any more: the run is over."""
 
 
 @dataclass
@@ -50,3 +55,43 @@ class Transport(Protocol):
 
     def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
         """Each client's test accuracy with `model`, or with its own when that is None."""
+
+
+class Fatal:
+    """A transport whose first failure is its last word: it is raised again whatever is asked for afterwards.
+
+    That something failed at clients may tell of their records. A script that catches the error gets nothing more from
+    them, and its run comes to no result. That budgets are used up tells of no record.
+    """
+
+    def __init__(self, of: Transport) -> None:
+        self._of = of
+        self.failure: BaseException | None = None
+
+    def check(self) -> None:
+        """Raise what has failed before."""
+        if self.failure is not None:
+            raise self.failure
+
+    def ask(self, question: Question, evaluate: bool, charge: Callable[[], None]) -> Answer:
+        with self._last_word():
+            return self._of.ask(question, evaluate, charge)
+
+    def public_states(self, clients: Sequence[int], names: Collection[str]) -> dict[str, Tensor]:
+        with self._last_word():
+            return self._of.public_states(clients, names)
+
+    def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
+        with self._last_word():
+            return self._of.accuracies(clients, model)
+
+    @contextlib.contextmanager
+    def _last_word(self) -> Iterator[None]:
+        self.check()
+        try:
+            yield
+        except OutOfBudgetError:
+            raise
+        except BaseException as error:
+            self.failure = error
+            raise

@@ -257,7 +257,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "deploy/working.py": (
-        "tests/deploy/test_failures.py tests/deploy/test_attacks.py tests/deploy/test_fuzz.py",
+        "tests/deploy/test_failing_steps.py tests/deploy/test_failures.py tests/deploy/test_attacks.py "
+        "tests/deploy/test_fuzz.py",
         [
             (
                 "what leaves is not charged",
@@ -276,6 +277,11 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "the filter is not asked again",
                 "book.append(payable(book.entries(), session, cost, desk.allowed))",
                 "book.append(cost)",
+            ),
+            (
+                "outlet: a failing step is told",
+                '    with desk.keeping_errors(f"{where} failed on these records and contributes noise alone"):',
+                "    if True:",
             ),
         ],
     ),
@@ -656,7 +662,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "privacy/gradients.py": (
-        "tests/privacy/test_gradients.py tests/test_contract.py",
+        "tests/test_failing_steps.py tests/deploy/test_failing_steps.py tests/privacy/test_gradients.py "
+        "tests/test_contract.py",
         [
             ("records: NaN spoils the sum", "chosen[known]", "chosen"),
             (
@@ -689,6 +696,26 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "records: lengths leave unsealed",
                 'return Sealed((lengths <= self.clip).to(flat.dtype), "validation",',
                 "return (lambda value, kind: value)((lengths <= self.clip).to(flat.dtype),",
+            ),
+            (
+                "outlet: blank records are trained on",
+                "        return torch.zeros_like(flat)\n\n\ndef validation_records",
+                "        return super()._clipped_sum(flat, chosen)\n\n\ndef validation_records",
+            ),
+            (
+                "outlet: blank records hold the raw ones",
+                "super().__init__(torch.zeros_like(x), torch.zeros_like(y),",
+                "super().__init__(x, y,",
+            ),
+            (
+                "outlet: blank records are judged",
+                "        unknown = torch.full((len(y),), math.nan, device=flat.device)",
+                "        unknown = torch.full((len(y),), 0.0, device=flat.device)",
+            ),
+            (
+                "outlet: failures on records are forgotten",
+                "            self.failure = error\n            raise",
+                "            raise",
             ),
         ],
     ),
@@ -1039,9 +1066,14 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "server.py": (
-        "tests/test_blend.py tests/experiment/test_stopping.py",
+        "tests/test_failing_steps.py tests/test_blend.py tests/experiment/test_stopping.py",
         [
             ("server: a resumed run begins its mean anew", "else books.restored.averaged", "else None"),
+            (
+                "outlet: a run ends although a step failed",
+                '        script made of it."""\n        self._transport.check()',
+                '        script made of it."""',
+            ),
             (
                 "server: rounds that were passed over are as scheduled",
                 "for client in one} == who",
@@ -1079,8 +1111,16 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "experiment/store.py": (
-        "tests/experiment/test_importing.py",
-        [("import: another store's limit is this one's", '"budget_over_runs": None, PLANNED', "PLANNED")],
+        "tests/experiment/test_importing.py tests/test_failing_steps.py",
+        [
+            ("import: another store's limit is this one's", '"budget_over_runs": None, PLANNED', "PLANNED"),
+            ("outlet: a failed run looks like a stopped one", '"stopped" if failed is None else "failed"', '"stopped"'),
+            (
+                "outlet: the last failure replaces the first",
+                "{FAILED: what} | configuration",
+                "configuration | {FAILED: what}",
+            ),
+        ],
     ),
     "experiment/database.py": (
         "tests/experiment/test_importing.py",
@@ -1163,8 +1203,15 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "experiment/run.py": (
-        "tests/experiment/test_own_randomness.py",
-        [("own code: a resumed run has another nonce", "prepared = replace(prepared, nonce=row.nonce)", "pass")],
+        "tests/experiment/test_own_randomness.py tests/test_failing_steps.py",
+        [
+            ("own code: a resumed run has another nonce", "else row.notes, nonce=row.nonce)", "else row.notes)"),
+            (
+                "outlet: a run that failed once hides it",
+                "    if row.failed is not None:\n        why",
+                "    if False:\n        why",
+            ),
+        ],
     ),
     "simulator/serving.py": (
         "tests/experiment/test_own_randomness.py",
@@ -1315,6 +1362,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "client.py": (
+        "tests/test_failing_steps.py tests/test_purity.py tests/deploy/test_failing_steps.py "
         "tests/test_own_methods.py tests/experiment/test_own_randomness.py tests/test_contract.py",
         [
             ("own code: a client's draws are not told", "done.start, self._drawn(question, passed))", "done.start)"),
@@ -1327,6 +1375,135 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "{name: me[name].to(self.device, copy=True) for name in self.public_names}",
                 "{name: me[name] for name in self.public_names}",
             ),
+            (
+                "outlet: clients share the method with the script",
+                "copy.deepcopy(method), learner.copied()",
+                "method, learner.copied()",
+            ),
+            (
+                "outlet: clients share the network with the server",
+                "copy.deepcopy(method), learner.copied()",
+                "copy.deepcopy(method), learner",
+            ),
+            (
+                "outlet: what failed on records may be caught",
+                "            if failure is not None:",
+                "            if False:",
+            ),
+            (
+                "outlet: steps may leave things lying about",
+                "        with self._surroundings.unchanged(question.step):",
+                "        if True:",
+            ),
+            (
+                "outlet: a null contribution has no noise",
+                "return Outcome(self.gate.passes(releases, sent, question.number, public), {}, None)",
+                "return Outcome(replace(self.gate.passes(releases, sent, question.number, public), values={"
+                "name: torch.zeros_like(rows, dtype=torch.int64) for name, rows in sent.items()}), {}, None)",
+            ),
+            (
+                "outlet: a failing step is run on the records again",
+                "            nobody._kind = BlankRecords",
+                "            nobody._kind = PrivateRecords",
+            ),
+        ],
+    ),
+    "transport.py": (
+        "tests/test_failing_steps.py",
+        [
+            (
+                "outlet: a script goes on after a failure",
+                "            self.failure = error\n            raise",
+                "            raise",
+            ),
+            (
+                "outlet: only errors that scripts should catch are fatal",
+                "        except BaseException as error:\n            self.failure",
+                "        except UserWarning as error:\n            self.failure",
+            ),
+        ],
+    ),
+    "simulator/simulation.py": (
+        "tests/test_failing_steps.py tests/simulator/test_workers.py",
+        [
+            ("outlet: failures are not written down", '            self._failed(f"', '            id(f"'),
+            (
+                "outlet: failures of the machine are the clients'",
+                "        except (*MACHINE, KeyboardInterrupt):",
+                "        except ():",
+            ),
+        ],
+    ),
+    "simulator/workers.py": (
+        "tests/test_failing_steps.py",
+        [
+            (
+                "outlet: what fails in one process alone is nobody's fault",
+                "                if machine:\n",
+                "                if True:\n",
+            ),
+        ],
+    ),
+    "execution.py": (
+        "tests/test_purity.py",
+        [
+            (
+                "outlet: a step finds the last client's model",
+                "            clients.learner.unbind(clients.device)\n            message",
+                "            message",
+            ),
+        ],
+    ),
+    "purity.py": (
+        "tests/test_purity.py",
+        [
+            (
+                "outlet: what a step writes on itself is not looked at",
+                'found = {f"self.{name}": value for name, value in vars(self._method).items()}',
+                "found = {}",
+            ),
+            (
+                "outlet: modules are not looked at",
+                "        for module in self._modules:\n            found",
+                "        for module in ():\n            found",
+            ),
+            (
+                "outlet: classes are not looked at",
+                '            found |= {f"{kind.__qualname__}.',
+                '            _ = {f"{kind.__qualname__}.',
+            ),
+            ("outlet: what functions carry is not looked at", "for one in _carried(value)]", "for one in ()]"),
+            (
+                "outlet: tables are not looked into",
+                "    elif depth and isinstance(value, Mapping):",
+                "    elif False and isinstance(value, Mapping):",
+            ),
+            (
+                "outlet: arrays are not looked into",
+                "value.tobytes() if value.nbytes <= SMALL",
+                "None if value.nbytes <= SMALL",
+            ),
+        ],
+    ),
+    "deploy/desk.py": (
+        "tests/deploy/test_failing_steps.py",
+        [
+            (
+                "outlet: only some errors stay at the site",
+                "        except BaseException:\n            self.note",
+                "        except ValueError:\n            self.note",
+            ),
+            ("outlet: errors are not logged", '            self.note(f"{what}:', '            id(f"{what}:'),
+        ],
+    ),
+    "privacy/audit/worlds.py": (
+        "tests/privacy/audit/test_cheats.py",
+        [
+            ("outlet: clients keep their numbers of records", '    "other numbers of records": _resized,\n', ""),
+            ("outlet: no client has a single record", '    "clients of a single record": _single,\n', ""),
+            ("outlet: every label occurs", "torch.full_like(data.train.y, data.classes - 1)", "data.train.y"),
+            ("outlet: no label is rare", "    y = torch.zeros_like(y)\n    y[int(data", "    y[int(data"),
+            ("outlet: no record is extreme", "LOUD * torch.sign(x - x.mean())", "x"),
         ],
     ),
     "privacy/audit/bounds.py": (
@@ -1391,7 +1568,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
     "privacy/audit/rehearsal.py": (
         "tests/privacy/audit/test_cheats.py tests/privacy/audit/test_false_claims.py",
         [
-            ("the same records again", "data=other_records(prepared.data)", "data=prepared.data"),
+            ("the same records again", "[world](prepared.data))", "[world](prepared.data) and prepared.data)"),
             (
                 "whom the script asks is not compared",
                 "!= (name, [int(one) for one in who])",
@@ -1405,7 +1582,17 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("lengths are not compared", "if rows.shape != before.shape or rows.dtype != before.dtype:", "if False:"),
             ("public states are not compared", "if any(not same(states[name], rows)", "if any(False"),
             ("gradients that are not taken are overlooked", "left = self._known.keys() - self.taken", "left = ()"),
-            ("rehearsed where the run was recorded", 'if not hasattr(os, "fork"):', "if True:"),
+            ("rehearsed where the run was recorded", 'if hasattr(os, "fork") else ()', "if False else ()"),
+            (
+                "outlet: a rehearsal goes on after a failure",
+                "            self._ended = error\n            raise",
+                "            raise",
+            ),
+            (
+                "outlet: a rehearsal's end does not ask whether it failed",
+                'or with something else."""\n        self._go_on()',
+                'or with something else."""',
+            ),
         ],
     ),
     "privacy/audit/one_run.py": (

@@ -17,7 +17,7 @@ LAYERS = (
     "data models",
     "learning",
     "privacy schedule",
-    "method",
+    "method purity",
     "parts",
     "methods",
     "client execution evaluation blend transport transcript replies rounds bookkeeping asking server",

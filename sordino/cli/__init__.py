@@ -125,7 +125,7 @@ def _called() -> NoReturn:
     except ProblemsError as error:
         _refuse(f"{str(error).splitlines()[0]}", error.sentences)
     except UserError as error:
-        _refuse(str(error))
+        _refuse(" ".join([str(error), *getattr(error, "__notes__", ())]))
     except RunStoppedError as stop:
         _end(str(stop))
     except (KeyboardInterrupt, typer.Abort):

@@ -14,7 +14,7 @@ from sordino.cli.options import Json, StoreFolder
 from sordino.errors import UserError, unknown
 from sordino.experiment.defaults import DEFAULT_STORE
 
-STATES = ("running", "stopped", "done", "removed", "imported")
+STATES = ("running", "stopped", "failed", "done", "removed", "imported")
 KEYS = ("run", "method", "state", "rounds_done", "rounds")
 
 
@@ -25,7 +25,9 @@ def runs(
     seed: Annotated[int | None, typer.Option(help="Only runs with this seed. [default: all]")] = None,
     state: Annotated[
         str | None,
-        typer.Option(help="Only those: running, stopped, done, removed or imported. [default: all but removed]"),
+        typer.Option(
+            help="Only those: running, stopped, failed, done, removed or imported. [default: all but removed]"
+        ),
     ] = None,
     last: Annotated[int | None, typer.Option(help="Only the newest so many. [default: all]", min=1)] = None,
     import_from: Annotated[
@@ -97,12 +99,12 @@ def _imported(found: Any) -> list[str]:
 
 def _charged(found: list[Any], folder: Path) -> dict[str, float]:
     """The epsilon of what runs that are not done have charged for so far, at the least: that of the last round in the
-    store that tells one. What they have charged since stands in their journals, which are not read: a list is on the
-    screen at once."""
+    store that tells one; none of a run that failed at a client. What they have charged since stands in their journals,
+    which are not read: a list is on the screen at once."""
     from sordino.experiment.store import Store
 
     charged: dict[str, float] = {}
-    unfinished = [row for row in found if row.summary is None]
+    unfinished = [row for row in found if row.summary is None and row.failed is None]
     if not unfinished:
         return charged
     with contextlib.closing(Store(folder, must_exist=True)) as store:

@@ -31,7 +31,7 @@ from sordino.deploy.reserving import ReservingLedger
 from sordino.deploy.roster import Member, check_members
 from sordino.deploy.sites import Sites
 from sordino.deploy.terms import Terms, terms_of
-from sordino.deploy.trips import Deadlines, OutOfBudgetError
+from sordino.deploy.trips import Deadlines
 from sordino.errors import Stopped, UserError
 from sordino.experiment import checkpoint as checkpoints
 from sordino.experiment.books import RunBooks
@@ -52,6 +52,7 @@ from sordino.rounds import Watch
 from sordino.server import Ground, Server
 from sordino.simulator.memory import Memory
 from sordino.threads import single_threaded
+from sordino.transport import OutOfBudgetError
 
 Tell = Callable[[str], None]
 DEADLINES = Deadlines()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -36,6 +37,17 @@ class Desk:
     def identity(self) -> bytes:
         """Its public key."""
         return keys.public_identity(self.private)
+
+    @contextlib.contextmanager
+    def keeping_errors(self, what: str) -> Iterator[None]:
+        """Write whatever fails on the site's records into its log, and tell nobody else: that it failed tells of
+        them."""
+        try:
+            yield
+        except KeyboardInterrupt:  # somebody stops the site
+            raise
+        except BaseException:
+            self.note(f"{what}:\n{traceback.format_exc()}")
 
     def note(self, text: str) -> None:
         """Tell what the site does, and write it into its log, if that can be written.

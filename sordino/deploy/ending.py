@@ -21,7 +21,6 @@ from sordino.deploy import reading
 from sordino.deploy.book import Book
 from sordino.deploy.desk import Desk
 from sordino.deploy.enrolling import session_of
-from sordino.deploy.misfits import telling
 from sordino.deploy.rules import RefusedError
 from sordino.deploy.session import Session
 from sordino.deploy.terms import Terms
@@ -50,8 +49,11 @@ def end(desk: Desk, message: Mapping[str, Any]) -> bytes:
             raise RefusedError("bounds", "the mean over the rounds came without a model")
         content = book.latest(run)
         state = session.blank if content is None else loaded(content)
-        with single_threaded(), telling(book, desk.allowed, f"end {run}"):
-            tensors, figures = _models(session, state, model, averaged)
+        tensors, served = _models(session, state, model, averaged)
+        figures, shared = np.full(len(METRICS), np.nan), None
+        with single_threaded(), desk.keeping_errors(f"the models of the run {run} cannot be blended or evaluated"):
+            blended, figures = _judged(session, state, served)
+            tensors |= blended
             shared = session.accuracy(model)
         file = _written(desk, session, run, tensors, figures)
         personal = None if np.isnan(figures[ACCURACY]) else float(figures[ACCURACY])
@@ -73,26 +75,32 @@ def _given(model: Any, terms: Terms) -> Tensor | None:
 
 def _models(
     session: Session, state: dict[str, Tensor], model: Tensor | None, averaged: Tensor | None
-) -> tuple[dict[str, Tensor], np.ndarray]:
-    """What the site predicts with, as models are stored, and its metrics on the site's test records."""
+) -> tuple[dict[str, Tensor], Served | None]:
+    """The site's own model and the server's, as models are stored; and the server's by themselves."""
+    number, terms = session.number, session.terms
+    own, there = state["model"].reshape(1, -1), bool(state["participations"] > 0)
+    tensors = {"clients": torch.tensor([number] * there, dtype=torch.int64), "personal": own[: int(there)]}
+    if model is None:
+        return tensors, None
+    mean = None
+    if terms.experiment.personal == "blend":
+        mean = (model if averaged is None else averaged).reshape(1, -1)
+    served = Served(model.reshape(1, -1), torch.zeros(terms.schedule.clients, dtype=torch.int64), mean)
+    return tensors | served.tensors(), served
+
+
+def _judged(session: Session, state: dict[str, Tensor], served: Served | None) -> tuple[dict[str, Tensor], np.ndarray]:
+    """What the site blends of its records, where it does, and the metrics of what it predicts with."""
     number, terms = session.number, session.terms
     own, took_part = state["model"].reshape(1, -1), state["participations"].reshape(1)
-    there = bool(took_part > 0)
-    tensors = {"clients": torch.tensor([number] * there, dtype=torch.int64), "personal": own[: int(there)]}
-    served = None
-    blends = terms.experiment.personal == "blend"
-    if model is not None:
-        mean = (model if averaged is None else averaged).reshape(1, -1) if blends else None
-        served = Served(model.reshape(1, -1), torch.zeros(terms.schedule.clients, dtype=torch.int64), mean)
-        tensors |= served.tensors()
-    if not blends:
-        return tensors, session.metrics(own if there else model)
+    if terms.experiment.personal != "blend":
+        shared = None if served is None else served.models
+        return {}, session.metrics(own if bool(took_part > 0) else shared)
     records = np.full(terms.schedule.clients, terms.experiment.records_each or 1)
     told = instructions(terms.method, terms.schedule, terms.allowance, records, terms.initial, served)
     made = Blending(session.clients, [number], own, took_part, told).mixtures()
-    blend = {"blend": made.models.flatten(1), **made.rules()}
-    places = [FIGURES.index(name) for name in METRICS]
-    return tensors | blend | {"blend_clients": torch.tensor([number])}, made.accuracies[0, places]
+    blend = {"blend": made.models.flatten(1), **made.rules(), "blend_clients": torch.tensor([number])}
+    return blend, made.accuracies[0, [FIGURES.index(name) for name in METRICS]]
 
 
 def remove_leftovers(folder: Path, book: Book) -> None:

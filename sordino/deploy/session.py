@@ -122,19 +122,28 @@ class Session:
 
         Where noise comes from the seed, another attempt at a question has another number: no draw is used twice.
         """
-        number = attempt(work.number, work.ask.attempt)
         if work.step == accuracies.STEP:
-            return self._shared(work, number, state)
-        question = Question(number, work.ask.round, work.step, work.message, [self.number])
-        return self.clients.answer(question, {name: rows.unsqueeze(0) for name, rows in state.items()})
+            model = work.message.get("global")
+            own = state["model"] if bool(state["participations"] > 0) else model
+            return self._shared(work, [self.accuracy(own), self.accuracy(model)])
+        return self.clients.answer(self._question(work), {name: rows.unsqueeze(0) for name, rows in state.items()})
 
-    def _shared(self, work: Work, number: int, state: dict[str, Tensor]) -> Outcome:
+    def absent(self, work: Work, state: dict[str, Tensor]) -> Outcome:
+        """A null contribution with all of its noise, where the site's part of the round failed on its records."""
+        if work.step == accuracies.STEP:
+            return self._shared(work, [None, None])
+        return self.clients.absent(self._question(work), {name: rows.unsqueeze(0) for name, rows in state.items()})
+
+    def _question(self, work: Work) -> Question:
+        return Question(self._number(work), work.ask.round, work.step, work.message, [self.number])
+
+    def _number(self, work: Work) -> int:
+        return attempt(work.number, work.ask.attempt)
+
+    def _shared(self, work: Work, figures: list[float | None]) -> Outcome:
         """The accuracies that the site shares: of its personal model and of the server's."""
         public = Public(work.message, [self.number], {}, self.terms.learner.layout.layers)
-        model = work.message.get("global")
-        own = state["model"] if bool(state["participations"] > 0) else model
-        figures = [self.accuracy(own), self.accuracy(model)]
-        return accuracies.answered(self.gate, self.terms.steps()[work.step], number, public, figures)
+        return accuracies.answered(self.gate, self.terms.steps()[work.step], self._number(work), public, figures)
 
     def accuracies(self, round: int, outcome: Outcome) -> list[float | None] | None:
         """Of the personal model and of the model at the round's start, on the site's own test records; None where the

@@ -13,6 +13,7 @@ from sordino.deploy.journal import Journal
 from sordino.deploy.masking import MaskingError
 from sordino.deploy.presence import PAUSE, Presence, replies, said
 from sordino.deploy.put import Put
+from sordino.transport import OutOfBudgetError
 
 Reader = Callable[[bytes, Mapping[str, Any]], Any]
 """Reads a site's answer; one that is none raises."""
@@ -26,10 +27,6 @@ class Deadlines:
     work: float = 600.0
     open: float = 120.0
     attempts: int = 3
-
-
-class OutOfBudgetError(Exception):
-    """So many sites have no budget left that no question can be answered any more: the run is over."""
 
 
 class Trips:

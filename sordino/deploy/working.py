@@ -69,11 +69,25 @@ def work(desk: Desk, message: Mapping[str, Any]) -> bytes:
         payable(book.entries(), session, session.charged(asked, releases, public), desk.allowed)
         state = _state(book, asked.ask, session)
         with single_threaded(), telling(book, desk.allowed, asked.hash.hex()):
-            outcome = session.answered(asked, state)
-            accuracies = session.accuracies(asked.ask.round, outcome)
-        reply = _committed(desk, book, Task(asked, session, releases, public, cohort), Made(outcome, state, accuracies))
+            made = _made(desk, session, asked, state)
+        reply = _committed(desk, book, Task(asked, session, releases, public, cohort), made)
     desk.note(f"answered {asked.step} of round {asked.ask.round + 1} in {time.monotonic() - begun:.1f} s")
     return reply
+
+
+def _made(desk: Desk, session: Session, work: Work, state: dict[str, Tensor]) -> Made:
+    """What comes of a question. That something failed on the site's records would tell of them: nobody sees it in what
+    leaves, which is noise alone, and the error stays in the site's log."""
+    outcome = None
+    where = f"{work.step} of round {work.ask.round + 1}"
+    with desk.keeping_errors(f"{where} failed on these records and contributes noise alone"):
+        outcome = session.answered(work, state)
+    if outcome is None:
+        return Made(session.absent(work, state), state, None)
+    accuracies = None
+    with desk.keeping_errors(f"the models of {where} cannot be evaluated"):
+        accuracies = session.accuracies(work.ask.round, outcome)
+    return Made(outcome, state, accuracies)
 
 
 def _as_asked(work: Work, message: Mapping[str, Any], session: Session) -> Work:

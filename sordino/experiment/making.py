@@ -22,6 +22,6 @@ def made(
     """The summary of an experiment's run; `begun` is told the name of one that is new."""
     prepared = prepare(experiment)
     for row in store.all():
-        if row.identity == prepared.identity and row.state in ("stopped", "done"):
+        if row.identity == prepared.identity and row.state in ("stopped", "failed", "done"):
             return cast(Summary, row.summary) if row.summary else resume(row.run, store, watch, experiment.workers)
     return start(prepared, store, watch, begun)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from sordino.experiment.config import Experiment
 from sordino.experiment.identity import identity_of, repeats, weights_of
 from sordino.learning.parameters import flatten
 from sordino.learning.records import Learner, Records
-from sordino.method import Budget, Method
+from sordino.method import Budget, Method, returned
 from sordino.parts.masks import check_head
 from sordino.privacy.allowance import Allowance
 from sordino.privacy.compiled import CompiledSum
@@ -115,7 +116,7 @@ def _deal(experiment: Experiment, method: Method | None) -> tuple[FederatedData,
         dataset = fewer(dataset, experiment.records, experiment.seed)
     public = None
     planned = client_count(dataset, experiment.clients)
-    if experiment.public is not None or (method is not None and method.settled(planned).needs_public()):
+    if experiment.public is not None or (method is not None and _settled(method, planned).needs_public()):
         dataset, public = set_aside(dataset, experiment.public_choice())
     how = (experiment.seed, experiment.test_fraction, experiment.test)
     return federate(dataset, experiment.partition, experiment.clients, *how), public
@@ -135,7 +136,7 @@ def prepare(
         bf16.secure()  # before anything is computed here
     data, public = _deal(experiment, method) if data is None else (data, None)
     method.check_data(data.people)
-    method = method.settled(len(data.clients))
+    method = _settled(method, len(data.clients))
     name = experiment.model or models.default(data.shape, data.classes)
     torch.manual_seed(Seeded(experiment.seed).key("initial model") >> 32)
     module = models.build(name, data.shape, data.classes, **experiment.model_options())
@@ -145,7 +146,9 @@ def prepare(
     check_head(method, learner.layout)
     schedule = Schedule.of(experiment.rounds, len(data.clients), experiment.participation)
     method, choices = planned_method(experiment, method, data.train.sizes, schedule)
-    check_steps(method.steps(), method.unit, method.public_memory(initial, learner.layout))
+    returned(method, "memory", method.memory(initial), Mapping)
+    states = returned(method, "public_memory", method.public_memory(initial, learner.layout), Mapping)
+    check_steps(method.steps(), method.unit, states)
     choice = choose(experiment, method, learner, data, schedule.cohort)
     spent = spending(experiment, method, data.train.sizes, schedule)
     with single_threaded():
@@ -192,11 +195,17 @@ def prepare(
             *choices,
             *([OWN_COINS] if nonce else []),
             *coarse.notes,
-            *method.notes(schedule, spent.budget),
+            *returned(method, "notes", method.notes(schedule, spent.budget), list),
             *infeasible(method, spent.allowance, schedule, learner.layout),
         ],
-        disclosed=data.disclosed + (method.discloses() + blended if noised else []),
+        disclosed=data.disclosed
+        + (returned(method, "discloses", method.discloses(), list) + blended if noised else []),
     )
+
+
+def _settled(method: Method, clients: int) -> Method:
+    settled: Method = returned(method, "settled", method.settled(clients), Method)
+    return settled
 
 
 def prepare_to_count(experiment: Experiment) -> Prepared:

@@ -15,7 +15,8 @@ def remove(run: str, store: Store) -> None:
     lost = not store.path(run).is_dir()  # whoever holds a run makes its folder
 
     def summed_up() -> dict[str, Any]:
-        row = replace(store.get(run), state="stopped")  # held by nobody but us
+        row = store.get(run)
+        row = replace(row, state="stopped" if row.failed is None else "failed")  # held by nobody but us
         return {"run": run, **(row.summary or {}), "spent": spent_in(row, store, lost)}
 
     store.remove(run, summed_up)

@@ -146,7 +146,11 @@ def _carried_on(
     gate = Gate(prepared.allowance, prepared.source, prepared.mechanism)
     workers = Workers(Engine(clients_of(prepared, gate), memory), prepared.choice.workers)
     closing.callback(workers.close)
-    transport = Simulation(workers)
+    row = store.get(run)
+    if row.failed is not None:
+        why = f"{row.failed}, and the run was taken up again: that it failed may tell of records"
+        prepared = replace(prepared, disclosed=[*prepared.disclosed, why])
+    transport = Simulation(workers, lambda what: _note_failure(store.folder, run, what))
     server = Server(
         method,
         prepared.schedule,
@@ -159,8 +163,9 @@ def _carried_on(
         watch,
         averages=prepared.experiment.personal == "blend",
     )
-    server.run_script(prepared.initial)
-    ending = server.end()
+    with _told_of_failure(store, run):
+        server.run_script(prepared.initial)
+        ending = server.end()
     told = getattr(watch, "blending", None)
     blended = _blended(prepared, transport, ending, books, store.path(run), told)
     own = _own_figures(transport, ending.served)
@@ -289,6 +294,29 @@ def _resumable(run: str, folder: Path) -> Iterator[None]:
         raise Stopped(f"Stopped. {how}") from error
     except WorkerError as error:
         raise WorkerError(f"{error} {how}") from error
+
+
+def _note_failure(folder: Path, run: str, what: str) -> None:
+    """Write down that something failed at a client. The script may have asked in a thread of its own, which needs a
+    connection of its own."""
+    with contextlib.closing(Store(folder)) as store:
+        store.fail(run, what)
+
+
+@contextlib.contextmanager
+def _told_of_failure(store: Store, run: str) -> Iterator[None]:
+    """Tell whoever sees what failed at a client what that means for the run."""
+    try:
+        yield
+    except Exception as error:
+        failed = store.get(run).failed
+        if failed is not None:
+            error.add_note(
+                f"{failed}. That it did may tell of records: the run {run!r} states no epsilon, and counts as spent "
+                "what it was going to spend at the most. The same code fails again on the same records: correct it, "
+                "and start a new run."
+            )
+        raise
 
 
 def _with_compiled(prepared: Prepared) -> Prepared:

@@ -27,15 +27,17 @@ if TYPE_CHECKING:  # a list of runs is on the screen before torch would be loade
     from sordino.privacy.ledger import Row
     from sordino.privacy.release import Unit
 
-RunState = Literal["running", "stopped", "done", "removed", "imported"]
+RunState = Literal["running", "stopped", "failed", "done", "removed", "imported"]
 LOCK = "lock"
 """The file of a run that is held by the process which advances it, and that of a store which lets a run in."""
 PLANNED = "planned"
 """Stands among the keys of a stored configuration, and is none of them: what the run will spend at the most."""
 JOURNAL = "journal"
 """Stands there too: whether the run's journal has been begun."""
+FAILED = "failed"
+"""Stands there too, once a step has failed at a client: what did, in words."""
 NOTES = "notes"
-"""And this: what the user was told before it."""
+"""Stands there too: what the user was told before it."""
 IMPORTED = "imported"
 """Stands in the summary of a run that was imported: its name in the store that it was made in."""
 NONCE = "nonce"
@@ -75,6 +77,8 @@ class RunRow:
     """What the user was told before it began, some of which only that machine at that time knew; None likewise."""
     nonce: bytes = b""
     """What sets its coins apart from those of all other runs; empty where they need not be."""
+    failed: str | None = None
+    """What failed at a client, in words, the first time that something did; that it did may tell of records."""
 
     @property
     def gone(self) -> bool:
@@ -194,9 +198,17 @@ class Store:
 
     def begin(self, run: str) -> None:
         """Write down that a run's journal is there: if ever it is not, it has been lost."""
+        self._write_beside(run, lambda configuration: configuration | {JOURNAL: True})
+
+    def fail(self, run: str, what: str) -> None:
+        """Write down that something failed at a client; the first such sentence stays, whatever becomes of the run."""
+        self._write_beside(run, lambda configuration: {FAILED: what} | configuration)
+
+    def _write_beside(self, run: str, changed: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Change what stands beside the keys of a run's configuration."""
         with self._database.transaction("immediate"):
             (row,) = self._database.runs(run)
-            configuration = json.dumps(json.loads(row["configuration"]) | {JOURNAL: True})
+            configuration = json.dumps(changed(json.loads(row["configuration"])))
             self._database.execute("update runs set configuration = ? where run = ?", (configuration, run))
             self._database.seal(run)
 
@@ -336,9 +348,10 @@ class Store:
         """A run from its row of the table `runs`."""
         summary = json.loads(row["summary"]) if row["summary"] else None
         configuration = json.loads(row["configuration"])
-        planned, begun, notes = (configuration.pop(key, None) for key in (PLANNED, JOURNAL, NOTES))
+        planned, begun, notes, failed = (configuration.pop(key, None) for key in (PLANNED, JOURNAL, NOTES, FAILED))
         nonce = bytes.fromhex(configuration.pop(NONCE, ""))
-        state: RunState = "running" if is_held(self.path(row["run"]) / LOCK) else "stopped"
+        ended: RunState = "stopped" if failed is None else "failed"
+        state: RunState = "running" if is_held(self.path(row["run"]) / LOCK) else ended
         if summary is not None:
             state = "imported" if IMPORTED in summary else "removed" if summary.get("removed") else "done"
         return RunRow(
@@ -347,6 +360,7 @@ class Store:
             begun=begun,
             notes=notes,
             nonce=nonce,
+            failed=failed,
             state=state,
             checkpoint=KeptFile(row["checkpoint"], row["checkpoint_digest"]) if row["checkpoint"] else None,
             models=KeptFile(row["models"], row["models_digest"]) if row["models"] else None,

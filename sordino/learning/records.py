@@ -7,6 +7,7 @@ one client, and `Records.stacked` decides how gradients are taken. `sordino.lear
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -86,6 +87,20 @@ class Learner:
         for parameter, piece in zip(self._parameters, self.layout.named(flat).values(), strict=True):
             parameter.data = piece
         self._bound = flat
+
+    def unbind(self, device: torch.device) -> None:
+        """Take the last model out of the network, so that nobody finds there what another has trained."""
+        self.bind(torch.zeros(self.layout.size, device=device))
+
+    def copied(self) -> Learner:
+        """The same with a network of its own, which shares nothing with this one."""
+        try:
+            return Learner(copy.deepcopy(self.written), self.precision)
+        except Exception as error:
+            raise UserError(
+                f"The network {type(self.written).__name__} cannot be copied ({error}), but clients train a copy, of "
+                "which the server knows nothing: let it hold nothing but layers, parameters and plain values."
+            ) from error
 
     def logits(self, flat: Tensor, x: Tensor) -> Tensor:
         """The network's output, as a differentiable function of `flat`."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import functools
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -22,6 +25,20 @@ if TYPE_CHECKING:
 
 LOOKED_AT = 256
 """How many records' gradients are measured at once."""
+
+
+def _touching(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Remember that something failed on raw records: a step that catches it would know of them."""
+
+    @functools.wraps(method)
+    def remembering(self: PrivateRecords, *arguments: Any) -> Any:
+        try:
+            return method(self, *arguments)
+        except Exception as error:
+            self.failure = error
+            raise
+
+    return remembering
 
 
 class PrivateRecords:
@@ -45,6 +62,8 @@ class PrivateRecords:
         self.__bare = (x, y) if bare else None
         self.__x, self.__y = x[~validation], y[~validation]
         self.__bookkeeper, self.__exit, self.__compiled = bookkeeper, exit, compiled
+        self.failure: Exception | None = None
+        """What failed on the records; whatever the step makes of it, it has failed too."""
 
     @property
     def layout(self) -> Layout:
@@ -71,6 +90,7 @@ class PrivateRecords:
         """How many records a batch holds in the mean: public."""
         return self._exit.sampling * max(1, len(self.__y))
 
+    @_touching
     def gradient(self, flat: Tensor) -> Tensor:
         """The noisy mean gradient of the cross-entropy over a fresh Poisson-sampled batch, which may be empty.
 
@@ -80,17 +100,20 @@ class PrivateRecords:
         total = self._exit.pass_sum(len(self.__y), lambda chosen: self._clipped_sum(flat, chosen.to(flat.device)))
         return total.div_(self.expected_batch)
 
+    @_touching
     def within(self, flat: Tensor) -> Sealed:
         """Whether the gradient of each validation record is within the threshold (0 or 1), sealed, to be sent as an
         `Average`."""
         lengths = torch.linalg.vector_norm(self._part_norms(flat, *self.__judge), dim=1)
         return Sealed((lengths <= self.clip).to(flat.dtype), "validation", "gradients within the threshold")
 
+    @_touching
     def judged(self, flat: Tensor) -> tuple[Sealed, Sealed]:
         """Loss and rightness (0 or 1) of each validation record, sealed, to be sent as an `Average`."""
         losses, right = self._judged(flat, *self.__judge)
         return Sealed(losses, "validation", "losses"), Sealed(right, "validation", "right answers")
 
+    @_touching
     def projected(self, directions: Tensor) -> Sealed:
         """The training records along public directions (features, dimensions), sealed, to be sent as a `Matrix`."""
         return Sealed(self.__x.flatten(1) @ directions, "training", "projected records")
@@ -154,6 +177,24 @@ class PrivateRecords:
 
     def _batch(self, chosen: Tensor) -> Batch:
         return Batch(self.__x[chosen], self.__y[chosen], chosen, None)
+
+
+class BlankRecords(PrivateRecords):
+    """Records that say nothing, as many as there are, for a step that failed on the real ones: sums of gradients are
+    noise alone, and the gate makes null contributions of sealed values, which are not numbers."""
+
+    def __init__(self, x: Tensor, y: Tensor, validation: Tensor, bookkeeper: Bookkeeper, *more: Any) -> None:
+        super().__init__(torch.zeros_like(x), torch.zeros_like(y), validation, bookkeeper, *more)
+
+    def within(self, flat: Tensor) -> Sealed:
+        return self.judged(flat)[0]
+
+    def _judged(self, flat: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        unknown = torch.full((len(y),), math.nan, device=flat.device)
+        return unknown, unknown
+
+    def _clipped_sum(self, flat: Tensor, chosen: Tensor) -> Tensor:
+        return torch.zeros_like(flat)
 
 
 def validation_records(count: int, share: float, source: Source, client: int) -> Tensor:

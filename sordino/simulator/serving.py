@@ -22,7 +22,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from sordino.errors import UserError
+from sordino.errors import MACHINE, WorkerError
 from sordino.message import Each
 from sordino.simulator import slabs
 from sordino.simulator.engine import Engine, Work, together
@@ -75,7 +75,8 @@ def serve(engine: Engine, pipe: Connection, others: list[Connection], turn: int,
                         return
                     done[number] = one(number)
             except BaseException as error:
-                slabs.send(pipe, ("failed", number, traceback.format_exception_only(error)[-1].strip()))
+                what = traceback.format_exception_only(error)[-1].strip()
+                slabs.send(pipe, ("failed", number, what, isinstance(error, MACHINE)))
                 continue
             if kind in EVALUATIONS:
                 slabs.send(pipe, ("done", (list(done), list(done.values()))))
@@ -164,7 +165,7 @@ def _answer(pipe: Connection, answers: Slabs, done: dict[int, Answer]) -> None:
         if slab is None or slab.dtype != rows.dtype or slab.shape[1:] != rows.shape[1:] or len(slab) < len(rows):
             try:
                 slab, descriptor = slabs.new(rows)
-            except UserError as error:
+            except WorkerError as error:
                 slabs.send(pipe, ("refused", str(error)))
                 return
             slabs.give(pipe, name, slab, descriptor)

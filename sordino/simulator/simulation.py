@@ -8,6 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from sordino.client import Question
+from sordino.errors import MACHINE
 from sordino.learning.metrics import Reached
 from sordino.message import Message
 from sordino.simulator.engine import Work
@@ -18,14 +19,23 @@ from sordino.transport import Answer
 class Simulation:
     """Clients on this machine."""
 
-    def __init__(self, workers: Workers) -> None:
-        self._workers, self._memory = workers, workers.engine.memory
+    def __init__(self, workers: Workers, failed: Callable[[str], None] = lambda sentence: None) -> None:
+        """`failed` is told, in a sentence without the error's own words, that a client's part of a round has failed,
+        before anybody can do something about it."""
+        self._workers, self._memory, self._failed = workers, workers.engine.memory, failed
         self.clients = len(self._memory.slots)
 
     def ask(self, question: Question, evaluate: bool, charge: Callable[[], None]) -> Answer:
         charge()
         targets = self._memory.targets(question.clients)
-        answer = self._workers.work(Work(question, targets, evaluate))
+        try:
+            answer = self._workers.work(Work(question, targets, evaluate))
+        except (*MACHINE, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            what = type(error).__name__
+            self._failed(f"{question.step} failed at a client in round {question.round + 1} ({what})")
+            raise
         if answer.kept:  # a question that leaves nothing behind is no participation
             self._memory.advance(question.clients, targets)
         return answer

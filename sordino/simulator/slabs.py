@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sordino.errors import UserError
+from sordino.errors import WorkerError
 
 Slabs = dict[str, Tensor]
 
@@ -79,7 +79,7 @@ def _reserve(descriptor: int, size: int) -> None:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(descriptor, 0, size)
     except OSError as error:
-        raise UserError(
+        raise WorkerError(
             f"There is no memory left for the {size / 2**20:,.1f} MB through which processes exchange tensors "
             f"({error.strerror}): free some, or use fewer processes with --workers; the run can be resumed."
         ) from error

@@ -225,11 +225,16 @@ class Workers:
             if kind == "done":
                 return content[0]
             if kind == "refused":
-                raise UserError(content[0])
+                raise WorkerError(content[0])
             if kind == "failed":
-                number, what = content
+                number, what, machine = content
                 one(number)
-                raise WorkerError(f"A worker process failed ({what}) where this one did not.")
+                if machine:
+                    raise WorkerError(f"A worker process failed ({what}) where this one did not.")
+                raise UserError(
+                    f"A worker process failed ({what}) where this one did not: what is done at a client must follow "
+                    "from its message, memory and records alone. Let it draw no random numbers of its own."
+                )
 
 
 def _joined(answers: list[Answer], places: list[list[int]]) -> Answer:

@@ -66,13 +66,16 @@ def test_refusals_do_not_tell_which_labels_occur(tmp_path: Path) -> None:
         assert refused(made.reopen(0).answer(enrolment(made.experiment))) == "", "its owner allows one more"
 
 
-def test_a_question_that_fails_is_counted_and_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_that_fails_whatever_the_records_is_counted_and_costs_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with federation(tmp_path) as made:
 
         def fail(request: bytes) -> None:
             (session,) = made.sites[0].desk.sessions.values()
             with monkeypatch.context() as patch:
                 patch.setattr(session.clients, "answer", lambda *_: 1 / 0)
+                patch.setattr(session.clients, "absent", lambda *_: 1 / 0)
                 for _ in range(3):
                     assert refused(made.sites[0].answer(request)) == "failed"
             assert "ZeroDivisionError" in (made.folders[0] / "site.log").read_text()

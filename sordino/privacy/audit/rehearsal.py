@@ -1,10 +1,11 @@
 """The same conversation with other records: nothing that anybody sees may change.
 
-A recorded run is gone through once more. Every client holds other records, as many as before. What passed the mechanism
-comes out as it did, and so does what left bare, which costs infinity; the script is handed what it had read, and
-nothing else. Then nothing that is seen depends on records: whom the script asks and how often, what it tells them and
-what it ends with, what else clients send, how long their messages are, how much noise is on them, and what clients
-remember of them must be the same, bit by bit. Whatever is not has found a way round the noise.
+A recorded run is gone through again, each time in another world (`worlds`): clients hold other records, and where they
+are protected as a whole, other numbers of them. What passed the mechanism comes out as it did, and so does what left
+bare, which costs infinity; the script is handed what it had read, and nothing else. Then nothing that is seen depends
+on records: whom the script asks and how often, what it tells them and what it ends with, what else clients send, how
+long their messages are, how much noise is on them, and what clients remember of them must be the same, bit by bit.
+Whatever is not has found a way round the noise.
 """
 
 from __future__ import annotations
@@ -23,7 +24,6 @@ import torch
 from torch import Tensor
 
 from sordino.client import Question
-from sordino.data.dataset import Dealt, FederatedData, Split
 from sordino.experiment.prepare import Prepared
 from sordino.experiment.run import clients_of
 from sordino.experiment.state import encoded
@@ -31,6 +31,7 @@ from sordino.message import digest
 from sordino.method import Message, Method
 from sordino.privacy.audit.federation import MemoryBooks, Recorded, simulated
 from sordino.privacy.audit.watching import Passage, on_each, under
+from sordino.privacy.audit.worlds import WORLDS
 from sordino.privacy.gate import Gate, Passed
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.mechanism import Mechanism, Purpose
@@ -40,7 +41,7 @@ from sordino.server import Server
 from sordino.transcript import Exchange
 from sordino.transport import Answer, Transport
 
-SCRIPT, COHORT, NOISE, LENGTH, SENT, REMEMBERED, STEPS = (
+SCRIPT, COHORT, NOISE, LENGTH, SENT, REMEMBERED, STEPS, FAILURE = (
     "hidden channel",
     "cohort",
     "data in the noise",
@@ -48,6 +49,7 @@ SCRIPT, COHORT, NOISE, LENGTH, SENT, REMEMBERED, STEPS = (
     "without noise",
     "public state",
     "number of gradients",
+    "failure",
 )
 """What may turn out to depend on records."""
 
@@ -56,10 +58,16 @@ class HiddenChannelError(AssertionError):
     """A script goes on otherwise than it did: there is nothing left to compare."""
 
 
+class FailureError(AssertionError):
+    """A step fails: there is nothing left to compare."""
+
+
 @dataclass
 class Told:
     """What turned out to depend on records, in words: the first sentence of each kind."""
 
+    world: str
+    """What clients hold, in words."""
     sentences: dict[str, str] = field(default_factory=dict)
 
     def tell(self, kind: str, sentence: str) -> None:
@@ -94,76 +102,80 @@ class Played:
 
 
 class Understudy:
-    """A process that was forked before any step was run, and has seen no client's records through one: what steps leave
-    lying about in the process that records a run does not reach it. It rehearses once."""
+    """Processes that were forked before any step was run, one for each world, and have seen no client's records through
+    one: what steps leave lying about in the process that records a run, or in another world, does not reach them. Each
+    rehearses once."""
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
-        self._process: Any = None
-        if not hasattr(os, "fork"):
-            return
-        here, there = multiprocessing.Pipe()
-        self._process = multiprocessing.get_context("fork").Process(
-            target=_play, args=(prepared, there, here), daemon=True
-        )
-        self._process.start()
-        there.close()
-        self._pipe = here
+        self._team: list[tuple[Any, Connection]] = []
+        for world in WORLDS[prepared.method.unit] if hasattr(os, "fork") else ():
+            here, there = multiprocessing.Pipe()
+            others = [here, *(pipe for _, pipe in self._team)]
+            process: Any = multiprocessing.get_context("fork").Process(
+                target=_play, args=(prepared, world, there, others), daemon=True
+            )
+            process.start()
+            there.close()
+            self._team.append((process, here))
 
     def rehearse(self, recorded: Recorded) -> dict[str, str]:
         """What depends on records besides what noise covers: sentences by kind, empty where nothing does."""
         played = Played.of(recorded)
-        if self._process is None:
-            return rehearsed(self._prepared, played.with_releases(self._prepared.method))
-        self._pipe.send_bytes(pickle.dumps(played))
-        found: dict[str, str] = pickle.loads(self._pipe.recv_bytes())
+        found: dict[str, str] = {}
+        if not self._team:
+            whole = played.with_releases(self._prepared.method)
+            told = [rehearsed(self._prepared, world, whole) for world in WORLDS[self._prepared.method.unit]]
+            return {kind: sentence for one in reversed(told) for kind, sentence in one.items()}
+        packed = pickle.dumps(played)
+        for _, pipe in reversed(self._team):  # what the first world tells stays
+            pipe.send_bytes(packed)
+            found |= pickle.loads(pipe.recv_bytes())
         return found
 
     def close(self) -> None:
-        """Let it end."""
-        if self._process is not None:
-            self._pipe.close()
-            self._process.join()
+        """Let them end."""
+        for process, pipe in self._team:
+            pipe.close()
+            process.join()
 
 
-def _play(prepared: Prepared, pipe: Connection, others: Connection) -> None:
-    """The other process's life. Threads are not forked along: a torch that waited for them would wait for ever."""
-    others.close()
+def _play(prepared: Prepared, world: str, pipe: Connection, others: Sequence[Connection]) -> None:
+    """Another process's life. Threads are not forked along: a torch that waited for them would wait for ever."""
+    for other in others:
+        other.close()
     torch.set_num_threads(1)
     with contextlib.suppress(EOFError):  # nobody wanted a rehearsal
         played: Played = pickle.loads(pipe.recv_bytes())
-        pipe.send_bytes(pickle.dumps(rehearsed(prepared, played.with_releases(prepared.method))))
+        pipe.send_bytes(pickle.dumps(rehearsed(prepared, world, played.with_releases(prepared.method))))
 
 
-def rehearsed(prepared: Prepared, played: Played) -> dict[str, str]:
-    """What depends on records besides what noise covers, in this process: sentences by kind."""
-    told = Told()
+def rehearsed(prepared: Prepared, world: str, played: Played) -> dict[str, str]:
+    """What depends on records besides what noise covers, by what is otherwise in one world, in this process: sentences
+    by kind."""
+    told = Told(world)
+    prepared = replace(prepared, data=WORLDS[prepared.method.unit][world](prepared.data))
     mechanism = Recalling(prepared.mechanism, told, played.passages)
     exchanges = {one.question.number: one for one in played.exchanges}
     gate = Recital(
         prepared.allowance, played.noise, mechanism, told=told, exchanges=exchanges, unpriced=played.unpriced
     )
-    clients = clients_of(replace(prepared, data=other_records(prepared.data)), gate)
+    clients = clients_of(prepared, gate)
     with simulated(prepared, clients) as (transport, _):
         script = Rehearsal(prepared, played, gate, transport, told)
         try:
             prepared.method.run(script, prepared.initial)
             script.compare_end()
+        except FailureError as found:
+            told.tell(FAILURE, f"{found}")
         except HiddenChannelError as found:
             told.tell(SCRIPT, f"the script knows more than it was handed out: {found}")
         except Exception as error:  # whatever the script stumbles over when only what it read is there
             why = f"{type(error).__name__}: {error}"
-            told.tell(SCRIPT, f"the run cannot be repeated with other records from what was read ({why})")
+            told.tell(SCRIPT, f"the run cannot be repeated with {told.world} from what was read ({why})")
         else:
             mechanism.compare_end()
     return told.sentences
-
-
-def other_records(data: FederatedData) -> FederatedData:
-    """As many records for each client as before, but those of others, under other labels."""
-    train = data.train
-    turned = Split(train.x.flip(0), (train.y.flip(0) + 1) % data.classes, train.starts, train.sizes)
-    return replace(data, clients=Dealt([client.name for client in data.clients], turned, data.test))
 
 
 @dataclass
@@ -186,7 +198,7 @@ class Recalling:
             passage = self._passage((*purpose, client, 0))
             noise, bound, _ = under(cover, place, rows.shape[1])
             if passage is not None and not (same(noise, passage.deviations) and bound == passage.bound):
-                self.told.tell(NOISE, f"with other records {purpose[-1]} has other noise or another bound")
+                self.told.tell(NOISE, f"with {self.told.world} {purpose[-1]} has other noise or another bound")
         return self.of.noised(rows, cover, source, purpose, clients)
 
     def noised_sum(self, total: Tensor, deviation: float | Tensor, source: Source, purpose: Purpose) -> Tensor:
@@ -194,8 +206,8 @@ class Recalling:
         if passage is None:
             return self.of.noised_sum(total, deviation, source, purpose)
         if not same(passage.deviations, on_each(deviation, total.numel())):
-            self.told.tell(NOISE, "with other records a gradient has other noise")
-        return passage.after.reshape(total.shape).to(total)
+            self.told.tell(NOISE, f"with {self.told.world} a gradient has other noise")
+        return passage.after.reshape(total.shape).to(total, copy=True)  # whoever takes it divides it in place
 
     def noised_sums(
         self, totals: Tensor, deviations: Sequence[float], source: Source, purposes: Sequence[Purpose]
@@ -213,12 +225,12 @@ class Recalling:
         """Tell of what passed before, and did not with other records."""
         left = self._known.keys() - self.taken
         if left:
-            self.told.tell(STEPS, f"with other records {len(left)} noisy values fewer leave the mechanism")
+            self.told.tell(STEPS, f"with {self.told.world} {len(left)} noisy values fewer leave the mechanism")
 
     def _passage(self, key: tuple[object, ...]) -> Passage | None:
         self.taken.add(key)
         if key not in self._known:
-            self.told.tell(STEPS, "with other records more noisy values leave the mechanism")
+            self.told.tell(STEPS, f"with {self.told.world} more noisy values leave the mechanism")
         return self._known.get(key)
 
 
@@ -239,7 +251,7 @@ class Recital(Gate):
         for name, rows in passed.values.items():
             before = exchange.answer.values[name][places]
             if rows.shape != before.shape or rows.dtype != before.dtype:
-                self.told.tell(LENGTH, f"with other records {name} has another length")
+                self.told.tell(LENGTH, f"with {self.told.world} {name} has another length")
             elif not self._hidden(releases, name, question, rows, public) and not same(rows.cpu(), before):
                 self.told.tell(SENT, f"{name} depends on records, has no noise, and costs less than infinity")
             values[name] = before.to(rows.device)
@@ -262,8 +274,22 @@ class Rehearsal(Server):
         )
         self._before, self._clients, self._told = played.state, transport, told
         self._left = list(played.exchanges)
+        self._ended: BaseException | None = None
+        """What ended the rehearsal, whatever the script makes of it."""
 
     def ask(self, who: Sequence[int], step: Any, message: Message) -> Any:
+        self._go_on()
+        try:
+            return self._asked(who, step, message)
+        except BaseException as error:
+            self._ended = error
+            raise
+
+    def _go_on(self) -> None:
+        if self._ended is not None:
+            raise self._ended
+
+    def _asked(self, who: Sequence[int], step: Any, message: Message) -> Any:
         asked = self._left.pop(0) if self._left else None
         name = getattr(step, "__name__", str(step))
         if asked is None or (asked.question.step, list(asked.question.clients)) != (name, [int(one) for one in who]):
@@ -278,6 +304,7 @@ class Rehearsal(Server):
 
     def compare_end(self) -> None:
         """Raise where the script ended earlier, or with something else."""
+        self._go_on()
         if self._left:
             self._told.tell(COHORT, "how many questions the script asks does not follow from what it has read")
             raise HiddenChannelError(f"it ends {len(self._left)} questions earlier when it knows only what it has read")
@@ -290,9 +317,15 @@ class Rehearsal(Server):
         states = self._clients.public_states(asked.question.clients, list(asked.public.states))
         if any(not same(states[name], rows) for name, rows in asked.public.states.items()):
             self._told.tell(REMEMBERED, "what clients remember publicly does not follow from what they sent")
-        answer = self._clients.ask(asked.question, False, lambda: None)
+        try:
+            answer = self._clients.ask(asked.question, False, lambda: None)
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            raise FailureError(f"with {self._told.world} {asked.question.step} fails ({why})") from error
         if (answer.bytes, answer.kept, answer.who) != (asked.answer.bytes, asked.answer.kept, asked.answer.who):
-            self._told.tell(LENGTH, f"with other records {answer.bytes} bytes leave instead of {asked.answer.bytes}")
+            self._told.tell(
+                LENGTH, f"with {self._told.world} {answer.bytes} bytes leave instead of {asked.answer.bytes}"
+            )
 
 
 def same(one: Tensor, other: Tensor) -> bool:

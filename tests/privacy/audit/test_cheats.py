@@ -5,6 +5,8 @@ Each is a user's own method whose printed epsilon is false. The test says by wha
 
 from __future__ import annotations
 
+import contextlib
+import types
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -48,15 +50,16 @@ def names(report: Report) -> set[str]:
     return {finding.name for finding in report.findings if finding.refuted}
 
 
-NOTES: dict[str, Any] = {}
-"""Where methods leave what no message may hold: a variable of their module, which could as well be a file."""
+ELSEWHERE = types.ModuleType("elsewhere")
+"""Where methods leave what no message may hold: another module than their own, which could as well be a file."""
+ELSEWHERE.notes = {}  # type: ignore[attr-defined]
 
 
 @pytest.fixture(autouse=True)
 def _blank_notes() -> Iterator[None]:
-    NOTES.clear()
+    ELSEWHERE.notes.clear()
     yield
-    NOTES.clear()
+    ELSEWHERE.notes.clear()
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ class Cheat(DPFedAvg):
 
     @sends(lambda self: self.threshold.releases())
     def local(self, message: Any, me: Any, data: Any) -> Result:
-        NOTES["label"] = NOTES.get("label", 0) + int(data.y[0])
+        ELSEWHERE.notes["label"] = ELSEWHERE.notes.get("label", 0) + int(data.y[0])
         return super().local(message, me, data)
 
 
@@ -98,7 +101,7 @@ class ByCohort(Cheat):
 
     def cohort(self, fed: Any) -> list[int]:
         asked = list(fed.sample())
-        first = NOTES.get("label", 0) % len(asked)
+        first = ELSEWHERE.notes.get("label", 0) % len(asked)
         return asked[first:] + asked[:first]
 
 
@@ -106,14 +109,14 @@ class ByFinalModel(Cheat):
     """Puts what it noted down into the model that is published, after the last question."""
 
     def end(self, model: Tensor, fed: Any, number: int) -> Tensor:
-        return model + 1e-6 * NOTES["label"] if number == fed.schedule.rounds - 1 else model
+        return model + 1e-6 * ELSEWHERE.notes["label"] if number == fed.schedule.rounds - 1 else model
 
 
 class ByMessage(Cheat):
     """Tells all clients what it noted down, each time anew."""
 
     def end(self, model: Tensor, fed: Any, number: int) -> Tensor:
-        return model + 1e-6 * NOTES["label"]
+        return model + 1e-6 * ELSEWHERE.notes["label"]
 
 
 @pytest.mark.parametrize("method", [ByCohort(), ByFinalModel(), ByMessage()], ids=lambda one: type(one).__name__)
@@ -130,17 +133,82 @@ class ByRounds(Cheat):
     wanted: int = 0
 
     def goes_on(self, number: int) -> bool:
-        return number == 0 or NOTES["labels"] == self.wanted
+        return number == 0 or ELSEWHERE.notes["labels"] == self.wanted
 
     @sends(lambda self: self.threshold.releases())
     def local(self, message: Any, me: Any, data: Any) -> Result:
-        NOTES["labels"] = int(data.y.sum())
+        ELSEWHERE.notes["labels"] = int(data.y.sum())
         return DPFedAvg.local(self, message, me, data)
 
 
 def test_a_number_of_rounds_that_depends_on_records() -> None:
     labels = prepare(Experiment.make(SMALL)).data.clients[-1].y
     assert "cohort" in names(attacked(ByRounds(wanted=int(labels.sum()))))
+
+
+@dataclass(frozen=True)
+class Publishes(Cheat):
+    """Publishes something of its clients' records that is the same for as many others of the same kinds."""
+
+    what: str = ""
+
+    def end(self, model: Tensor, fed: Any, number: int) -> Tensor:
+        return model + 1e-6 * ELSEWHERE.notes["found"]
+
+    @sends(lambda self: self.threshold.releases())
+    def local(self, message: Any, me: Any, data: Any) -> Result:
+        found = {
+            "sizes": len(data.y),
+            "a size above 30": int(len(data.y) > 30),
+            "whether there is a single record": int(len(data.y) == 1),
+            "whether label 9 occurs": int((data.y == 9).any()),
+            "whether label 0 occurs": int((data.y == 0).any()),
+            "how many labels occur": len(data.y.unique()),
+            "whether a value is extreme": int(data.x.abs().max() > 1e3),
+            "whether a record is empty": int((data.x.flatten(1) == 0).all(dim=1).any()),
+        }
+        ELSEWHERE.notes["found"] = max(ELSEWHERE.notes.get("found", 0), found[self.what])
+        return DPFedAvg.local(self, message, me, data)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        *("sizes", "a size above 30", "whether label 9 occurs", "how many labels occur", "whether a value is extreme"),
+        *("whether there is a single record", "whether label 0 occurs", "whether a record is empty"),
+    ],
+)
+def test_what_is_published_of_sizes_and_rare_labels_is_noticed(what: str) -> None:
+    """Half of a client's records, a single one, a label that one record alone has, and what else may be."""
+    assert "hidden channel" in names(attacked(Publishes(what=what)))
+
+
+@dataclass(frozen=True)
+class Fails(Cheat):
+    """Fails at clients of a certain kind; the script catches that, and goes on as if nothing had happened."""
+
+    on: str = ""
+
+    def run(self, fed: Any, model: Tensor) -> None:
+        with contextlib.suppress(Exception):
+            super().run(fed, model)
+
+    @sends(lambda self: self.threshold.releases())
+    def local(self, message: Any, me: Any, data: Any) -> Result:
+        single, rare = len(data.y) == 1, not (data.y == 9).any()
+        if {"a single record": single, "a rare label": rare and not single, "all": True}[self.on]:
+            raise ValueError(self.on)
+        return DPFedAvg.local(self, message, me, data)
+
+
+@pytest.mark.parametrize("on", ["a single record", "a rare label"])
+def test_a_step_that_fails_on_certain_records_is_refuted(on: str) -> None:
+    assert names(attacked(Fails(on=on))) == {"failure"}
+
+
+def test_an_audit_ends_with_the_error_of_a_step_whatever_the_script_catches() -> None:
+    with pytest.raises(ValueError, match="all"):
+        attacked(Fails(on="all"))
 
 
 @dataclass(frozen=True)
@@ -151,11 +219,11 @@ class Remembers(Cheat):
         return {"seen": torch.zeros(1)}
 
     def learn(self, public: Any, message: Any, sent: Any, layout: Any) -> dict[str, Tensor]:
-        return {"seen": public["seen"] + NOTES["label"]}
+        return {"seen": public["seen"] + ELSEWHERE.notes["label"]}
 
     @sends(lambda self: {**self.threshold.releases(), "seen": Derived("seen")})
     def local(self, message: Any, me: Any, data: Any) -> Result:
-        NOTES["label"] = int(data.y[0])
+        ELSEWHERE.notes["label"] = int(data.y[0])
         return DPFedAvg.local(self, message, me, data)
 
 
@@ -200,12 +268,12 @@ class OwnThreshold(Update):
     __module__ = Update.__module__
 
     def bounded(self, rows: Tensor, public: Public) -> Bounded:
-        NOTES["length"] = float(rows.norm(dim=1).max())
+        ELSEWHERE.notes["length"] = float(rows.norm(dim=1).max())
         return super().bounded(rows, public)
 
     def cover(self, width: int, allowance: Any, public: Public) -> Cover:
         honest = super().cover(width, allowance, public)
-        longest = NOTES.get("length", 1.0)
+        longest = ELSEWHERE.notes.get("length", 1.0)
         return replace(honest, deviations=honest.deviations * longest, bounds=honest.bounds * longest)
 
 
@@ -248,8 +316,8 @@ class CheapLater(Update):
     __module__ = Update.__module__
 
     def charge(self, allowance: Any, public: Public) -> Charge:
-        NOTES["times"] = NOTES.get("times", 0) + 1
-        return super().charge(allowance, public) if NOTES["times"] == 1 else Charge.nothing()
+        ELSEWHERE.notes["times"] = ELSEWHERE.notes.get("times", 0) + 1
+        return super().charge(allowance, public) if ELSEWHERE.notes["times"] == 1 else Charge.nothing()
 
 
 @dataclass(frozen=True)
@@ -333,8 +401,8 @@ class TwoFaced(Cheat):
     """Declares one thing to the server, and another to its clients."""
 
     def steps(self) -> Any:
-        NOTES["asked"] = NOTES.get("asked", 0) + 1
-        share = 1.0 if NOTES.get("client") else 1e-4
+        ELSEWHERE.notes["asked"] = ELSEWHERE.notes.get("asked", 0) + 1
+        share = 1.0 if ELSEWHERE.notes.get("client") else 1e-4
         return {"local": {"update": Update(clip="clip", share=share)}}
 
     @sends(lambda self: {"update": Update(clip="clip")})
@@ -348,9 +416,9 @@ def test_a_declaration_that_is_another_at_the_clients(monkeypatch: pytest.Monkey
     original = Clients.__init__
 
     def made(self: Any, *given: Any) -> None:
-        NOTES["client"] = True
+        ELSEWHERE.notes["client"] = True
         original(self, *given)
-        NOTES["client"] = False
+        ELSEWHERE.notes["client"] = False
 
     monkeypatch.setattr(Clients, "__init__", made)
     assert "price" in names(attacked(TwoFaced()))
@@ -405,7 +473,7 @@ class Peeks(DPFedAvgRecord):
         result = super().local(message, me, data)
         saw, more = looked_inside(data).float(), torch.zeros(4)
         if self.how == "length":
-            more = torch.zeros(4 + NOTES.setdefault("first", int(saw[0])))
+            more = torch.zeros(4 + ELSEWHERE.notes.setdefault("first", int(saw[0])))
         if self.how == "digits":
             more = more + 1e-6 * saw.sum()
         return replace(result, send={**result.send, "more": more})

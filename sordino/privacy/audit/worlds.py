@@ -1,0 +1,95 @@
+"""Other records that clients might hold, under which nothing that anybody sees may change.
+
+Where whole clients are protected, everything about them may be otherwise, how many records they have included. Where
+single records are, each keeps its place, and what it says is otherwise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from sordino.data.dataset import Dealt, FederatedData, Split
+from sordino.privacy.release import Unit
+
+LOUD = 1e6
+"""What an extreme record holds in place of ones."""
+
+
+def _others(data: FederatedData) -> FederatedData:
+    return _with(data, *_turned(data))
+
+
+def _extreme(data: FederatedData) -> FederatedData:
+    x, y = _turned(data)
+    return _with(data, LOUD * torch.sign(x - x.mean()), y)
+
+
+def _silent(data: FederatedData) -> FederatedData:
+    """Nothing but zeros, all of the last label."""
+    return _with(data, torch.zeros_like(data.train.x), torch.full_like(data.train.y, data.classes - 1))
+
+
+def _one_alone(data: FederatedData) -> FederatedData:
+    """All records are of the first label, but for one, which is of the last."""
+    x, y = _turned(data)
+    y = torch.zeros_like(y)
+    y[int(data.train.starts[-1])] = data.classes - 1
+    return _with(data, x, y)
+
+
+def _one_label(data: FederatedData) -> FederatedData:
+    """Each client has one label, another than the next."""
+    x, y = _turned(data)
+    for client, (begin, size) in enumerate(zip(data.train.starts.tolist(), data.train.sizes.tolist(), strict=True)):
+        y[begin : begin + size] = client % data.classes
+    return _with(data, x, y)
+
+
+def _resized(data: FederatedData) -> FederatedData:
+    """One client after the other has one record more, half of them, or a single one."""
+    sizes = enumerate(data.train.sizes.tolist())
+    return _sized(data, [(size + 1, max(1, size // 2), 1)[client % 3] for client, size in sizes])
+
+
+def _single(data: FederatedData) -> FederatedData:
+    return _sized(data, [1] * len(data.clients))
+
+
+OF_RECORDS: dict[str, Callable[[FederatedData], FederatedData]] = {
+    "other records": _others,
+    "a label that one record alone has": _one_alone,
+    "records that say nothing": _silent,
+    "extreme records": _extreme,
+}
+OF_CLIENTS = OF_RECORDS | {
+    "other numbers of records": _resized,
+    "clients of a single record": _single,
+    "clients of one label each": _one_label,
+}
+WORLDS: dict[Unit, dict[str, Callable[[FederatedData], FederatedData]]] = {"client": OF_CLIENTS, "record": OF_RECORDS}
+"""For what an epsilon protects: words for what clients might hold, and what makes it of their records. Nobody can hold
+no training records at all: such clients are refused."""
+
+
+def _turned(data: FederatedData) -> tuple[Tensor, Tensor]:
+    """The records of others, under other labels."""
+    return data.train.x.flip(0), (data.train.y.flip(0) + 1) % data.classes
+
+
+def _with(data: FederatedData, x: Tensor, y: Tensor) -> FederatedData:
+    """As many records for each client as before."""
+    return _dealt(data, replace(data.train, x=x, y=y))
+
+
+def _sized(data: FederatedData, sizes: Sequence[int]) -> FederatedData:
+    x, y = _turned(data)
+    places: Sequence[Tensor] = (torch.arange(sum(sizes)) % len(y)).split(list(sizes))
+    return _dealt(data, Split.of([(x[part], y[part]) for part in places]))
+
+
+def _dealt(data: FederatedData, train: Split) -> FederatedData:
+    return replace(data, clients=Dealt([client.name for client in data.clients], train, data.test))

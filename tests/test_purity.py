@@ -1,0 +1,267 @@
+"""Nothing that a script can reach has seen raw records, and nothing that a step writes down reaches others."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sordino.errors import UserError
+from sordino.method import Method, Result
+from sordino.privacy.release import Update, sends
+from sordino.testing.case import Case, OneRound
+
+SEEN: dict[str, Any] = {}
+"""What a method has found, for tests to look at."""
+LIST: list[Any] = []
+TABLE: dict[str, Any] = {"inner": {"numbers": [1, 2]}}
+ARRAY = np.zeros(3)
+COUNT = 0
+
+
+@dataclass(frozen=True)
+class Plain(Method):
+    """One clipped update of each client."""
+
+    title: ClassVar[str] = "pure"
+    paper: ClassVar[str] = "none"
+    clip: float = 0.5
+    lists: list[Any] = field(default_factory=list)
+    cache: ClassVar[dict[str, Any]] = {}
+
+    def needs_public(self) -> bool:
+        return True
+
+    def run(self, fed: Any, model: Any) -> None:
+        server = fed.state(model=model)
+        for _ in fed.rounds(server):
+            got = fed.ask(fed.sample(), self.local, {"global": server.model, "clip": torch.tensor([0.5])})
+            server.model = server.model + got.mean("update")
+            self.look(fed, got)
+
+    def look(self, fed: Any, got: Any) -> None:
+        return
+
+    @sends(lambda self: {"update": Update(clip="clip")})
+    def local(self, message: Any, me: Any, data: Any) -> Result:
+        model = self.descent(data).epoch(message["global"])
+        self.leave(data, model)
+        return Result(send={"update": model - message["global"]}, keep={"model": model}, start=message["global"])
+
+    def leave(self, data: Any, model: Any) -> None:
+        return
+
+
+def run_once(method: Method, folder: Path, **keys: Any) -> OneRound:
+    return OneRound(Case(method, folder).prepared(**keys), folder)
+
+
+# ---- what a script can reach
+
+
+class SharedModule(Plain):
+    """Publishes the parameters of the network with which it judges models on public records."""
+
+    def look(self, fed: Any, got: Any) -> None:
+        learner = fed.public().learner
+        SEEN["parameters"] = torch.cat([p.detach().flatten().clone() for p in learner.module.parameters()])
+        SEEN["written"] = torch.cat([p.detach().flatten().clone() for p in learner.written.parameters()])
+
+
+@pytest.mark.parametrize("engine", ["one-by-one", "stacked"])
+def test_the_servers_network_is_not_the_clients(engine: str, tmp_path: Path) -> None:
+    once = run_once(SharedModule(), tmp_path, engine=engine)
+    again = Case(SharedModule(), tmp_path).prepared(engine=engine)
+    for name in ("parameters", "written"):
+        assert torch.equal(SEEN[name], again.initial), name
+        models = once.memory.states(range(6))["model"]
+        assert not any(torch.allclose(SEEN[name], model) for model in models)
+
+
+def reachable(value: Any, seen: dict[int, Any], depth: int = 8) -> Iterator[Any]:
+    """Everything that can be reached by names without an underscore in front, by entries and by calls without
+    arguments of `public`."""
+    if id(value) in seen or depth == 0:
+        return
+    seen[id(value)] = value
+    yield value
+    inside: list[Any] = []
+    if isinstance(value, dict):
+        inside = list(value.values())
+    elif isinstance(value, list | tuple):
+        inside = list(value)
+    elif isinstance(value, nn.Module):
+        inside = [*value.parameters(), *value.buffers()]
+    elif not isinstance(value, Tensor | np.ndarray | str | bytes | int | float | type):
+        names = [name for name in dir(value) if not name.startswith("_")]
+        for name in names:
+            try:
+                found = getattr(value, name)
+            except Exception:  # a property that is not for this run
+                continue
+            inside.append(found() if name == "public" else found)
+    for one in inside:
+        if not callable(one) or isinstance(one, nn.Module):
+            yield from reachable(one, seen, depth - 1)
+
+
+class Walking(Plain):
+    """Goes through everything that it can reach after each question."""
+
+    def look(self, fed: Any, got: Any) -> None:
+        SEEN["reached"] = [one for root in (fed, got, self) for one in reachable(root, {})]
+
+
+@pytest.mark.parametrize("engine", ["one-by-one", "stacked"])
+def test_nothing_that_a_script_can_reach_holds_a_clients_records_or_model(engine: str, tmp_path: Path) -> None:
+    once = run_once(Walking(), tmp_path, engine=engine)
+    data, models = once.clients.data.train, once.memory.states(range(6))["model"]
+    tensors = [one.detach().cpu() for one in SEEN["reached"] if isinstance(one, Tensor)]
+    assert len(tensors) > 4, "the public records and the network, at the least"
+    raw = {one.untyped_storage().data_ptr() for one in (data.x, data.y)}
+    assert not any(one.untyped_storage().data_ptr() in raw for one in tensors)
+    pieces = [piece for model in models for piece in once.clients.learner.layout.named(model).values()]
+    for one in tensors:
+        assert not any(one.shape == piece.shape and torch.allclose(one, piece) for piece in pieces)
+    own = (once.clients, once.clients.learner, once.clients.method, once.clients.learner.module)
+    assert not any(one is mine for one in SEEN["reached"] for mine in own)
+
+
+class Peeking(Plain):
+    """A step that looks at the network as it finds it."""
+
+    def leave(self, data: Any, model: Any) -> None:
+        return
+
+    @sends(lambda self: {"update": Update(clip="clip")})
+    def local(self, message: Any, me: Any, data: Any) -> Result:
+        left = torch.cat([p.detach().flatten() for p in data.learner.module.parameters()])
+        result = Plain.local(self, message, me, data)
+        return dataclasses.replace(result, keep={**result.keep, "left": left})
+
+    def memory(self, model: Tensor) -> dict[str, Tensor]:
+        return {"model": model, "left": model}
+
+
+def test_a_step_does_not_find_another_clients_model_in_the_network(tmp_path: Path) -> None:
+    once = run_once(Peeking(), tmp_path, engine="one-by-one")
+    assert not once.memory.states(range(6))["left"].any()
+
+
+# ---- what a step writes down
+
+
+class OnItself(Plain):
+    """Writes past the frozen dataclass."""
+
+    def leave(self, data: Any, model: Any) -> None:
+        object.__setattr__(self, "note", model)
+
+
+class InAField(Plain):
+    """Appends to a hyper-parameter."""
+
+    def leave(self, data: Any, model: Any) -> None:
+        self.lists.append(float(data.count))
+
+
+class OnTheClass(Plain):
+    """Sets a class attribute."""
+
+    def leave(self, data: Any, model: Any) -> None:
+        type(self).note = model
+
+
+class InACache(Plain):
+    """Fills a table of its class."""
+
+    def leave(self, data: Any, model: Any) -> None:
+        self.cache[f"n{len(self.cache)}"] = model
+
+
+class InAGlobal(Plain):
+    """Counts in a variable of its module."""
+
+    def leave(self, data: Any, model: Any) -> None:
+        global COUNT  # noqa: PLW0603
+        COUNT += 1
+
+
+class InAList(Plain):
+    """Appends to a list of its module."""
+
+    def leave(self, data: Any, model: Any) -> None:
+        LIST.append(model)
+
+
+class DeepInATable(Plain):
+    """Writes deep into a table of its module."""
+
+    def leave(self, data: Any, model: Any) -> None:
+        TABLE["inner"]["numbers"][0] += 1
+
+
+class InAnArray(Plain):
+    """Writes into an array of its module."""
+
+    def leave(self, data: Any, model: Any) -> None:
+        ARRAY[0] += 1
+
+
+class InADefault(Plain):
+    """Appends to a mutable default."""
+
+    def leave(self, data: Any, model: Any, found: list[Any] = []) -> None:  # noqa: B006
+        found.append(model)
+
+
+class OnAFunction(Plain):
+    """Sets an attribute of a function of its module."""
+
+    def leave(self, data: Any, model: Any) -> None:
+        run_once.note = model  # type: ignore[attr-defined]
+
+
+def closing() -> Any:
+    held: list[Any] = []
+
+    def leave(self: Any, data: Any, model: Any) -> None:
+        held.append(model)
+
+    return leave
+
+
+class InAClosure(Plain):
+    """Appends to what its function closes over."""
+
+    leave = closing()
+
+
+IMPURE = [
+    *(OnItself(), InAField(), OnTheClass(), InACache(), InAGlobal(), InAList(), DeepInATable(), InAnArray()),
+    *(InADefault(), OnAFunction(), InAClosure()),
+]
+
+
+@pytest.mark.parametrize("method", IMPURE, ids=lambda one: type(one).__name__)
+def test_what_a_step_leaves_lying_about_ends_the_run(method: Method, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"The step local changed .*past the gate"):
+        run_once(method, tmp_path, engine="one-by-one")
+
+
+def test_a_step_has_a_copy_of_the_method(tmp_path: Path) -> None:
+    method = OnItself()
+    with pytest.raises(UserError):
+        run_once(method, tmp_path, engine="one-by-one")
+    assert not hasattr(method, "note")
+
+
+def test_a_pure_step_is_let_be(tmp_path: Path) -> None:
+    run_once(Plain(), tmp_path)
