@@ -7,7 +7,6 @@ one client, and `Records.stacked` decides how gradients are taken. `sordino.lear
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
@@ -17,14 +16,13 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from sordino.errors import UserError
 from sordino.learning.parameters import Layout
 from sordino.learning.stacked import Chain
 from sordino.learning.vmapped import under_vmap
 from sordino.models.arrangement import arranged
 
 if TYPE_CHECKING:
-    from sordino.learning.per_record import Bookkeeper
+    from sordino.learning.per_record import Keeper
 
 Precision = Literal["fp32", "bf16"]
 
@@ -78,6 +76,7 @@ class Learner:
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         self._bound: Tensor | None = None
         self.chain = Chain.of(module)
+        self._keepers: dict[tuple[int, ...], Keeper] = {}
 
     def bind(self, flat: Tensor) -> None:
         """Make the network's parameters views of `flat`, so that changing it in place changes the network."""
@@ -132,19 +131,16 @@ class Learner:
         return squares.sum(dim=0)
 
     def booked_squares(self, flat: Tensor, batch: Batch) -> Tensor:
-        """`squared_gradients` for one client, by book-keeping where the network's layers allow it: much faster."""
-        keeper = self._bookkeeper
-        return self.squared_gradients(flat, batch) if keeper is None else keeper.squares(flat, batch, cross_entropy)
+        """`squared_gradients` for one client, by book-keeping where that is proven for the network: much faster."""
+        return self.keeper(tuple(batch.x.shape[1:])).squares(flat, batch, cross_entropy)
 
-    @functools.cached_property
-    def _bookkeeper(self) -> Bookkeeper | None:
-        """Made when it is first asked for; None where gradients of single records are not known for a layer."""
-        from sordino.learning.per_record import Bookkeeper
+    def keeper(self, shape: tuple[int, ...]) -> Keeper:
+        """What takes gradients of single records of `shape`, each record by itself; made when it is first asked for."""
+        from sordino.learning.per_record import keeper_of
 
-        try:
-            return Bookkeeper(self)
-        except UserError:
-            return None
+        if shape not in self._keepers:
+            self._keepers[shape] = keeper_of(self, shape)
+        return self._keepers[shape]
 
     def accuracy(self, flat: Tensor, x: Tensor, y: Tensor) -> float:
         """The share of records that the model `flat` labels rightly; `nan` when there are none."""

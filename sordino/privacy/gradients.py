@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from sordino.errors import UserError
 from sordino.learning.parameters import Layout
-from sordino.learning.per_record import Bookkeeper
+from sordino.learning.per_record import Keeper
 from sordino.learning.records import Batch, cross_entropies, cross_entropy
 from sordino.privacy.clipping import clipped_sum
 from sordino.privacy.gate import SampledGradients
@@ -32,7 +33,7 @@ class PrivateRecords:
         x: Tensor,
         y: Tensor,
         validation: Tensor,
-        bookkeeper: Bookkeeper,
+        keeper: Keeper,
         exit: SampledGradients | None,
         bare: bool = False,
         compiled: CompiledSum | None = None,
@@ -44,12 +45,12 @@ class PrivateRecords:
         self.__judge = (x[validation], y[validation])
         self.__bare = (x, y) if bare else None
         self.__x, self.__y = x[~validation], y[~validation]
-        self.__bookkeeper, self.__exit, self.__compiled = bookkeeper, exit, compiled
+        self.__keeper, self.__exit, self.__compiled = keeper, exit, compiled
 
     @property
     def layout(self) -> Layout:
         """The layout of the flat vector."""
-        return self.__bookkeeper.learner.layout
+        return self.__keeper.learner.layout
 
     @property
     def steps(self) -> int:
@@ -118,12 +119,9 @@ class PrivateRecords:
         return self.__exit
 
     def _judged(self, flat: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        learner = self.__bookkeeper.learner
-        learner.bind(flat)
-        learner.module.eval()
-        with torch.no_grad():
-            logits = learner.module(x)
-        learner.module.train()
+        if len(y) == 0:
+            return flat.new_zeros(0), flat.new_zeros(0)
+        logits = self.__keeper.logits(flat, x)
         losses = cross_entropies(logits, y)
         return losses, (logits.argmax(dim=1) == y).to(losses.dtype)
 
@@ -132,7 +130,8 @@ class PrivateRecords:
         if len(y) == 0:
             return torch.zeros(0, max(parts, len(self.layout.layers)), dtype=torch.float64)
         looked = zip(x.split(LOOKED_AT), y.split(LOOKED_AT), strict=True)
-        books = [self.__bookkeeper.book(flat, Batch(*some, torch.empty(0), None), cross_entropy) for some in looked]
+        batches = (Batch(*some, torch.empty(0), None) for some in looked)
+        books = (book for batch in batches for book in self.__keeper.books(flat, batch, cross_entropy))
         return torch.cat([book.part_norms(parts) for book in books])
 
     def _clipped_sum(self, flat: Tensor, chosen: Tensor) -> Tensor:
@@ -140,9 +139,9 @@ class PrivateRecords:
         if bool(torch.isfinite(total.sum())):  # a sum is finite only if every entry is
             return total
         # Zero times NaN is not zero: records whose gradients are not finite are left out altogether.
-        book = self.__bookkeeper.book(flat, self._batch(chosen), cross_entropy)
-        known = torch.isfinite(book.part_norms(len(self._exit.limit))).all(dim=1)
-        return self._sum(flat, chosen[known])
+        books = self.__keeper.books(flat, self._batch(chosen), cross_entropy)
+        norms = torch.cat([book.part_norms(len(self._exit.limit)) for book in books])
+        return self._sum(flat, chosen[torch.isfinite(norms).all(dim=1)])
 
     def _sum(self, flat: Tensor, chosen: Tensor) -> Tensor:
         if len(chosen) == 0:
@@ -150,7 +149,8 @@ class PrivateRecords:
         batch, clip = self._batch(chosen), self._exit.limit.to(flat.device)
         if self.__compiled is not None and self.__compiled.fits(len(chosen), clip, cross_entropy):
             return self.__compiled(flat, batch.x, batch.y, clip)
-        return clipped_sum(self.__bookkeeper.book(flat, batch, cross_entropy), clip)
+        books = self.__keeper.books(flat, batch, cross_entropy)
+        return functools.reduce(torch.Tensor.add_, (clipped_sum(book, clip) for book in books))
 
     def _batch(self, chosen: Tensor) -> Batch:
         return Batch(self.__x[chosen], self.__y[chosen], chosen, None)
