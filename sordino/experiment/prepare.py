@@ -20,6 +20,7 @@ from sordino.experiment.identity import identity_of
 from sordino.learning.parameters import flatten
 from sordino.learning.records import Learner, Records
 from sordino.method import Budget, Method
+from sordino.models.tokens import check_tokens
 from sordino.parts.masks import check_head
 from sordino.privacy.allowance import Allowance
 from sordino.privacy.compiled import CompiledSum
@@ -127,6 +128,9 @@ def prepare(
     module = models.build(name, data.shape, data.classes, **experiment.model_options())
     coarse = bf16.decide(experiment.precision, experiment.device, module, data.shape, method.batch, resumed)
     learner, initial = Learner(module, coarse.precision), flatten(module)
+    check_tokens(module, data.train.x)
+    if method.unit == "record":
+        learner.keeper(data.shape)  # refuses a network that cannot be run for one record at a time
     check_head(method, learner.layout)
     schedule = Schedule.of(experiment.rounds, len(data.clients), experiment.participation)
     method, choices = planned_method(experiment, method, data.train.sizes, schedule)

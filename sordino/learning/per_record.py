@@ -108,11 +108,11 @@ class Bookkeeper:
         self.layers = supported_layers(learner.module)
         self._pages: dict[nn.Module, Page] = {}
         self._networks: dict[bool, nn.Module] = {}
-        self._proven: tuple[tuple[int, ...], torch.dtype] | None = None
+        self._proven: tuple[object, ...] | None = None
 
     def book(self, flat: Tensor, batch: Batch, loss: Loss) -> Book:
         """One forward and one backward pass at `flat`."""
-        self.prove(tuple(batch.x.shape[1:]), batch.x.dtype)
+        self.prove(tuple(batch.x.shape[1:]), batch.x.dtype, batch.x.device)
         self.learner.bind(flat)
         # As it was written: patches of channels-last maps would be copied once more.
         return self._filled(self._network, batch, loss)
@@ -134,7 +134,7 @@ class Bookkeeper:
 
     def logits(self, flat: Tensor, x: Tensor) -> Tensor:
         """What the model `flat` says of each record, without dropout and without gradients."""
-        self.prove(tuple(x.shape[1:]), x.dtype)
+        self.prove(tuple(x.shape[1:]), x.dtype, x.device)
         self.learner.bind(flat)
         self.learner.module.eval()
         # A network that was arranged anew is a plain sequence of the layers that were looked at.
@@ -146,27 +146,31 @@ class Bookkeeper:
             self.learner.module.train()
         return found
 
-    def prove(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> None:
+    def prove(
+        self,
+        shape: tuple[int, ...],
+        dtype: torch.dtype = torch.float32,
+        device: torch.device = torch.device("cpu"),  # noqa: B008 (a constant)
+    ) -> None:
         """Refuse, the first time, a network that is not proven to work on each record of `shape` by itself, or whose
         layers do not see one row for each record.
 
         Two sizes of batches, because one may be the number of something else: of positions, or of rows of an image.
         """
-        if self._proven == (shape, dtype):
+        if self._proven == (shape, dtype, device):
             return
-        module = self.learner.module
+        training = self.learner.module.training
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             for records in (2, 3):
-                x = torch.zeros(records, *shape, dtype=dtype, device=next(module.parameters()).device)
                 with self._pages_kept():
-                    self.learner.written(x)
+                    self.learner.written(torch.zeros(records, *shape, dtype=dtype, device=device))
                 self._check_pages(records)
         try:
             for mode in (True, False):
-                self._networks[mode] = proven(self.learner.written.train(mode), shape, dtype)
+                self._networks[mode] = proven(self.learner.written.train(mode), shape, dtype, device)
         finally:
-            self.learner.written.train(module.training)
-        self._proven = (shape, dtype)
+            self.learner.written.train(training)
+        self._proven = (shape, dtype, device)
 
     @property
     def _network(self) -> nn.Module:
@@ -253,8 +257,8 @@ def keeper_of(learner: Learner, shape: tuple[int, ...]) -> Keeper:
     """
     try:
         keeper = Bookkeeper(learner)
-        keeper.prove(shape)
-    except UserError:
+        keeper.prove(shape, device=next(learner.written.parameters()).device)
+    except Exception:  # whatever it is, the next trial tells of it if it matters there
         singles = Singles(learner)
         _try_out(singles, shape)
         return singles

@@ -7,6 +7,7 @@ one client, and `Records.stacked` decides how gradients are taken. `sordino.lear
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
@@ -16,13 +17,15 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
+from sordino.errors import UserError
 from sordino.learning.parameters import Layout
 from sordino.learning.stacked import Chain
 from sordino.learning.vmapped import under_vmap
 from sordino.models.arrangement import arranged
 
 if TYPE_CHECKING:
-    from sordino.learning.per_record import Keeper
+    from sordino.learning.per_record import Bookkeeper, Keeper
+    from sordino.learning.singles import Singles
 
 Precision = Literal["fp32", "bf16"]
 
@@ -131,11 +134,23 @@ class Learner:
         return squares.sum(dim=0)
 
     def booked_squares(self, flat: Tensor, batch: Batch) -> Tensor:
-        """`squared_gradients` for one client, by book-keeping where that is proven for the network: much faster."""
-        return self.keeper(tuple(batch.x.shape[1:])).squares(flat, batch, cross_entropy)
+        """`squared_gradients` for one client, by book-keeping where the network's layers allow it: much faster."""
+        return self._squaring.squares(flat, batch, cross_entropy)
+
+    @functools.cached_property
+    def _squaring(self) -> Bookkeeper | Singles:
+        """Made when it is first asked for."""
+        from sordino.learning.per_record import Bookkeeper
+        from sordino.learning.singles import Singles
+
+        try:
+            return Bookkeeper(self)
+        except UserError:
+            return Singles(self)
 
     def keeper(self, shape: tuple[int, ...]) -> Keeper:
-        """What takes gradients of single records of `shape`, each record by itself; made when it is first asked for."""
+        """What takes gradients of single records of `shape` where they are protected; made when it is first asked
+        for, when a network is refused that cannot be run for one record at a time."""
         from sordino.learning.per_record import keeper_of
 
         if shape not in self._keepers:

@@ -58,6 +58,8 @@ ENTRYWISE = {
 }
 """Functions and methods of one tensor that look at one number at a time."""
 POOLS = {functional.max_pool2d, functional.avg_pool2d, functional.adaptive_avg_pool2d, functional.adaptive_max_pool2d}
+ALONG = {"squeeze", "unsqueeze", "transpose", "mean", "sum", "amax", torch.mean, torch.sum, torch.amax}
+"""Functions and methods that work along the dimensions they are given."""
 ARITHMETIC = {operator.add, operator.sub, operator.mul, operator.truediv, torch.add, torch.sub, torch.mul, torch.div}
 
 
@@ -81,12 +83,14 @@ class _Shapes(fx.Interpreter):
         return found
 
 
-def proven(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> fx.GraphModule:
+def proven(
+    module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> fx.GraphModule:
     """The network in its present mode, as a graph that works on each record of `shape` by itself.
 
     It shares the layers of `module`; buffers are copied. UnprovenError says what is not known of it.
     """
-    if _has_hooks(module):
+    if has_hooks(module):
         raise UnprovenError("The network has hooks.")
     try:
         # On a copy: code that is run on stand-ins may leave them behind in the network.
@@ -95,7 +99,7 @@ def proven(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype = torch
         raise UnprovenError(f"The network's code cannot be traced: {_first_line(error)}") from error
     for node in graph.graph.find_nodes(op="get_attr"):
         _keep_constant(graph, str(node.target))
-    shapes = [_shapes(graph, records, shape, dtype) for records in SIZES]
+    shapes = [_shapes(graph, torch.zeros(records, *shape, dtype=dtype, device=device)) for records in SIZES]
     _Proof(graph, shapes).check()
     return graph
 
@@ -104,7 +108,7 @@ def _first_line(error: Exception) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
-def _has_hooks(layer: nn.Module) -> bool:
+def has_hooks(layer: nn.Module) -> bool:
     """Whether calling a layer does more than its type's `forward`."""
     hooks = (layer._forward_hooks, layer._forward_pre_hooks, layer._backward_hooks, layer._backward_pre_hooks)
     return any(hooks) or "forward" in vars(layer)
@@ -120,16 +124,13 @@ def _keep_constant(graph: fx.GraphModule, name: str) -> None:
     setattr(owner, last, value.detach().clone())
 
 
-def _shapes(
-    graph: fx.GraphModule, records: int, shape: tuple[int, ...], dtype: torch.dtype
-) -> dict[fx.Node, tuple[int, ...] | None]:
-    device = next((parameter.device for parameter in graph.parameters()), torch.device("cpu"))
+def _shapes(graph: fx.GraphModule, x: Tensor) -> dict[fx.Node, tuple[int, ...] | None]:
     looked_at = _Shapes(graph)
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            looked_at.run(torch.zeros(records, *shape, dtype=dtype, device=device))
+            looked_at.run(x)
     except Exception as error:
-        raise UnprovenError(f"The network fails on {records} records: {_first_line(error)}") from error
+        raise UnprovenError(f"The network fails on {len(x)} records: {_first_line(error)}") from error
     return looked_at.shapes
 
 
@@ -184,7 +185,7 @@ class _Proof:
         if node.op == "call_module":
             layer = self.graph.get_submodule(str(node.target))
             given = node.args[0] if len(node.args) == 1 and not node.kwargs else None
-            plain = not _has_hooks(layer) and not getattr(layer, "inplace", False)
+            plain = not has_hooks(layer) and not getattr(layer, "inplace", False)
             return self._is_of_records(given) and plain and LAYERS[type(layer)](layer, self._rank(given))
         if node.op not in ("call_function", "call_method") or self._is_in_place(node):
             return False
@@ -199,6 +200,13 @@ class _Proof:
         if node.target in (torch.flatten, "flatten"):
             start = node.kwargs.get("start_dim", node.args[1] if len(node.args) > 1 else 0)
             return isinstance(start, int) and start % self._rank(node.args[0]) >= 1
+        if node.target in ALONG:
+            dims = [one for one in _flat(others) if type(one) is int]
+            rank = self._rank(node.args[0]) + (node.target == "unsqueeze")
+            plain = all(isinstance(one, int) for one in _flat(others)) and node.kwargs.keys() <= {"dim", "keepdim"}
+            return plain and bool(dims) and all(one % rank >= 1 for one in dims)
+        if node.target == "permute":
+            return _flat(others)[:1] == [0]
         if node.target in ("view", "reshape", torch.reshape):
             return all(isinstance(one, int) or (isinstance(one, fx.Node) and one in self.sizes) for one in _flat(others))
         return False

@@ -142,6 +142,11 @@ def _traced(module: nn.Module, function: Callable[..., Tensor], example: tuple[T
             f"The network {type(module).__name__} cannot be run for one record at a time, as it must be where records "
             f"are protected: {obstacle(error)}."
         ) from error
+    # A record among others may lie in memory otherwise than a record alone.
+    for node in graph.graph.nodes:
+        if node.target in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default):
+            node.target = torch.ops.aten.reshape.default
+    graph.recompile()
     # What the network holds besides its trainable parameters, as it was at this moment.
     for node in graph.graph.find_nodes(op="get_attr"):
         setattr(graph, node.target, getattr(graph, node.target).detach().clone())
@@ -153,10 +158,12 @@ def _plain_kernels() -> Iterator[None]:
     """Operations that `vmap` knows, instead of fused ones that it would run one record after the other."""
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    fast = torch.backends.mha.get_fastpath_enabled()
+    fast, fused = torch.backends.mha.get_fastpath_enabled(), torch._C._get_mkldnn_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
+    torch._C._set_mkldnn_enabled(False)
     try:
-        with torch.backends.mkldnn.flags(enabled=False), sdpa_kernel(SDPBackend.MATH):
+        with sdpa_kernel(SDPBackend.MATH):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
+        torch._C._set_mkldnn_enabled(fused)

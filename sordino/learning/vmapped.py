@@ -101,7 +101,7 @@ def obstacle(error: Exception) -> str:
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if not any(Path(frame.filename).is_relative_to(folder) for folder in inside)
+        if not (frame.filename.startswith("<") or any(Path(frame.filename).is_relative_to(one) for one in inside))
     ]
     place = f"line {frames[-1].lineno} of {frames[-1].filename} (`{frames[-1].line}`)" if frames else "a line of it"
     if "data-dependent" in str(error):
