@@ -106,7 +106,7 @@ class Learner:
         with torch.autocast(flat.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
             logits = self.module(batch.x)
         total = mean_loss(loss(logits.to(flat.dtype), batch), batch)
-        pieces = torch.autograd.grad(total, self._parameters)
+        pieces = torch.autograd.grad(total, self._parameters, materialize_grads=True)  # zeros for what is not used
         return torch.cat([piece.reshape(-1) for piece in pieces])
 
     def stacked_gradient(self, flat: Tensor, batch: Batch, loss: Loss) -> Tensor:

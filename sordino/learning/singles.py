@@ -149,7 +149,9 @@ def _traced(module: nn.Module, function: Callable[..., Tensor], example: tuple[T
     graph.recompile()
     # What the network holds besides its trainable parameters, as it was at this moment.
     for node in graph.graph.find_nodes(op="get_attr"):
-        setattr(graph, node.target, getattr(graph, node.target).detach().clone())
+        constant = getattr(graph, node.target)
+        delattr(graph, node.target)
+        graph.register_buffer(node.target, constant.detach().clone())
     return graph
 
 

@@ -141,7 +141,8 @@ class PrivateRecords:
         # Zero times NaN is not zero: records whose gradients are not finite are left out altogether.
         books = self.__keeper.books(flat, self._batch(chosen), cross_entropy)
         norms = torch.cat([book.part_norms(len(self._exit.limit)) for book in books])
-        return self._sum(flat, chosen[torch.isfinite(norms).all(dim=1)])
+        known = torch.isfinite(norms).all(dim=1)
+        return self._sum(flat, chosen[known])
 
     def _sum(self, flat: Tensor, chosen: Tensor) -> Tensor:
         if len(chosen) == 0:
