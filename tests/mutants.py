@@ -390,7 +390,11 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "self.learner.written",
             ),
             ("apart: answers are not compared", "if not _alike(answers, said) or", "if"),
-            ("apart: gradients are not compared", "or not (random or _alike(together,", "or not (True or _alike(together,"),
+            (
+                "apart: gradients are not compared",
+                "or not (random or _alike(together,",
+                "or not (True or _alike(together,",
+            ),
         ],
     ),
     "learning/singles.py": (
@@ -399,9 +403,17 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("apart: rounding is forgotten", "rounding(self.most + 8, self.gradients)", "0"),
             ("apart: norms in float32", "dim=1, dtype=torch.float64)", "dim=1).double()"),
             ("apart: NaN spoils the sum", "torch.where(weight.unsqueeze(1) > 0, part, 0.0)", "part"),
-            ("apart: one dropout for all", 'in_dims=(None, 0, 0), randomness="different"', 'in_dims=(None, 0, 0), randomness="same"'),
+            (
+                "apart: one dropout for all",
+                'in_dims=(None, 0, 0), randomness="different"',
+                'in_dims=(None, 0, 0), randomness="same"',
+            ),
             ("apart: constants that others change", "constant.detach().clone())", "constant.detach())"),
-            ("apart: only some of a batch count", "yield FormedBook(layout, gradients, len(batch.y))", "yield FormedBook(layout, gradients, len(y))"),
+            (
+                "apart: only some of a batch count",
+                "yield FormedBook(layout, gradients, len(batch.y))",
+                "yield FormedBook(layout, gradients, len(y))",
+            ),
         ],
     ),
     "models/checks.py": (
@@ -418,7 +430,11 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         "tests/privacy/test_compiled.py",
         [
             ("apart: compiled results are not compared", "if not agree:", "if False:"),
-            ("apart: one size of compiled batches is compared", "for example in examples)", "for example in examples[:1])"),
+            (
+                "apart: one size of compiled batches is compared",
+                "for example in examples)",
+                "for example in examples[:1])",
+            ),
         ],
     ),
     "privacy/clipping.py": (
@@ -1200,8 +1216,12 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         [
             ("a canary record within its threshold", "max(LONG, LOUD * 2 * float(clip))", "float(clip) / 2"),
             ("gradients that passed are not counted", "[kind] += 1", "[kind] = 1"),
-            ("apart: a canary in the first place only", "for place in {0, len(y) // 2, len(y) - 1}", "for place in {0}"),
-            ("apart: canaries of one size", "SCALES, VISIBLE = 12, (1.0, 10.0, 100.0)", "SCALES, VISIBLE = 12, (1.0,)"),
+            (
+                "apart: a canary in the first place only",
+                "for place in {0, len(y) // 2, len(y) - 1}",
+                "for place in {0}",
+            ),
+            ("apart: canaries of one size", "12, (1.0, 10.0, 100.0)", "12, (1.0,)"),
             ("apart: canaries only in evaluation", "for training in (True, False):", "for training in (False,):"),
         ],
     ),

@@ -58,6 +58,7 @@ ENTRYWISE = {
 }
 """Functions and methods of one tensor that look at one number at a time."""
 POOLS = {functional.max_pool2d, functional.avg_pool2d, functional.adaptive_avg_pool2d, functional.adaptive_max_pool2d}
+FLATTENING, RESHAPING = {"flatten", torch.flatten}, {"view", "reshape", torch.reshape}
 ALONG = {"squeeze", "unsqueeze", "transpose", "mean", "sum", "amax", torch.mean, torch.sum, torch.amax}
 """Functions and methods that work along the dimensions they are given."""
 ARITHMETIC = {operator.add, operator.sub, operator.mul, operator.truediv, torch.add, torch.sub, torch.mul, torch.div}
@@ -83,9 +84,7 @@ class _Shapes(fx.Interpreter):
         return found
 
 
-def proven(
-    module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
-) -> fx.GraphModule:
+def proven(module: nn.Module, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> fx.GraphModule:
     """The network in its present mode, as a graph that works on each record of `shape` by itself.
 
     It shares the layers of `module`; buffers are copied. UnprovenError says what is not known of it.
@@ -180,6 +179,7 @@ class _Proof:
         return picked and isinstance(first, fx.Node) and first in self.sizes
 
     def _keeps_records(self, node: fx.Node) -> bool:
+        """Whether row i of what a node gives follows from row i of what it is given alone."""
         if node.op == "placeholder":
             return not node.args and not self.records
         if node.op == "call_module":
@@ -191,25 +191,26 @@ class _Proof:
             return False
         if node.target in ARITHMETIC:
             return len(node.args) == 2 and not node.kwargs and self._may_be_combined(*node.args)
-        if not node.args or not self._is_of_records(node.args[0]):
-            return False
-        others = [*node.args[1:], *node.kwargs.values()]
-        if node.target in ENTRYWISE or node.target in POOLS:
-            plain = not any(isinstance(one, fx.Node) for one in _flat(others))
-            return plain and (node.target in ENTRYWISE or self._rank(node.args[0]) == 4)
-        if node.target in (torch.flatten, "flatten"):
+        return bool(node.args) and self._is_of_records(node.args[0]) and self._keeps_first_dimension(node)
+
+    def _keeps_first_dimension(self, node: fx.Node) -> bool:
+        """The same for functions and methods of one tensor of records."""
+        rank, target = self._rank(node.args[0]), node.target
+        others = _flat([*node.args[1:], *node.kwargs.values()])
+        if target in ENTRYWISE or target in POOLS:
+            plain = not any(isinstance(one, fx.Node) for one in others)
+            return plain and (target in ENTRYWISE or rank == 4)
+        if target in FLATTENING:
             start = node.kwargs.get("start_dim", node.args[1] if len(node.args) > 1 else 0)
-            return isinstance(start, int) and start % self._rank(node.args[0]) >= 1
-        if node.target in ALONG:
-            dims = [one for one in _flat(others) if type(one) is int]
-            rank = self._rank(node.args[0]) + (node.target == "unsqueeze")
-            plain = all(isinstance(one, int) for one in _flat(others)) and node.kwargs.keys() <= {"dim", "keepdim"}
-            return plain and bool(dims) and all(one % rank >= 1 for one in dims)
-        if node.target == "permute":
-            return _flat(others)[:1] == [0]
-        if node.target in ("view", "reshape", torch.reshape):
-            return all(isinstance(one, int) or (isinstance(one, fx.Node) and one in self.sizes) for one in _flat(others))
-        return False
+            return isinstance(start, int) and start % rank >= 1
+        if target in ALONG:
+            dims, dimensions = [one for one in others if type(one) is int], rank + (target == "unsqueeze")
+            plain = all(isinstance(one, int) for one in others) and node.kwargs.keys() <= {"dim", "keepdim"}
+            return plain and bool(dims) and all(one % dimensions >= 1 for one in dims)
+        if target == "permute":
+            return others[:1] == [0]
+        sizes = all(isinstance(one, int) or (isinstance(one, fx.Node) and one in self.sizes) for one in others)
+        return target in RESHAPING and sizes
 
     @staticmethod
     def _is_in_place(node: fx.Node) -> bool:

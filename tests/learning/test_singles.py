@@ -184,7 +184,10 @@ OTHERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "GRU": (lambda: Recurrent(nn.GRU), (4, 6)),
     "Transformer": (Transformer, (4, 6)),
     "Embedding": (Embedded, (4,)),
-    "grouped": (lambda: nn.Sequential(nn.Conv2d(4, 8, 3, groups=2), nn.PReLU(), nn.Flatten(), nn.Linear(72, 3)), (4, 5, 5)),
+    "grouped": (
+        lambda: nn.Sequential(nn.Conv2d(4, 8, 3, groups=2), nn.PReLU(), nn.Flatten(), nn.Linear(72, 3)),
+        (4, 5, 5),
+    ),
     "direct": (Direct, (6,)),
 }
 """Networks of which no book can be kept."""
@@ -322,9 +325,7 @@ KEEPERS: dict[str, Keeper] = {name: Singles(learner) for name, learner in NETWOR
     st.integers(2, 12).flatmap(lambda count: st.tuples(st.just(count), st.integers(0, count - 1))),
     st.sampled_from([1.0, 10.0, 100.0, 1e4]),
 )
-def test_no_record_moves_the_sum_by_more_than_its_threshold(
-    name: str, place: tuple[int, int], scale: float
-) -> None:
+def test_no_record_moves_the_sum_by_more_than_its_threshold(name: str, place: tuple[int, int], scale: float) -> None:
     """Wherever it stands, however large it is and whatever the network does with a batch: there or not."""
     keeper, (count, position) = KEEPERS[name], place
     flat, batch = flatten(keeper.learner.written), batch_of(keeper.learner, (6,), count)

@@ -143,9 +143,12 @@ def mixing(runs: Sequence[Recorded]) -> Iterator[Finding]:
     numbers for other batches, as the network is evaluated.
     """
     run = runs[0]
-    target = target_of(run) if run.method.unit == "record" else 0
-    taken = [one for one in run.exchanges_of(target) if any(release.made_of_gradients for release in one.releases.values())]
-    if run.method.unit != "record" or not run.method.is_private() or not taken:
+    if run.method.unit != "record" or not run.method.is_private():
+        return
+    target = target_of(run)
+    asked = run.exchanges_of(target)
+    taken = [one for one in asked if any(release.made_of_gradients for release in one.releases.values())]
+    if not taken:
         return
     release = _gradient_release(taken[0])
     clip = float(torch.linalg.vector_norm(_thresholds(taken[0], release, target)))
@@ -161,9 +164,11 @@ def mixing(runs: Sequence[Recorded]) -> Iterator[Finding]:
             module.train()
         moved, others = max(moved, found[0]), max(others, found[1])
     if moved > 1 + VISIBLE:
-        sentence = f"{release}: one record moves the sum by {moved:.3g} times its threshold: the network mixes records."
+        sentence = f"{release}: the network mixes records: one moves the sum by {moved:.3g} times its threshold."
     elif others > VISIBLE:
-        sentence = f"{release}: what other records bring changes by {others:.3g} thresholds with one: the network mixes them."
+        sentence = (
+            f"{release}: what other records bring changes by {others:.3g} thresholds with one: the network mixes them."
+        )
     else:
         return
     yield Finding(0, "mixing", sentence, refuted=True)
