@@ -20,7 +20,6 @@ from sordino import message as messages
 from sordino.data import FederatedData
 from sordino.data.dataset import Split
 from sordino.errors import UserError
-from sordino.learning.per_record import Bookkeeper
 from sordino.learning.records import Learner, Records
 from sordino.message import Message
 from sordino.method import Method, Result, result_of, returned
@@ -128,7 +127,7 @@ class Clients:
         self.steps: dict[str, Releases] = method.steps()
         self.public_names = sorted(method.public_memory(torch.zeros(learner.layout.size), learner.layout))
         self._held_out = method.record_needs().held_out
-        self._bookkeeper = Bookkeeper(learner) if method.unit == "record" else None
+        self._keeper = learner.keeper(data.shape) if method.unit == "record" else None
         self._compiled = compiled
         self._keeps: dict[str, bool] = {}
         self._kind: type[PrivateRecords] = PrivateRecords
@@ -197,7 +196,7 @@ class Clients:
         """What a step sees of the client at `place`: all its records, or at record level noisy gradients only."""
         client = question.clients[place]
         x, y = (tensor.to(self.device) for tensor in self.data.train.part(client))
-        if self._bookkeeper is None:
+        if self._keeper is None:
             return Records(x, y, self.learner, seed)
         releases = self.steps[question.step].values()
         exit = None
@@ -209,7 +208,7 @@ class Clients:
                 exit = self.gate.gradients(question.number, client, clip, sizes)
         held_out = validation_records(len(y), self._held_out, self.gate.source, client).to(self.device)
         bare = any(not release.private for release in releases)
-        return self._kind(x, y, held_out, self._bookkeeper, exit, bare, self._compiled)
+        return self._kind(x, y, held_out, self._keeper, exit, bare, self._compiled)
 
     def stack(self, question: Question, public: Public) -> Stack:
         """At record level, where all records are trained on: what steps see of all the clients of a question."""
@@ -229,7 +228,7 @@ class Clients:
         At record level these take equally many gradients in it, and the same number of turns came before it. Where a
         step hands single records to the gate, every client is of its own kind.
         """
-        if self._bookkeeper is None:
+        if self._keeper is None:
             return np.zeros(len(who), dtype=np.int64)
         if self._held_out or not takes_gradients_alone(self.steps[step]):
             return np.arange(len(who))
@@ -239,7 +238,7 @@ class Clients:
     @property
     def protects_records(self) -> bool:
         """Whether steps see records through noisy gradients alone."""
-        return self._bookkeeper is not None
+        return self._keeper is not None
 
     def seeds(self, question: Question) -> list[int]:
         """What the order of each client's batches and its dropout depend on."""

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -23,7 +21,7 @@ from sordino.client import Clients, Done, Execution, Question
 from sordino.data.dataset import Split
 from sordino.errors import UserError
 from sordino.learning.records import Records
-from sordino.learning.vmapped import as_one, over_clients
+from sordino.learning.vmapped import as_one, obstacle, over_clients
 from sordino.method import Result
 from sordino.privacy.release import Public
 from sordino.privacy.stacked_gradients import PrivateRows
@@ -215,20 +213,6 @@ def told_of_vmap(clients: Clients, what: str, instead: str) -> Iterator[None]:
             f"The network {network} or the method {method} cannot be run for many {what} at once: "
             f"{obstacle(error)}{instead}."
         ) from error
-
-
-def obstacle(error: RuntimeError) -> str:
-    """Where and why `vmap` gave up, and what to write instead: the last place outside of torch and of Sordino."""
-    inside = (Path(torch.__file__).parent, Path(__file__).parent)
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not any(Path(frame.filename).is_relative_to(folder) for folder in inside)
-    ]
-    place = f"line {frames[-1].lineno} of {frames[-1].filename} (`{frames[-1].line}`)" if frames else "a line of it"
-    if "data-dependent" in str(error):
-        return f"{place} decides by the value of a tensor; write it with torch.where"
-    return f"at {place} torch says: {str(error).split('. ')[0].splitlines()[0]}; write it without"
 
 
 def _after(clients: Clients, model: Tensor, records: Records, passes: int) -> Tensor:

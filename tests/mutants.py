@@ -435,6 +435,77 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("a weight's factor for its bias", "self._weighed(each[1])", "slope"),
         ],
     ),
+    "learning/recordwise.py": (
+        "tests/learning/test_singles.py",
+        [
+            ("apart: reshaped as one likes", "is not None and shape[:1] == (n,) for", "is not None for"),
+            ("apart: a row for each record meets all rows", "self._rank(value) != self._rank(both[0])", "False"),
+            ("apart: hooks are overlooked", 'return any(hooks) or "forward" in vars(layer)', "return False"),
+            ("apart: records are taken for channels", "return rank == 4", "return True"),
+            ("apart: buffers that others change", "value.detach().clone())", "value)"),
+        ],
+    ),
+    "learning/per_record.py": (
+        "tests/learning/test_singles.py",
+        [
+            (
+                "apart: networks run as they are written",
+                "return self._networks[self.learner.module.training]",
+                "return self.learner.written",
+            ),
+            (
+                "apart: nothing is proven",
+                "proven(self.learner.written.train(mode), shape, dtype, device)",
+                "self.learner.written",
+            ),
+            ("apart: answers are not compared", "if not _alike(answers, said) or", "if"),
+            (
+                "apart: gradients are not compared",
+                "or not (random or _alike(together,",
+                "or not (True or _alike(together,",
+            ),
+        ],
+    ),
+    "learning/singles.py": (
+        "tests/learning/test_singles.py",
+        [
+            ("apart: rounding is forgotten", "rounding(self.most + 8, self.gradients)", "0"),
+            ("apart: norms in float32", "dim=1, dtype=torch.float64)", "dim=1).double()"),
+            ("apart: NaN spoils the sum", "torch.where(weight.unsqueeze(1) > 0, part, 0.0)", "part"),
+            (
+                "apart: one dropout for all",
+                'in_dims=(None, 0, 0), randomness="different"',
+                'in_dims=(None, 0, 0), randomness="same"',
+            ),
+            ("apart: constants that others change", "constant.detach().clone())", "constant.detach())"),
+            (
+                "apart: only some of a batch count",
+                "yield FormedBook(layout, gradients, len(batch.y))",
+                "yield FormedBook(layout, gradients, len(y))",
+            ),
+        ],
+    ),
+    "models/checks.py": (
+        "tests/test_models.py",
+        [
+            (
+                "apart: large batches in training are not looked at",
+                "many) > 0 for training in (False, True)",
+                "many) > 0 for training in (False,)",
+            ),
+        ],
+    ),
+    "privacy/compiled.py": (
+        "tests/privacy/test_compiled.py",
+        [
+            ("apart: compiled results are not compared", "if not agree:", "if False:"),
+            (
+                "apart: one size of compiled batches is compared",
+                "for example in examples)",
+                "for example in examples[:1])",
+            ),
+        ],
+    ),
     "privacy/clipping.py": (
         "tests/privacy/test_clipping.py",
         [
@@ -666,6 +737,11 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         "tests/test_contract.py",
         [
             ("records: NaN spoils the sum", "chosen[known]", "chosen"),
+            (
+                "apart: validation records are judged as a batch",
+                "self.__keeper.logits(flat, x)",
+                "self.__keeper.learner.module(x)",
+            ),
             (
                 "records: validation records are trained on",
                 "self.__x, self.__y = x[~validation], y[~validation]",
@@ -1620,10 +1696,17 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "privacy/audit/records.py": (
-        "tests/privacy/audit/test_false_claims.py",
+        "tests/privacy/audit/test_mixing.py tests/privacy/audit/test_false_claims.py",
         [
             ("a canary record within its threshold", "max(LONG, LOUD * 2 * float(clip))", "float(clip) / 2"),
             ("gradients that passed are not counted", "[kind] += 1", "[kind] = 1"),
+            (
+                "apart: a canary in the first place only",
+                "for place in {0, len(y) // 2, len(y) - 1}",
+                "for place in {0}",
+            ),
+            ("apart: canaries of one size", "12, (1.0, 10.0, 100.0)", "12, (1.0,)"),
+            ("apart: canaries only in evaluation", "for training in (True, False):", "for training in (False,):"),
         ],
     ),
     "transcript.py": (

@@ -345,7 +345,7 @@ def test_check_of_whole_networks():
     models.check(nn.Sequential(nn.Conv2d(1, 4, 3), nn.InstanceNorm2d(4), nn.GroupNorm(2, 4), nn.LayerNorm(3)))
 
 
-MIXING = ("Crowded", "Centred", "CentredUnseen", "CentredInTraining", "Counted", "Attentive")
+MIXING = ("Crowded", "CrowdedInTraining", "Centred", "CentredUnseen", "CentredInTraining", "Counted", "Attentive")
 
 OWN = """
     import torch
@@ -357,6 +357,10 @@ OWN = """
             self.layer = nn.Linear(shape[0], classes)
         def forward(self, x):
             return self.layer(x - x.mean(dim=0) if len(x) >= 8 else x)
+
+    class CrowdedInTraining(Crowded):
+        def forward(self, x):
+            return self.layer(x - x.mean(dim=0) if len(x) >= 8 and self.training else x)
 
     class Sized(nn.Module):
         def __init__(self, shape, classes, *, width=5):

@@ -188,6 +188,7 @@ def terms_of(experiment: Experiment) -> Terms:
     turns = schedule.turns + experiment.spare_turns
     notes: list[str] = []
     if isinstance(method, RecordLevel):
+        learner.keeper(shape)  # refuses a network that cannot be run for one record at a time
         check_records(experiment, method)
         delta = experiment.delta or default_delta(experiment.records_each or 1)
         budgets = client_budgets(experiment, method, schedule)

@@ -49,8 +49,15 @@ def export(models: Models, client: str | int, kind: str, path: Path) -> None:
     example = torch.zeros(2, *models.about.shape)
     if path.is_dir():
         raise UserError(f"{path} is a folder: name the file that the model goes to.")
+    try:
+        contents = FORMATS[kind](network, example, about)
+    except UserError:
+        raise
+    except Exception as error:  # of many kinds: exporters know some operations and not others
+        said = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UserError(f"torch cannot write the network {about['network']!r} as {kind}: {said}") from error
     with writing(path):
-        write_whole(path, FORMATS[kind](network, example, about))
+        write_whole(path, contents)
 
 
 def check_installed(kind: str) -> None:
@@ -98,9 +105,9 @@ def _onnx(network: nn.Module, example: Tensor, about: dict[str, Any]) -> bytes:
 
 
 def _torch(network: nn.Module, example: Tensor, about: dict[str, Any]) -> bytes:
-    program = torch.export.export(network, (example,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
     with warnings.catch_warnings():  # of views into one tensor, which all parameters are
         warnings.simplefilter("ignore")
+        program = torch.export.export(network, (example,), dynamic_shapes=({0: torch.export.Dim.DYNAMIC},))
         contents = io.BytesIO()
         torch.export.save(program, contents, extra_files={f"{ABOUT}.json": json.dumps(about)})
     return contents.getvalue()

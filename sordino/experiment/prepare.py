@@ -21,6 +21,7 @@ from sordino.experiment.identity import identity_of, repeats, weights_of
 from sordino.learning.parameters import flatten
 from sordino.learning.records import Learner, Records
 from sordino.method import Budget, Method, returned
+from sordino.models.tokens import check_tokens
 from sordino.parts.masks import check_head
 from sordino.privacy.allowance import Allowance
 from sordino.privacy.compiled import CompiledSum
@@ -143,6 +144,9 @@ def prepare(
     coarse = bf16.decide(experiment.precision, experiment.device, module, data.shape, method.batch, resumed)
     weights = weights_of(name, module)
     learner, initial = Learner(module, coarse.precision), flatten(module)
+    check_tokens(module, data.train.x)
+    if method.unit == "record":
+        learner.keeper(data.shape)  # refuses a network that cannot be run for one record at a time
     check_head(method, learner.layout)
     schedule = Schedule.of(experiment.rounds, len(data.clients), experiment.participation)
     method, choices = planned_method(experiment, method, data.train.sizes, schedule)

@@ -1,19 +1,56 @@
 """Gradients of single records by book-keeping: one forward, one backward, no gradient per record is kept.
 
-`Book` keeps a page for each layer (`sordino.learning.pages`, where bounds are proven), and `Bookkeeper` fills it.
+`Book` keeps a page for each layer (`sordino.learning.pages`, where bounds are proven), and `Bookkeeper` fills it. That
+is for networks that are proven to work on each record by itself (`sordino.learning.recordwise`); `keeper_of` has any
+other one run under `vmap` (`sordino.learning.singles`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from sordino.errors import UserError
 from sordino.learning.pages import Page, rounding
-from sordino.learning.records import Batch, Learner, Loss
+from sordino.learning.parameters import flatten
+from sordino.learning.records import Batch, Learner, Loss, cross_entropy
+from sordino.learning.recordwise import proven
+from sordino.learning.singles import Singles
+from sordino.learning.vmapped import obstacle
+from sordino.models.checks import MIXES
+from sordino.models.tokens import examples
+
+TRIED = 33
+"""Records on which a network is tried for which book-keeping is not proven."""
+VISIBLE = 1e-3
+"""Share of the largest number by which gradients and answers must differ to count as mixed: rounding is far below."""
+
+
+class Contributions(Protocol):
+    """What the records of a batch bring into its sum."""
+
+    def part_norms(self, thresholds: int) -> Tensor: ...
+    def weighted_sum(self, weights: Tensor) -> Tensor: ...
+
+
+class Keeper(Protocol):
+    """Takes gradients of single records of one network, and what it says of them, each record by itself."""
+
+    learner: Learner
+
+    def books(self, flat: Tensor, batch: Batch, loss: Loss) -> Iterator[Contributions]:
+        """What the records of a batch bring at `flat`, some at a time. Their sums add up to that of the batch."""
+
+    def squares(self, flat: Tensor, batch: Batch, loss: Loss) -> Tensor:
+        """The flat sum over a batch of the squared gradients of single records at `flat`."""
+
+    def logits(self, flat: Tensor, x: Tensor) -> Tensor:
+        """What the model `flat` says of each record, without dropout and without gradients."""
 
 
 class Book:
@@ -70,16 +107,19 @@ class Bookkeeper:
         self.learner = learner
         self.layers = supported_layers(learner.module)
         self._pages: dict[nn.Module, Page] = {}
-        self._open, self._tried = False, False
-        for _, layer in self.layers:
-            layer.register_forward_hook(self._keep)
+        self._networks: dict[bool, nn.Module] = {}
+        self._proven: tuple[object, ...] | None = None
 
     def book(self, flat: Tensor, batch: Batch, loss: Loss) -> Book:
         """One forward and one backward pass at `flat`."""
+        self.prove(tuple(batch.x.shape[1:]), batch.x.dtype, batch.x.device)
         self.learner.bind(flat)
-        self._try(batch.x)
         # As it was written: patches of channels-last maps would be copied once more.
-        return self._filled(self.learner.written, batch, loss)
+        return self._filled(self._network, batch, loss)
+
+    def books(self, flat: Tensor, batch: Batch, loss: Loss) -> Iterator[Book]:
+        """The book of a whole batch."""
+        yield self.book(flat, batch, loss)
 
     def squares(self, flat: Tensor, batch: Batch, loss: Loss) -> Tensor:
         """The flat sum over a batch of the squared gradients of single records at `flat`."""
@@ -87,26 +127,55 @@ class Bookkeeper:
         return self._filled(self.learner.module, batch, loss).sum_of_squares()
 
     def pure_book(self, flat: Tensor, batch: Batch, loss: Loss) -> Book:
-        """The same without touching the network's own parameters: slower, but it can be traced."""
-        leaf = flat.detach().requires_grad_()
-        return self._filled(lambda x: self.learner.logits(leaf, x), batch, loss)
+        """The same as `book` for a network that has been proven, without touching its own parameters: slower, but it
+        can be traced."""
+        named = self.learner.layout.named(flat.detach().requires_grad_())
+        return self._filled(lambda x: functional_call(self._network, named, (x,)), batch, loss)
 
-    def _try(self, x: Tensor) -> None:
-        """Refuse, the first time, a network whose layers do not see one row for each record.
+    def logits(self, flat: Tensor, x: Tensor) -> Tensor:
+        """What the model `flat` says of each record, without dropout and without gradients."""
+        self.prove(tuple(x.shape[1:]), x.dtype, x.device)
+        self.learner.bind(flat)
+        self.learner.module.eval()
+        # A network that was arranged anew is a plain sequence of the layers that were looked at.
+        arranged = self.learner.module is not self.learner.written
+        try:
+            with torch.no_grad():
+                found: Tensor = (self.learner.module if arranged else self._network)(x)
+        finally:
+            self.learner.module.train()
+        return found
+
+    def prove(
+        self,
+        shape: tuple[int, ...],
+        dtype: torch.dtype = torch.float32,
+        device: torch.device = torch.device("cpu"),  # noqa: B008 (a constant)
+    ) -> None:
+        """Refuse, the first time, a network that is not proven to work on each record of `shape` by itself, or whose
+        layers do not see one row for each record.
 
         Two sizes of batches, because one may be the number of something else: of positions, or of rows of an image.
         """
-        if self._tried:
+        if self._proven == (shape, dtype, device):
             return
+        training = self.learner.module.training
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             for records in (2, 3):
-                self._pages, self._open = {}, True
-                try:
-                    self.learner.written(x[:1].expand(records, *x.shape[1:]))
-                finally:
-                    self._open = False
+                with self._pages_kept():
+                    self.learner.written(torch.zeros(records, *shape, dtype=dtype, device=device))
                 self._check_pages(records)
-        self._tried = True
+        try:
+            for mode in (True, False):
+                self._networks[mode] = proven(self.learner.written.train(mode), shape, dtype, device)
+        finally:
+            self.learner.written.train(training)
+        self._proven = (shape, dtype, device)
+
+    @property
+    def _network(self) -> nn.Module:
+        """The network in its present mode, as it was proven."""
+        return self._networks[self.learner.module.training]
 
     def _check_pages(self, records: int) -> None:
         for name, layer in self.layers:
@@ -122,11 +191,8 @@ class Bookkeeper:
                 )
 
     def _filled(self, network: Callable[[Tensor], Tensor], batch: Batch, loss: Loss) -> Book:
-        self._pages, self._open = {}, True
-        try:
+        with self._pages_kept():
             total = loss(network(batch.x), batch).sum()
-        finally:
-            self._open = False
         self._check_pages(batch.x.shape[0])
         pages = [self._pages[layer] for _, layer in self.layers]
         slopes = torch.autograd.grad(total, [page.outputs for page in pages])
@@ -135,9 +201,18 @@ class Bookkeeper:
         self._pages = {}
         return Book(pages)
 
+    @contextlib.contextmanager
+    def _pages_kept(self) -> Iterator[None]:
+        """Have every layer's page kept, from none at the beginning."""
+        self._pages = {}
+        hooks = [layer.register_forward_hook(self._keep) for _, layer in self.layers]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
     def _keep(self, layer: nn.Module, inputs: tuple[Tensor, ...], outputs: Tensor) -> None:
-        if not self._open:
-            return
         if layer in self._pages:
             raise UserError("A layer is used twice in one pass: gradients of single records are not kept for it.")
         self._pages[layer] = Page(layer, inputs[0].detach(), outputs)
@@ -171,3 +246,59 @@ def supported_layers(module: nn.Module) -> list[tuple[str, nn.Module]]:
         seen |= set(own.values())
         found.append((name, layer))
     return found
+
+
+def keeper_of(learner: Learner, shape: tuple[int, ...]) -> Keeper:
+    """What takes gradients of single records of `shape` of any network: by book-keeping where it is proven that the
+    network works on each record by itself, or else under `vmap`.
+
+    Both are tried here, on records that are nobody's. UserError tells what a network does that cannot be done for one
+    record, or that what it says of one record changes with the others.
+    """
+    try:
+        keeper = Bookkeeper(learner)
+        keeper.prove(shape, device=next(learner.written.parameters()).device)
+    except Exception:  # whatever it is, the next trial tells of it if it matters there
+        singles = Singles(learner)
+        _try_out(singles, shape)
+        return singles
+    return keeper
+
+
+def _try_out(singles: Singles, shape: tuple[int, ...]) -> None:
+    """Refuse a network that cannot be run under `vmap`, or whose records visibly mix in a batch.
+
+    Where they mix it would be trained on single records and predict on batches: another function.
+    """
+    learner = singles.learner
+    flat, device = flatten(learner.written), next(learner.written.parameters()).device
+    # Of different sizes, so that what looks at the largest of all looks at another record's.
+    scales = (10.0 ** (torch.arange(TRIED) % 3)).view(-1, *(1 for _ in shape))
+    x = (examples(learner.written, TRIED, shape, seed=3) * scales).to(device)
+    batch = Batch(x, torch.zeros(TRIED, dtype=torch.int64, device=device), torch.arange(TRIED, device=device), None)
+    with torch.random.fork_rng(devices=[]):
+        try:
+            ones = flat.new_ones(TRIED)
+            books = list(singles.books(flat, batch, cross_entropy))
+            alone = sum(book.weighted_sum(ones[: len(book.gradients)]) for book in books) / TRIED
+            said = singles.logits(flat, x)
+            together, again = (learner.gradient(flat, batch, cross_entropy) for _ in range(2))
+            with torch.no_grad():
+                answers = learner.module.eval()(x)
+        except UserError:
+            raise
+        except Exception as error:
+            raise UserError(
+                f"The network {type(learner.written).__name__} cannot be run for one record at a time, as it must be "
+                f"where records are protected: {obstacle(error)}."
+            ) from error
+        finally:
+            learner.module.train()
+    random = not _alike(together, again)  # dropout: other numbers are drawn for single records
+    if not _alike(answers, said) or not (random or _alike(together, torch.as_tensor(alone))):
+        raise UserError(f"The network {type(learner.written).__name__} {MIXES}")
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    """Equal but for rounding."""
+    return torch.allclose(one, other, rtol=VISIBLE, atol=VISIBLE * float(one.abs().max()), equal_nan=True)

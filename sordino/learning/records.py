@@ -25,7 +25,8 @@ from sordino.learning.vmapped import under_vmap
 from sordino.models.arrangement import arranged
 
 if TYPE_CHECKING:
-    from sordino.learning.per_record import Bookkeeper
+    from sordino.learning.per_record import Bookkeeper, Keeper
+    from sordino.learning.singles import Singles
 
 Precision = Literal["fp32", "bf16"]
 
@@ -79,6 +80,7 @@ class Learner:
         self._parameters = [p for p in module.parameters() if p.requires_grad]
         self._bound: Tensor | None = None
         self.chain = Chain.of(module)
+        self._keepers: dict[tuple[int, ...], Keeper] = {}
 
     def bind(self, flat: Tensor) -> None:
         """Make the network's parameters views of `flat`, so that changing it in place changes the network."""
@@ -119,7 +121,7 @@ class Learner:
         with torch.autocast(flat.device.type, torch.bfloat16, enabled=self.precision == "bf16"):
             logits = self.module(batch.x)
         total = mean_loss(loss(logits.to(flat.dtype), batch), batch)
-        pieces = torch.autograd.grad(total, self._parameters)
+        pieces = torch.autograd.grad(total, self._parameters, materialize_grads=True)  # zeros for what is not used
         return torch.cat([piece.reshape(-1) for piece in pieces])
 
     def stacked_gradient(self, flat: Tensor, batch: Batch, loss: Loss) -> Tensor:
@@ -148,18 +150,27 @@ class Learner:
 
     def booked_squares(self, flat: Tensor, batch: Batch) -> Tensor:
         """`squared_gradients` for one client, by book-keeping where the network's layers allow it: much faster."""
-        keeper = self._bookkeeper
-        return self.squared_gradients(flat, batch) if keeper is None else keeper.squares(flat, batch, cross_entropy)
+        return self._squaring.squares(flat, batch, cross_entropy)
 
     @functools.cached_property
-    def _bookkeeper(self) -> Bookkeeper | None:
-        """Made when it is first asked for; None where gradients of single records are not known for a layer."""
+    def _squaring(self) -> Bookkeeper | Singles:
+        """Made when it is first asked for."""
         from sordino.learning.per_record import Bookkeeper
+        from sordino.learning.singles import Singles
 
         try:
             return Bookkeeper(self)
         except UserError:
-            return None
+            return Singles(self)
+
+    def keeper(self, shape: tuple[int, ...]) -> Keeper:
+        """What takes gradients of single records of `shape` where they are protected; made when it is first asked
+        for, when a network is refused that cannot be run for one record at a time."""
+        from sordino.learning.per_record import keeper_of
+
+        if shape not in self._keepers:
+            self._keepers[shape] = keeper_of(self, shape)
+        return self._keepers[shape]
 
     def accuracy(self, flat: Tensor, x: Tensor, y: Tensor) -> float:
         """The share of records that the model `flat` labels rightly; `nan` when there are none."""

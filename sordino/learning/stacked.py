@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from sordino.learning.recordwise import has_hooks
 from sordino.learning.vmapped import under_vmap
 
 ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]] = {
@@ -56,8 +57,10 @@ class Chain:
     @classmethod
     def of(cls, module: nn.Module) -> Chain | None:
         """The network as a chain; None where it is anything else."""
-        if not isinstance(module, nn.Sequential):
+        if not isinstance(module, nn.Sequential) or type(module).forward is not nn.Sequential.forward:
             return None
+        if any(map(has_hooks, module.modules())):
+            return None  # what it computes is not what its layers do one after the other
         layers: list[Linear | type[nn.Module]] = []
         begin = 0
         for layer in module:

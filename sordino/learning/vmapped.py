@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import traceback
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -90,3 +93,18 @@ class _Stacked(torch.autograd.Function):
             return tensor.expand(info.batch_size, *tensor.shape)
 
         return function(*map(whole, tensors, dims[1:])), 0
+
+
+def obstacle(error: Exception) -> str:
+    """Where and why `vmap` gave up, and what to write instead: the last place outside of torch and of Sordino."""
+    inside = (Path(torch.__file__).parent, Path(__file__).parent.parent, Path(contextlib.__file__))
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not (frame.filename.startswith("<") or any(Path(frame.filename).is_relative_to(one) for one in inside))
+    ]
+    place = f"line {frames[-1].lineno} of {frames[-1].filename} (`{frames[-1].line}`)" if frames else "a line of it"
+    if "data-dependent" in str(error):
+        return f"{place} decides by the value of a tensor; write it with torch.where"
+    said = next(iter(str(error).split(". ")[0].splitlines()), type(error).__name__)
+    return f"at {place} torch says: {said}; write it without"

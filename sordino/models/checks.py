@@ -12,12 +12,18 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.parameter import is_lazy
 
 from sordino.errors import UserError
+from sordino.models.tokens import examples
 
 _INSTEAD = (
     "use GroupNorm: torch.nn.GroupNorm(min(32, channels), channels) norms each example by itself and remembers nothing."
 )
 
 
+MIXES = (
+    "mixes the records of a batch, so that no record's influence can be bounded: what it says of one record changes "
+    "with the others; keep records in the first dimension, and take means, norms and attention over the other "
+    "dimensions only."
+)
 _TRIED, _MANY = 3, 33
 """How many records a network is tried on; and how many to see whether it mixes those of a larger batch."""
 
@@ -64,9 +70,9 @@ def try_out(name: str, module: nn.Module, shape: tuple[int, ...], classes: int) 
                 logits = tried.eval()(torch.zeros(1, *shape))
             _check_logits(name, logits, shape, classes)
             # Records of random numbers: averages of zeros would stay zero, and pass for constant.
-            x = torch.randn(2 * _TRIED, *shape, generator=torch.Generator().manual_seed(0))
+            x = examples(tried, 2 * _TRIED, shape, seed=0)
             changed, mixed = _changed(tried, *x.split(_TRIED)), _mixes(tried, *x.split(_TRIED))
-            many = torch.randn(_MANY, *shape, generator=torch.Generator().manual_seed(2))
+            many = examples(tried, _MANY, shape, seed=2)
             mixed = mixed or any(_slope_of_others(tried.train(training), many) > 0 for training in (False, True))
         except UserError:
             raise
@@ -80,11 +86,7 @@ def try_out(name: str, module: nn.Module, shape: tuple[int, ...], classes: int) 
             f"data is covered by no noise; make it constant, or, if it serves a norm, {_INSTEAD}"
         )
     if mixed:
-        raise UserError(
-            f"The model {name!r} mixes the records of a batch, so that no record's influence can be bounded: what it "
-            "says of one record changes with the others; keep records in the first dimension, and take means, norms "
-            "and attention over the other dimensions only."
-        )
+        raise UserError(f"The model {name!r} {MIXES}")
 
 
 def _check_logits(name: str, logits: object, shape: tuple[int, ...], classes: int) -> None:

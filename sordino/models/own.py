@@ -11,6 +11,7 @@ from torch import nn
 from sordino.dotted import current_directory_importable, failed, find
 from sordino.errors import UserError, unknown
 from sordino.models.checks import check, try_out
+from sordino.models.tokens import declare_tokens
 
 
 def load(name: str, shape: tuple[int, ...], classes: int, options: dict[str, Any]) -> nn.Module:
@@ -29,6 +30,7 @@ def load(name: str, shape: tuple[int, ...], classes: int, options: dict[str, Any
         if getattr(layer, "inplace", False) is True:
             layer.inplace = False  # type: ignore[assignment]  # book-keeping needs a layer's output as the layer left it
     check(module)
+    declare_tokens(module, shape)
     try_out(name, module, shape, classes)
     return module
 

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from sordino.learning.pages import UNDERFLOW
-from sordino.learning.per_record import Book
+from sordino.learning.per_record import Contributions
 
 SMALLEST = 2.0**-100
 """The smallest factor: below, float32 would no longer hold it to its last bit."""
 
 
-def clipped_sum(book: Book, clip: Tensor) -> Tensor:
+def clipped_sum(book: Contributions, clip: Tensor) -> Tensor:
     """The flat sum of the records' gradients, each scaled down to the threshold, or to one for each layer or
     tensor."""
     return book.weighted_sum(clipping_factors(book.part_norms(clip.shape[-1]), clip))

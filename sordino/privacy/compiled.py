@@ -60,9 +60,9 @@ def compiled_sum(module: nn.Module, shape: tuple[int, ...], classes: int, thresh
 
     It takes ten to forty seconds, a few when the same was compiled before on this machine.
     """
-    keeper = Bookkeeper(Learner(copy.deepcopy(module).cpu().train()))
-    examples = [_example(keeper, records, shape, classes, thresholds) for records in (13, 2, 61)]
     try:
+        keeper = Bookkeeper(Learner(copy.deepcopy(module).cpu().train()))
+        examples = [_example(keeper, records, shape, classes, thresholds) for records in (13, 2, 61)]
         made = CompiledSum(_compiled(traced(keeper, examples[0]), examples[0]), thresholds)
         agree = all(_agrees(made, keeper, example) for example in examples)
     except Exception as error:
@@ -78,6 +78,8 @@ def traced(keeper: Bookkeeper, example: Inputs) -> Function:
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+    keeper.prove(tuple(example[1].shape[1:]))
 
     def total(flat: Tensor, x: Tensor, y: Tensor, clip: Tensor) -> Tensor:
         return clipped_sum(keeper.pure_book(flat, Batch(x, y, y, None), cross_entropy), clip)

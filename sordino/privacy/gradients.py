@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sordino.errors import UserError
 from sordino.learning.parameters import Layout
-from sordino.learning.per_record import Bookkeeper
+from sordino.learning.per_record import Keeper
 from sordino.learning.records import Batch, cross_entropies, cross_entropy
 from sordino.privacy.clipping import clipped_sum
 from sordino.privacy.gate import SampledGradients
@@ -49,7 +49,7 @@ class PrivateRecords:
         x: Tensor,
         y: Tensor,
         validation: Tensor,
-        bookkeeper: Bookkeeper,
+        keeper: Keeper,
         exit: SampledGradients | None,
         bare: bool = False,
         compiled: CompiledSum | None = None,
@@ -61,14 +61,14 @@ class PrivateRecords:
         self.__judge = (x[validation], y[validation])
         self.__bare = (x, y) if bare else None
         self.__x, self.__y = x[~validation], y[~validation]
-        self.__bookkeeper, self.__exit, self.__compiled = bookkeeper, exit, compiled
+        self.__keeper, self.__exit, self.__compiled = keeper, exit, compiled
         self.failure: Exception | None = None
         """What failed on the records; whatever the step makes of it, it has failed too."""
 
     @property
     def layout(self) -> Layout:
         """The layout of the flat vector."""
-        return self.__bookkeeper.learner.layout
+        return self.__keeper.learner.layout
 
     @property
     def steps(self) -> int:
@@ -141,12 +141,9 @@ class PrivateRecords:
         return self.__exit
 
     def _judged(self, flat: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        learner = self.__bookkeeper.learner
-        learner.bind(flat)
-        learner.module.eval()
-        with torch.no_grad():
-            logits = learner.module(x)
-        learner.module.train()
+        if len(y) == 0:
+            return flat.new_zeros(0), flat.new_zeros(0)
+        logits = self.__keeper.logits(flat, x)
         losses = cross_entropies(logits, y)
         return losses, (logits.argmax(dim=1) == y).to(losses.dtype)
 
@@ -155,7 +152,8 @@ class PrivateRecords:
         if len(y) == 0:
             return torch.zeros(0, max(parts, len(self.layout.layers)), dtype=torch.float64)
         looked = zip(x.split(LOOKED_AT), y.split(LOOKED_AT), strict=True)
-        books = [self.__bookkeeper.book(flat, Batch(*some, torch.empty(0), None), cross_entropy) for some in looked]
+        batches = (Batch(*some, torch.empty(0), None) for some in looked)
+        books = (book for batch in batches for book in self.__keeper.books(flat, batch, cross_entropy))
         return torch.cat([book.part_norms(parts) for book in books])
 
     def _clipped_sum(self, flat: Tensor, chosen: Tensor) -> Tensor:
@@ -163,8 +161,9 @@ class PrivateRecords:
         if bool(torch.isfinite(total.sum())):  # a sum is finite only if every entry is
             return total
         # Zero times NaN is not zero: records whose gradients are not finite are left out altogether.
-        book = self.__bookkeeper.book(flat, self._batch(chosen), cross_entropy)
-        known = torch.isfinite(book.part_norms(len(self._exit.limit))).all(dim=1)
+        books = self.__keeper.books(flat, self._batch(chosen), cross_entropy)
+        norms = torch.cat([book.part_norms(len(self._exit.limit)) for book in books])
+        known = torch.isfinite(norms).all(dim=1)
         return self._sum(flat, chosen[known])
 
     def _sum(self, flat: Tensor, chosen: Tensor) -> Tensor:
@@ -173,7 +172,8 @@ class PrivateRecords:
         batch, clip = self._batch(chosen), self._exit.limit.to(flat.device)
         if self.__compiled is not None and self.__compiled.fits(len(chosen), clip, cross_entropy):
             return self.__compiled(flat, batch.x, batch.y, clip)
-        return clipped_sum(self.__bookkeeper.book(flat, batch, cross_entropy), clip)
+        books = self.__keeper.books(flat, batch, cross_entropy)
+        return functools.reduce(torch.Tensor.add_, (clipped_sum(book, clip) for book in books))
 
     def _batch(self, chosen: Tensor) -> Batch:
         return Batch(self.__x[chosen], self.__y[chosen], chosen, None)
@@ -183,8 +183,8 @@ class BlankRecords(PrivateRecords):
     """Records that say nothing, as many as there are, for a step that failed on the real ones: sums of gradients are
     noise alone, and the gate makes null contributions of sealed values, which are not numbers."""
 
-    def __init__(self, x: Tensor, y: Tensor, validation: Tensor, bookkeeper: Bookkeeper, *more: Any) -> None:
-        super().__init__(torch.zeros_like(x), torch.zeros_like(y), validation, bookkeeper, *more)
+    def __init__(self, x: Tensor, y: Tensor, validation: Tensor, keeper: Keeper, *more: Any) -> None:
+        super().__init__(torch.zeros_like(x), torch.zeros_like(y), validation, keeper, *more)
 
     def within(self, flat: Tensor) -> Sealed:
         return self.judged(flat)[0]

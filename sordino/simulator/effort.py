@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -124,13 +125,18 @@ def eager_seconds(module: nn.Module, shape: tuple[int, ...], batch: int) -> floa
     """What a noisy step of a record-level method takes when it is not compiled."""
     layers, products, outputs = 0, 0, 0
 
-    def count(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    def count(layer: nn.Module, inputs: tuple[Tensor, ...], output: Any) -> None:
         nonlocal layers, products, outputs
         layers += 1
-        outputs += output.numel()
-        weight = getattr(layer, "weight", None)
-        if weight is not None and weight.dim() > 1:
-            products += weight[0].numel() * output.numel()  # each number that comes out is a sum of so many products
+        # Of layers that give several tensors, as recurrent ones and attention do, the first is what goes on.
+        first = output[0] if isinstance(output, tuple) else output
+        if not isinstance(first, Tensor):
+            return
+        outputs += first.numel()
+        weights = [weight for weight in layer.parameters(recurse=False) if weight.dim() > 1]
+        if not isinstance(layer, nn.Embedding | nn.EmbeddingBag):  # which multiply nothing
+            # Each number that comes out is a sum of so many products.
+            products += sum(weight[0].numel() for weight in weights) * first.numel()
 
     own = [layer for layer in module.modules() if next(layer.parameters(recurse=False), None) is not None]
     hooks = [layer.register_forward_hook(count) for layer in own]

@@ -10,6 +10,7 @@ import math
 import os
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -179,6 +180,25 @@ def test_code_that_the_processor_cannot_run_kills_only_a_child(monkeypatch: pyte
     monkeypatch.setattr(torch, "compile", lambda *_, **__: deadly)
     with pytest.raises(UserError, match="cannot be compiled here: it was killed by SIGILL"):
         compiled_sum(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), (4,), 2)
+
+
+@pytest.mark.parametrize(("size", "wrong"), [(13, 1.01), (2, 1.01), (61, 0.0), (0, 1.0)])
+@pytest.mark.skipif(not CAN_FORK, reason="processes cannot be forked here")
+def test_a_compiler_whose_results_differ_is_not_believed(
+    size: int, wrong: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In batches of any size that is looked at; compilers have faults."""
+
+    def compiler(graph: Any, **_: Any) -> Any:
+        return lambda flat, x, y, clip: graph(flat, x, y, clip) * (wrong if len(x) == size else 1.0)
+
+    monkeypatch.setattr(torch, "compile", compiler)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+    if wrong == 1.0:
+        assert compiled_sum(module, (4,), 2).thresholds == 1
+    else:
+        with pytest.raises(UserError, match="cannot be compiled here: compiled, its results differ"):
+            compiled_sum(module, (4,), 2)
 
 
 def test_networks_that_look_at_values_are_refused() -> None:

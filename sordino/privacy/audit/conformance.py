@@ -15,7 +15,7 @@ import numpy as np
 from scipy.stats import norm
 from torch import Tensor
 
-from sordino.privacy.audit import draws
+from sordino.privacy.audit import draws, records
 from sordino.privacy.audit.draws import RISK, kinds
 from sordino.privacy.audit.federation import Recorded
 from sordino.privacy.audit.findings import Finding
@@ -27,7 +27,7 @@ from sordino.privacy.views import VIEWS
 def findings(runs: Sequence[Recorded], understudy: Understudy) -> list[Finding]:
     """What does not conform, of several runs of one experiment, the first of which is rehearsed."""
     found: list[Finding] = []
-    for check in (draws.variances, draws.independence, _norms, _bare, _coins, _charges, _sizes):
+    for check in (draws.variances, draws.independence, _norms, _bare, _coins, _charges, _sizes, records.mixing):
         found += check(runs)
     return [*found, *_channels(runs[0], understudy)]
 

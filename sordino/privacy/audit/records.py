@@ -9,12 +9,16 @@ What this finds of one gradient (its mu is at least so large) is put together wi
 tested apart (`conformance`), and with how many gradients really passed in the recorded run: the epsilon of the whole is
 that of the privacy-loss distribution of all Poisson-sampled steps, rounded so that it is never above the truth. The
 closed form of Gaussians is used for nothing that is sampled.
+
+The canaries of that attack meet a network of ours, whose records are apart. Whether they are in the run's own network
+is looked at by `mixing`, without noise: with a canary at several places of a batch and of several sizes.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,8 +33,8 @@ from sordino.privacy.accountant import epsilon_of
 from sordino.privacy.audit.bounds import Guesses
 from sordino.privacy.audit.canaries import LOUD, MANY, Tiled
 from sordino.privacy.audit.federation import Recorded, other_noise
-from sordino.privacy.audit.findings import SAID, SURE, Attack, Scores
-from sordino.privacy.gate import Gate
+from sordino.privacy.audit.findings import SAID, SURE, Attack, Finding, Scores
+from sordino.privacy.gate import Gate, SampledGradients
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.records import Recipe
 from sordino.privacy.release import Average, Matrix, Public, Release
@@ -42,6 +46,9 @@ CANARIES = 500
 """Records of a client all of which may be canaries."""
 LONG = 200.0
 """The only feature of a canary: its gradient has this length or more, nearly all of it in the canary's own column."""
+NEIGHBOURS, SCALES, VISIBLE = 12, (1.0, 10.0, 100.0), 0.02
+"""Records of a batch in which a network is looked at, how much larger a canary is made, and the share of a threshold
+that rounding never reaches."""
 STEPS, KINDS, LEAST_NOISE = 5000, 4, 0.05
 """The most steps and kinds of them, and the least noise, of which privacy-loss distributions are made: fewer steps and
 more noise cost no more, so the bound holds."""
@@ -127,6 +134,77 @@ def _passed(recorded: Recorded, target: int) -> dict[str, Counter[Kind]]:
         pool = getattr(exchange.releases[release], "pool", "training")
         found.setdefault(pool, Counter())[kind] += 1
     return found
+
+
+def mixing(runs: Sequence[Recorded]) -> Iterator[Finding]:
+    """One record moves a sum of clipped gradients by its threshold at the most, and no other record's part of it.
+
+    Taken as the run takes it, of the client that has paid most, at the first model; with dropout, which draws other
+    numbers for other batches, as the network is evaluated.
+    """
+    run = runs[0]
+    if run.method.unit != "record" or not run.method.is_private():
+        return
+    target = target_of(run)
+    asked = run.exchanges_of(target)
+    taken = [one for one in asked if any(release.made_of_gradients for release in one.releases.values())]
+    if not taken:
+        return
+    release = _gradient_release(taken[0])
+    clip = float(torch.linalg.vector_norm(_thresholds(taken[0], release, target)))
+    if not 0 < clip < math.inf:
+        return
+    moved, others = 0.0, 0.0
+    module = run.prepared.learner.module
+    for training in (True, False):
+        module.train(training)
+        try:
+            found = _moved(run, target, clip)
+        finally:
+            module.train()
+        moved, others = max(moved, found[0]), max(others, found[1])
+    if moved > 1 + VISIBLE:
+        sentence = f"{release}: the network mixes records: one moves the sum by {moved:.3g} times its threshold."
+    elif others > VISIBLE:
+        sentence = (
+            f"{release}: what other records bring changes by {others:.3g} thresholds with one: the network mixes them."
+        )
+    else:
+        return
+    yield Finding(0, "mixing", sentence, refuted=True)
+
+
+def _moved(run: Recorded, target: int, clip: float) -> tuple[float, float]:
+    """By how many thresholds a canary moves the sum at the most, and by how many what the other records bring."""
+    learner, flat, device = run.prepared.learner, run.prepared.initial, run.clients.device
+    source = other_noise(run.prepared, 0)
+    x, y = (part[:NEIGHBOURS].to(device) for part in run.prepared.data.train.part(target))
+    flat = flat.to(device)
+
+    def total(x: Tensor, y: Tensor) -> Tensor:
+        if len(y) == 0:
+            return torch.zeros_like(flat, dtype=torch.float64)
+        exit = SampledGradients(source, (MANY, target), (1.0, 0.0, 1), torch.tensor([clip]))  # everybody, without noise
+        compiled = run.prepared.compiled if learner.module.training else None
+        keeper, nobody = learner.keeper(run.prepared.data.shape), torch.zeros(len(y), dtype=torch.bool, device=device)
+        data = PrivateRecords(x, y, nobody, keeper, exit, compiled=compiled)
+        return data.gradient(flat).double() * data.expected_batch
+
+    with torch.random.fork_rng(devices=[]):
+        if not torch.allclose(total(x, y), total(x, y), atol=VISIBLE * clip):
+            return 0.0, 0.0  # it draws random numbers
+        moved, others = 0.0, 0.0
+        for place in {0, len(y) // 2, len(y) - 1}:
+            rest = torch.arange(len(y), device=device) != place
+            without = total(x[rest], y[rest])
+            for scale in SCALES:
+                canary = x.clone()
+                canary[place] *= scale
+                change = total(canary, y) - without
+                alone = total(canary[~rest], y[~rest])
+                moved = max(moved, float(change.norm()) / clip)
+                others = max(others, float((change - alone).norm()) / clip)
+    return moved, others
 
 
 def _exchange(purpose: tuple[Any, ...], asked: dict[int, Exchange]) -> Exchange | None:

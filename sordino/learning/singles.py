@@ -1,0 +1,171 @@
+"""Gradients of single records of any network: the gradient of one record as a graph, run for many under `vmap`.
+
+The network's code is run once, on one record without values, and what it computes is written down as a graph of tensor
+operations: forward pass, loss and backward pass. Under `torch.func.vmap` that graph is a function of one record and the
+model and of nothing else. Whatever the code does with a batch (attention over it, sums along it, a look at its size),
+with a cache or with a branch on values, it meets one record at a time here or cannot be written down, which is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from sordino.errors import UserError
+from sordino.learning.pages import rounding
+from sordino.learning.parameters import Layout
+from sordino.learning.records import Batch, Learner, Loss
+from sordino.learning.vmapped import obstacle
+
+HELD = 2**24
+"""Numbers of gradients that are held at once: 64 MiB."""
+TOGETHER = 256
+"""The most records that are worked on at once."""
+
+
+@dataclass(frozen=True)
+class FormedBook:
+    """The gradients of some records of a batch, each formed (the first way of adding up in `pages`)."""
+
+    layout: Layout
+    gradients: Tensor
+    """(records, parameters), of one precision."""
+    most: int
+    """Records of the whole batch, whose sums are added up: each is one more rounding."""
+
+    def part_norms(self, thresholds: int) -> Tensor:
+        """What each record brings into a weighted sum at the most, over its weight: in each tensor (records, tensors),
+        where there are so many thresholds that they are for tensors, or else in each layer (records, layers)."""
+        layers = self.layout.layers
+        sizes = self.layout.sizes if thresholds > len(layers) else layers
+        parts = self.gradients.split(sizes, dim=1)
+        norms = torch.stack([torch.linalg.vector_norm(part, dim=1, dtype=torch.float64) for part in parts], dim=1)
+        return norms * (1 + rounding(self.most + 8, self.gradients) + rounding(self.layout.size, norms))
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """The flat sum of the records' gradients times their weights: (records,), (records, layers) or
+        (records, tensors)."""
+        weights = weights.to(self.gradients.dtype)
+        by_part = weights.unsqueeze(1) if weights.dim() == 1 else weights
+        parts = self.gradients.split(self.layout.parts(by_part.shape[1]), dim=1)
+        found = []
+        for weight, part in zip(by_part.unbind(dim=1), parts, strict=True):
+            # Zero times NaN is not zero.
+            found.append(weight @ torch.where(weight.unsqueeze(1) > 0, part, 0.0))
+        return torch.cat(found)
+
+    def sum_of_squares(self) -> Tensor:
+        """The flat sum over records of squared gradients."""
+        return self.gradients.square().sum(dim=0)
+
+
+class Singles:
+    """Forms the gradients of single records of one network."""
+
+    def __init__(self, learner: Learner) -> None:
+        self.learner = learner
+        self._graphs: dict[tuple[object, ...], Callable[..., Tensor]] = {}
+
+    def books(self, flat: Tensor, batch: Batch, loss: Loss) -> Iterator[FormedBook]:
+        """The gradients of a batch at `flat`, of as many records at once as fit into memory."""
+        one, layout = self._gradient(flat, batch, loss), self.learner.layout
+        size = max(1, min(TOGETHER, HELD // layout.size))
+        for x, y in zip(batch.x.split(size), batch.y.split(size), strict=True):
+            with torch.no_grad():
+                gradients = vmap(one, in_dims=(None, 0, 0), randomness="different")(flat, x, y)
+            yield FormedBook(layout, gradients, len(batch.y))
+
+    def squares(self, flat: Tensor, batch: Batch, loss: Loss) -> Tensor:
+        """The flat sum over a batch of the squared gradients of single records at `flat`."""
+        return torch.stack([book.sum_of_squares() for book in self.books(flat, batch, loss)]).sum(dim=0)
+
+    def logits(self, flat: Tensor, x: Tensor) -> Tensor:
+        """What the model `flat` says of each record, without dropout and without gradients."""
+        self.learner.module.eval()
+        try:
+            one = self._logits(flat, x)
+            with torch.no_grad():
+                each = vmap(one, in_dims=(None, 0), randomness="different")
+                return torch.cat([each(flat, part) for part in x.split(TOGETHER)])
+        finally:
+            self.learner.module.train()
+
+    def _gradient(self, flat: Tensor, batch: Batch, loss: Loss) -> Callable[..., Tensor]:
+        """The gradient of one record's loss, as a function of the model, the record and its label."""
+        module, layout = self.learner.written, self.learner.layout
+
+        def one(flat: Tensor, x: Tensor, y: Tensor) -> Tensor:
+            leaf = flat.detach().requires_grad_()
+            alone = Batch(x.unsqueeze(0), y.unsqueeze(0), y.unsqueeze(0), None)
+            total = loss(functional_call(module, layout.named(leaf), (alone.x,)), alone).sum()
+            return torch.autograd.grad(total, leaf)[0]
+
+        return self._graph(one, loss, flat, batch.x[0], batch.y[0])
+
+    def _logits(self, flat: Tensor, x: Tensor) -> Callable[..., Tensor]:
+        def one(flat: Tensor, x: Tensor) -> Tensor:
+            named = self.learner.layout.named(flat)
+            return functional_call(self.learner.written, named, (x.unsqueeze(0),)).squeeze(0)
+
+        return self._graph(one, None, flat, x[0])
+
+    def _graph(self, function: Callable[..., Tensor], loss: Loss | None, *example: Tensor) -> Callable[..., Tensor]:
+        """A function as a graph, made when it is first asked for."""
+        looks = [(tuple(one.shape), one.dtype, one.device) for one in example]
+        key = (loss, self.learner.module.training, *looks)
+        if key not in self._graphs:
+            self._graphs[key] = _traced(self.learner.written, function, example)
+        return self._graphs[key]
+
+
+def _traced(module: nn.Module, function: Callable[..., Tensor], example: tuple[Tensor, ...]) -> Callable[..., Tensor]:
+    """What a function of a network computes, as a graph of tensor operations; UserError where it looks at values."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    # Stand-ins without values: code that looks at values cannot be written down, instead of being written down wrongly.
+    stand_ins = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    inputs = [stand_ins.from_tensor(tensor.detach(), static_shapes=True) for tensor in example]
+    try:
+        with _plain_kernels(), torch.random.fork_rng(devices=[]):
+            graph = make_fx(function, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*inputs)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"The network {type(module).__name__} cannot be run for one record at a time, as it must be where records "
+            f"are protected: {obstacle(error)}."
+        ) from error
+    # A record among others may lie in memory otherwise than a record alone.
+    for node in graph.graph.nodes:
+        if node.target in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default):
+            node.target = torch.ops.aten.reshape.default
+    graph.recompile()
+    # What the network holds besides its trainable parameters, as it was at this moment.
+    for node in graph.graph.find_nodes(op="get_attr"):
+        constant = getattr(graph, node.target)
+        delattr(graph, node.target)
+        graph.register_buffer(node.target, constant.detach().clone())
+    return graph
+
+
+@contextlib.contextmanager
+def _plain_kernels() -> Iterator[None]:
+    """Operations that `vmap` knows, instead of fused ones that it would run one record after the other."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    fast, fused = torch.backends.mha.get_fastpath_enabled(), torch._C._get_mkldnn_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        torch._C._set_mkldnn_enabled(fused)

@@ -1,0 +1,105 @@
+"""Networks whose records are tokens: whole numbers from 0 to below V that an embedding looks up.
+
+Records are float32 everywhere else, which holds whole numbers up to 2^24 exactly. Such a network is handed them as
+whole numbers of 64 bits. Numbers that are no token count as the nearest one: an embedding would end the run over them,
+and a run that ends tells of the records.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sordino.errors import UserError
+
+LARGEST = 2**24
+"""The most tokens that can be told apart in float32."""
+
+
+def vocabulary(module: nn.Module) -> int | None:
+    """The number of tokens V that a network declares as `inputs = "tokens:V"`; None where it takes any numbers."""
+    declared = getattr(module, "inputs", None)
+    if not isinstance(declared, str) or not declared.startswith("tokens:"):
+        return None
+    text = declared.removeprefix("tokens:")
+    if not text.isdecimal() or not 1 <= int(text) <= LARGEST:
+        raise UserError(f"inputs = {declared!r}: write 'tokens:V' with the number of tokens V, at most {LARGEST:,}.")
+    return int(text)
+
+
+def declare_tokens(module: nn.Module, shape: tuple[int, ...]) -> None:
+    """Let a network that takes tokens have them as whole numbers.
+
+    One that does not say how many there are, but hands its records to an embedding, takes as many as that one has.
+    """
+    if vocabulary(module) is None:
+        found = _looked_up(module, shape)
+        if found is None:
+            return
+        module.inputs = f"tokens:{found}"  # type: ignore[assignment]
+    count = vocabulary(module)
+    assert count is not None
+    module.register_forward_pre_hook(functools.partial(_as_tokens, count))
+
+
+def _as_tokens(count: int, module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return (inputs[0].nan_to_num().clamp(0, count - 1).long(), *inputs[1:])
+
+
+def _looked_up(module: nn.Module, shape: tuple[int, ...]) -> int | None:
+    """The size of the smallest embedding that a network's records are looked up in; None where there is none.
+
+    Told by two trials: positions, say, are looked up too, but they are the same for any records.
+    """
+    embeddings = [layer for layer in module.modules() if isinstance(layer, nn.Embedding | nn.EmbeddingBag)]
+    if not embeddings:
+        return None
+    seen: list[list[tuple[nn.Module, Tensor]]] = []
+
+    def look(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if inputs:
+            seen[-1].append((layer, inputs[0].detach().clone()))
+
+    hooks = [layer.register_forward_pre_hook(look) for layer in embeddings]
+    training = module.training
+    try:
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            for token in (0, 1):
+                seen.append([])
+                module.eval()(torch.full((1, *shape), token))
+    except Exception:
+        return None  # what is wrong with the network is told when it is tried on ordinary records
+    finally:
+        module.train(training)
+        for hook in hooks:
+            hook.remove()
+    sizes = [
+        int(layer.num_embeddings)  # type: ignore[arg-type]
+        for (layer, zeros), (_, ones) in zip(*seen, strict=False)
+        if zeros.shape != ones.shape or not torch.equal(zeros, ones)
+    ]
+    return min(sizes, default=None)
+
+
+def examples(module: nn.Module, count: int, shape: tuple[int, ...], seed: int) -> Tensor:
+    """Records that are nobody's, as a network takes them: random numbers, or random tokens."""
+    generator, tokens = torch.Generator().manual_seed(seed), vocabulary(module)
+    if tokens is None:
+        return torch.randn(count, *shape, generator=generator)
+    return torch.randint(0, tokens, (count, *shape), generator=generator).float()
+
+
+def check_tokens(module: nn.Module, x: Tensor) -> None:
+    """Refuse records that a network of tokens cannot look up."""
+    count = vocabulary(module)
+    if count is None or not len(x):
+        return
+    low, high = float(x.min()), float(x.max())
+    if low < 0 or high >= count or not bool((x == x.floor()).all()):
+        raise UserError(
+            f"The network {type(module).__name__} takes tokens, whole numbers from 0 to {count - 1:,}, but the records "
+            f"hold numbers from {low:g} to {high:g}: encode them as such, or declare inputs = 'tokens:V' for another V."
+        )
