@@ -646,6 +646,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "max((1 + losses.delta()) / 2",
                 "max((0 + losses.delta()) / 2",
             ),
+            ("several rows cost as much as one", "multiplier / math.sqrt(rows), count * rows", "multiplier, count"),
+            ("several rows move a sum by their root", "/ math.sqrt(rows), count * rows", "/ math.sqrt(rows), count"),
         ],
     ),
     "privacy/record_search.py": (
@@ -942,10 +944,17 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "data/people.py": (
-        "tests/data/test_people.py",
+        "tests/data/test_people.py tests/report/test_neighbours.py",
         [
             ("people: strangers are the same", "ALIKE = 0.6", "ALIKE = 0.45"),
             ("people: only equal sketches are the same", "ALIKE = 0.6", "ALIKE = 1.0"),
+            ("equal rows at one client count as several", "if len(set(who)) > 1)", "if len(who) > 1)"),
+            (
+                "rows are equal if their first columns are",
+                "holders.setdefault(flat[place].tobytes()",
+                "holders.setdefault(flat[place, columns].tobytes()",
+            ),
+            ("equal rows with other labels count", "+ y[place].tobytes()", '+ b""'),
         ],
     ),
     "privacy/ledger.py": (
@@ -983,6 +992,21 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("a promise holds at any delta", "or left < 0 or", "or"),
             ("a promise is a Gaussian's where records are replaced", "if not at or any(self.recipes()):", "if True:"),
             ("rows are not chained", "return hashlib.sha256(previous +", "return hashlib.sha256("),
+            (
+                "several rows of promises",
+                "if self._promises() or self._entries:\n            return {}",
+                "if self._entries:\n            return {}",
+            ),
+            (
+                "several rows of whole numbers",
+                "if self._promises() or self._entries:\n            return {}",
+                "if self._promises():\n            return {}",
+            ),
+            (
+                "several rows of the client that paid least",
+                "return {str(rows): max((rows_epsilon",
+                "return {str(rows): min((rows_epsilon",
+            ),
         ],
     ),
     "privacy/accountant.py": (
@@ -1020,7 +1044,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "client.py": (
-        "tests/test_own_methods.py tests/test_contract.py",
+        "tests/test_own_methods.py tests/test_contract.py tests/experiment/test_places.py",
         [
             ("a step writes public states", "if stolen:", "if False:"),
             ("a step keeps things by its data", "if self._keeps.setdefault(step, keeps) != keeps:", "if False:"),
@@ -1029,6 +1053,11 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "bounds follow what a step does to its memory",
                 "{name: me[name].to(self.device, copy=True) for name in self.public_names}",
                 "{name: me[name] for name in self.public_names}",
+            ),
+            (
+                "validation records follow labels",
+                "self.gate.source, client)",
+                "self.gate.source, client + int(y.sum()))",
             ),
         ],
     ),
@@ -1168,8 +1197,39 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("states are read for nothing", 'elif tells == "everything":', "elif False:"),
         ],
     ),
+    "data/federate.py": (
+        "tests/experiment/test_places.py tests/report/test_neighbours.py",
+        [
+            (
+                "test records follow labels",
+                "test_fraction, split_rng)\n    train",
+                "test_fraction, random_stream(int(dataset.y.sum()), 1))\n    train",
+            ),
+            ("equal rows at several clients are not told", ", *same_rows(x.numpy(), y.numpy(), sizes)]", "]"),
+        ],
+    ),
+    "deploy/records.py": (
+        "tests/experiment/test_places.py",
+        [
+            (
+                "a site's test records follow labels",
+                "rules.test_fraction, secret)",
+                "rules.test_fraction, secret + bytes(y.numpy()))",
+            ),
+        ],
+    ),
+    "privacy/audit/channels.py": (
+        "tests/privacy/audit/test_one_run.py",
+        [
+            (
+                "without its canary a client has a record less",
+                "begins = np.where(coins, 0, records)",
+                "begins = np.where(coins, 0, 1)",
+            ),
+        ],
+    ),
     "data/selection.py": (
-        "tests/data/test_public.py",
+        "tests/data/test_public.py tests/experiment/test_places.py",
         [
             ("owners' records are public", "if held_out and dataset.owner is not None:", "if False:"),
             (
@@ -1177,6 +1237,12 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "*dataset.disclosed, _told(shared, len(other.y))",
                 "*dataset.disclosed",
             ),
+            (
+                "the records that take part follow labels",
+                "random_stream(seed, 21)",
+                "random_stream(int(dataset.y.sum()), 21)",
+            ),
+            ("public records follow labels", "random_stream(seed, 20)", "random_stream(int(dataset.y.sum()), 20)"),
         ],
     ),
     "methods/fedper_record.py": (

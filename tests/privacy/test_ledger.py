@@ -319,3 +319,17 @@ def test_of_a_promise_nothing_is_known_but_its_epsilon_at_its_delta() -> None:
     known = Ledger(2, "record", [Row.of((0, 0, "local", "plan"), [0, 1], charge.known("the seed is known"))])
     assert known.epsilon(1e-5)["server"] == math.inf
     assert known.attack_accuracy()["server"] == 1.0
+
+
+def test_several_rows_are_told_of_where_every_price_is_known() -> None:
+    """Three rows at the client that paid most move its mean three times as far; of promises nothing is known."""
+    ledger = Ledger(2, "record")
+    paid = Charge.of_records("training", [(1.0, 10.0, 1), (1.0, 20.0, 1)], 0)
+    ledger.append(Row.of((0, 0, "local", "update"), [0, 1], paid))
+    found = ledger.rows_epsilons(1e-5)
+    assert found == {"3": pytest.approx(epsilon_of(0.3, 1e-5)), "5": pytest.approx(epsilon_of(0.5, 1e-5))}
+    ledger.append(Row.of((1, 1, "local", "plan"), [0], Charge.promised([(1.0, 1e-5)])))
+    assert ledger.rows_epsilons(1e-5) == {}
+    whole = Ledger(1, "record")
+    whole.append(Row.of((0, 0, "local", "update"), [0], Charge.of_records("training", [(1.0, 10.0, 1)], 5)))
+    assert whole.rows_epsilons(1e-5) == {}
