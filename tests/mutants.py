@@ -135,7 +135,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "privacy/mechanism.py": (
-        "tests/privacy/test_mechanism.py tests/privacy/test_gate.py tests/privacy/test_gradients.py",
+        "tests/privacy/test_mechanism.py tests/privacy/test_gate.py tests/privacy/test_gradients.py tests/deploy/test_masking.py",
         [
             ("floats: half the noise", "noise.mul_(deviations)", "noise.mul_(deviations / 2)"),
             ("floats: half the noise at places", "drawn.mul_(deviations", "drawn.mul_(0.5 * deviations"),
@@ -164,6 +164,11 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "integers.check_signal(CLIENTS.longest(bound, deviation), len(entries))",
                 "pass",
             ),
+            (
+                "a sum of unequal noise",
+                "    if len(cover.deviations) > 1:\n        raise",
+                "    if False:\n        raise",
+            ),
         ],
     ),
     "deploy/masking.py": (
@@ -184,6 +189,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("a share for anybody", 'b"share", self.identity, receiver, salt)', 'b"share", salt)'),
             ("cohorts that show single messages", "colluders, active_server) >= 2:", "colluders, active_server) >= 1:"),
             ("another site's key is taken", "!= public_key(private):", "!= public_key(private) and False:"),
+            ("somebody stands twice in a cohort", "if len(set(values)) < len(values):", "if False:"),
         ],
     ),
     "deploy/sharing.py": (
@@ -222,11 +228,16 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         [("a second list of survivors is answered", 'if kept["survivors"] is not None:', "if False:")],
     ),
     "deploy/paying.py": (
-        "tests/deploy/test_failures.py tests/deploy/test_attacks.py",
+        "tests/deploy/test_failures.py tests/deploy/test_attacks.py tests/deploy/test_spending.py",
         [
             ("the filter is skipped", "if entries and not spending.fits(", "if False and not spending.fits("),
             ("two plans in one run", "one.sampled != row.sampled for one in paid):", "False for one in paid):"),
             ("records' turns are not counted", "if row.pool and session.left(row, paid) < 1:", "if False:"),
+            (
+                "the records of a second run are not reserved",
+                "if of_records and session.run not in known else []",
+                "if of_records and not known else []",
+            ),
         ],
     ),
     "deploy/copies.py": (
@@ -301,6 +312,16 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "if False and not keys.is_signed(party.identity,",
             ),
             ("one draw for all attempts", "(work.ask.attempt << 32)", "0"),
+            (
+                "one site's own threshold in a sum",
+                "if terms.is_summed(releases) and any(isinstance(value, Each)",
+                "if False and any(isinstance(value, Each)",
+            ),
+            (
+                "half of what a run may cost is reserved",
+                "float(plan.budgets[self.number])",
+                "float(plan.budgets[self.number]) / 2",
+            ),
         ],
     ),
     "deploy/rules.py": (
@@ -313,6 +334,19 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("thresholds beyond the rules", "if bounds is not None and", "if False and"),
             ("numbers that are not finite", "check_finite(public.message)", "pass"),
             ("what one alone is told", "if isinstance(value, Each):", "if False:"),
+            (
+                "others' noise counts without a roster",
+                'return "server" if self.roster is None else "outsider"',
+                'return "outsider"',
+            ),
+            (
+                "record-level runs where the site is to be protected",
+                'if terms.method.unit == "record" and rules.unit == "client":',
+                "if False:",
+            ),
+            ("the owner's colluders are ignored", "if experiment.colluders < rules.colluders and", "if False and"),
+            ("the owner's min_cohort is ignored", "if terms.minimum < rules.min_cohort:", "if False:"),
+            ("noise that eats the signal", "            gate.check(releases, public)\n", ""),
         ],
     ),
     "deploy/spending.py": (
@@ -323,6 +357,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("the last run alone", "self.squares += float(", "self.squares = float("),
             ("record-level runs cost the site nothing", "math.inf if self.reserved else", ""),
             ("gaps are free", "for shares, many in self.entries.items()]", "for shares, many in ()]"),
+            ("whole numbers of the last release alone", "self.entries.get(row.shares, 0) + row.entries", "row.entries"),
         ],
     ),
     "deploy/terms.py": (
@@ -402,7 +437,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "privacy/release/of_clients.py": (
-        "tests/privacy/test_gate.py tests/privacy/test_ledger.py",
+        "tests/privacy/test_gate.py tests/privacy/test_ledger.py tests/privacy/test_ledger.py",
         [
             (
                 "vectors for several models of any width",
@@ -435,6 +470,21 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("nothing is left out", "rows * self._mask(public).to(rows)", "rows"),
             ("no threshold is looked at", "check_thresholds(thresholds, self.describe())", "pass"),
             ("no range is looked at", "check_range(self, self.low, self.high)", "pass"),
+            (
+                "colluders are ignored where masks differ",
+                "variances, view, public, colluders)",
+                "variances, view, public, 0)",
+            ),
+            (
+                "nobody is known to collude where masks differ",
+                'known = max(colluders, 1 if view == "peer" else 0)',
+                'known = 1 if view == "peer" else 0',
+            ),
+            (
+                "colluders are ignored in numbers",
+                "[unknown_variance(variance, view, cohort, colluders)[0, 0]",
+                "[unknown_variance(variance, view, cohort, 0)[0, 0]",
+            ),
         ],
     ),
     "privacy/release/base.py": (
@@ -447,7 +497,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "privacy/release/of_records.py": (
-        "tests/privacy/test_sealed.py tests/privacy/test_gradients.py",
+        "tests/privacy/test_sealed.py tests/privacy/test_gradients.py tests/privacy/test_ledger.py",
         [
             ("means of records that nobody set aside", "if not 0 < self.held_out < 1:", "if False:"),
             (
@@ -477,6 +527,11 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "records of a matrix are not shortened",
                 "kept = shortened(kept, lengths(kept)",
                 "kept = kept if True else shortened(kept, lengths(kept)",
+            ),
+            (
+                "a matrix is charged as if half of the records were in it",
+                "matrix_multipliers\n        paid = [(1.0,",
+                "matrix_multipliers\n        paid = [(0.5,",
             ),
         ],
     ),
@@ -773,6 +828,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 'trained if varied == "noise" else',
                 'trained if varied != "sampling" else',
             ),
+            ("the noise of one matrix for several", "math.sqrt(needs.matrices) / mu_of", "1 / mu_of"),
         ],
     ),
     "privacy/stacked_gradients.py": (
@@ -863,6 +919,12 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("runs: what left bare costs records nothing", "return (_recipe(INFINITE),)", "return ()"),
             ("runs: a limit does not bind methods", "mu <= most * (1 + 1e-9)", "True"),
             ("runs: people are known by equal files alone", "same_people(row.people, people)", "row.people == people"),
+            (
+                "runs: a plan forgets that states expose",
+                'exposed = any(release.tells == "everything" for release in releases)',
+                "exposed = False",
+            ),
+            ("runs: a plan counts one matrix", "((1.0, matrix, needs.matrices),)", "((1.0, matrix, 1),)"),
         ],
     ),
     "experiment/journal.py": (
@@ -1007,6 +1069,12 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "return {str(rows): max((rows_epsilon",
                 "return {str(rows): min((rows_epsilon",
             ),
+            (
+                "what tells of everything exposes one release",
+                "for name in list(self._in_sums)]",
+                "for name in list(self._in_sums)[:1]]",
+            ),
+            ("whole numbers of the last question alone", "sent[clients] += row.entries", "sent[clients] = row.entries"),
         ],
     ),
     "privacy/accountant.py": (
@@ -1058,6 +1126,11 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "validation records follow labels",
                 "self.gate.source, client)",
                 "self.gate.source, client + int(y.sum()))",
+            ),
+            (
+                "other records are set aside in each round",
+                "self.gate.source, client)",
+                "self.gate.source, client + 1000 * question.round)",
             ),
         ],
     ),
@@ -1187,6 +1260,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("states that tell of single messages are free", "or (summed and self._state_names):", ":"),
             ("clients are asked beyond their budget", "if (times >= most).any():", "if False:"),
             ("one number for all questions", "self.count += 1", "self.count += 0"),
+            ("noise could not cover it and is not asked", "self._gate.check(releases, public)", "pass"),
         ],
     ),
     "replies.py": (
@@ -1195,6 +1269,11 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("single messages are read for nothing", "self._books.ledger.expose(row)", "[]"),
             ("a mean of masks exposes nothing", "if not self._releases[release].summed:", "if False:"),
             ("states are read for nothing", 'elif tells == "everything":', "elif False:"),
+            (
+                "a state exposes the first client alone",
+                "expose_all(self._public.clients, about)",
+                "expose_all(self._public.clients[:1], about)",
+            ),
         ],
     ),
     "data/federate.py": (
@@ -1226,6 +1305,101 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "begins = np.where(coins, 0, records)",
                 "begins = np.where(coins, 0, 1)",
             ),
+        ],
+    ),
+    "experiment/plan.py": (
+        "tests/privacy/test_plan.py tests/cli/test_screen.py",
+        [
+            (
+                "a plan forgets that states expose",
+                'exposed=any(release.tells == "everything" for release in releases)',
+                "exposed=False",
+            ),
+            (
+                "a plan tells the cheapest client's epsilon",
+                "dict.fromkeys(VIEWS, max(each))",
+                "dict.fromkeys(VIEWS, min(each))",
+            ),
+        ],
+    ),
+    "deploy/summing.py": (
+        "tests/deploy/test_masking.py",
+        [
+            ("sites: sums of unequal noise", "if cover is None or len(cover.deviations) > 1:", "if cover is None:"),
+            ("sites: sums of any length", "> sites * math.sqrt(limit) + noise:", "> math.inf:"),
+        ],
+    ),
+    "deploy/reserving.py": (
+        "tests/deploy/test_spending.py",
+        [
+            (
+                "the server reserves half of a site's budget",
+                "(float(budgets[client]), self._delta)",
+                "(float(budgets[client]) / 2, self._delta)",
+            ),
+            (
+                "a promise from a known seed",
+                "whole = whole.known(allowance.known) if allowance.known else whole",
+                "pass",
+            ),
+            ("a site pays its budget in each turn", "if not paid[client]]", "if True]"),
+        ],
+    ),
+    "deploy/roster.py": (
+        "tests/deploy/test_rules.py",
+        [
+            ("somebody stands twice in a roster", "if len(set(values)) < len(values):", "if False:"),
+        ],
+    ),
+    "deploy/keys.py": (
+        "tests/deploy/test_session.py",
+        [
+            ("a signature holds for any purpose", '(b"sordino 1", purpose.encode(), *parts)', '(b"sordino 1", *parts)'),
+            (
+                "signed parts run into each other",
+                'len(part).to_bytes(8, "big") + part for part in whole',
+                "part for part in whole",
+            ),
+            ("any signature holds", "        return False\n    return True", "        return True\n    return True"),
+        ],
+    ),
+    "files.py": (
+        "tests/test_files.py",
+        [
+            ("damaged files are read", "if found != self.digest:", "if False:"),
+        ],
+    ),
+    "experiment/account.py": (
+        "tests/experiment/test_account.py",
+        [
+            ("any result follows from a ledger", "return abs(one - other) <= 1e-6 * max(1.0, abs(one))", "return True"),
+        ],
+    ),
+    "report/statement.py": (
+        "tests/experiment/test_account.py",
+        [
+            (
+                "a statement: what left bare is covered",
+                "covered = not any(row.reason for row in mine)",
+                "covered = True",
+            ),
+            (
+                "a statement: all observers are outsiders",
+                'summary["epsilon"][view], summary',
+                'summary["epsilon"]["outsider"], summary',
+            ),
+            (
+                "a statement: all attackers are outsiders",
+                'summary["attack_accuracy"][view])',
+                'summary["attack_accuracy"]["outsider"])',
+            ),
+        ],
+    ),
+    "experiment/budgeting.py": (
+        "tests/privacy/test_plan.py",
+        [
+            ("colluders that leave no honest noise", "if experiment.colluders >= minimum:", "if False:"),
+            ("a cohort larger than a round", "if minimum > schedule.cohort:", "if False:"),
         ],
     ),
     "data/selection.py": (

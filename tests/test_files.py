@@ -9,8 +9,8 @@ import pytest
 from helpers import command, refused
 
 from sordino.cli.audit import _stored
-from sordino.errors import check_writable
-from sordino.files import write_whole
+from sordino.errors import UserError, check_writable
+from sordino.files import replace_file, write_whole
 
 
 def test_a_text_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,3 +69,12 @@ def test_predictions_do_not_take_the_records_place(tmp_path: Path) -> None:
     records.write_text("x\n1\n")
     assert "take the place of the records" in refused("predict", "x", records, "-o", records, "--store", tmp_path)
     assert records.read_text() == "x\n1\n"
+
+
+def test_a_file_whose_bytes_have_changed_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "new.tmp").write_bytes(b"content")
+    kept = replace_file(tmp_path / "new.tmp", tmp_path / "kept")
+    assert kept.check(tmp_path, "The file") == tmp_path / "kept"
+    (tmp_path / "kept").write_bytes(b"contend")
+    with pytest.raises(UserError, match="is damaged, its bytes are not those that were written"):
+        kept.check(tmp_path, "The file")

@@ -82,7 +82,7 @@ def test_contents_move_no_record_into_or_out_of_a_choice(contents: float) -> Non
     assert sum(moved(*pair) for pair in zip(found[0][1:], found[1][1:], strict=True)) == 1
 
 
-def of_a_round(prepared: Prepared, folder: Path) -> tuple[list[Passage], list[Tensor]]:
+def of_a_round(prepared: Prepared, folder: Path, rounds: int = 1) -> tuple[list[Passage], list[Tensor]]:
     """The noisy gradients of a round, and which records were set aside, for each client that was asked alone."""
     aside: list[Tensor] = []
     original: Callable[..., None] = PrivateRecords.__init__
@@ -92,7 +92,7 @@ def of_a_round(prepared: Prepared, folder: Path) -> tuple[list[Passage], list[Te
         original(self, x, y, validation, *rest)
 
     with observed_gradients() as seen, mock.patch.object(PrivateRecords, "__init__", noting):
-        OneRound(prepared, folder)
+        OneRound(prepared, folder, rounds=rounds)
     return seen, aside
 
 
@@ -160,3 +160,19 @@ def test_contents_move_no_record_at_a_site(kind: str, contents: float, tmp_path:
     one, two = (a_site(tmp_path / f"{kind}-{k}", kind, c) for k, c in enumerate((None, contents)))
     assert sum(moved(*pair) for pair in zip(pools(one), pools(two), strict=True)) == 1
     assert one.notes == two.notes  # the plans
+
+
+def test_records_are_set_aside_once_for_all_rounds(tmp_path: Path) -> None:
+    """Who is judged by in one round and trained on in another pays for both, and only one is charged."""
+    keys = {"method": "dp-fedavg-record", "epsilon": 4.0, "rounds": 3, "model": "logistic", "workers": 1}
+    given = {"batch": 8, "epochs": 1, "clipping": "quantile"}
+    prepared = prepare(
+        Experiment.make({**keys, "engine": "one-by-one", "store": tmp_path, "set": given}),
+        federate(dataset(owned=True), "natural", None, 7),
+    )
+    _, aside = of_a_round(prepared, tmp_path, rounds=3)
+    assert len(aside) == 3 * CLIENTS
+    for client in range(CLIENTS):
+        first, *others = aside[client::CLIENTS]
+        assert first.any()
+        assert all(torch.equal(first, one) for one in others)
