@@ -135,7 +135,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "privacy/mechanism.py": (
-        "tests/privacy/test_mechanism.py tests/privacy/test_gate.py tests/privacy/test_gradients.py tests/deploy/test_masking.py",
+        "tests/privacy/test_mechanism.py tests/privacy/test_gate.py tests/privacy/test_gradients.py "
+        "tests/deploy/test_masking.py",
         [
             ("floats: half the noise", "noise.mul_(deviations)", "noise.mul_(deviations / 2)"),
             ("floats: half the noise at places", "drawn.mul_(deviations", "drawn.mul_(0.5 * deviations"),
@@ -228,7 +229,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         [("a second list of survivors is answered", 'if kept["survivors"] is not None:', "if False:")],
     ),
     "deploy/paying.py": (
-        "tests/deploy/test_failures.py tests/deploy/test_attacks.py tests/deploy/test_spending.py",
+        "tests/deploy/test_spending.py tests/deploy/test_failures.py tests/deploy/test_attacks.py",
         [
             ("the filter is skipped", "if entries and not spending.fits(", "if False and not spending.fits("),
             ("two plans in one run", "one.sampled != row.sampled for one in paid):", "False for one in paid):"),
@@ -1112,7 +1113,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "client.py": (
-        "tests/test_own_methods.py tests/test_contract.py tests/experiment/test_places.py",
+        "tests/experiment/test_places.py tests/test_own_methods.py tests/test_contract.py",
         [
             ("a step writes public states", "if stolen:", "if False:"),
             ("a step keeps things by its data", "if self._keeps.setdefault(step, keeps) != keeps:", "if False:"),
