@@ -463,10 +463,3 @@ def test_a_sum_is_no_longer_than_the_sites_clips_allow() -> None:
     summing.check_total({"update": honest}, releases, gate, public, 3)
     with pytest.raises(MaskingError, match="longer than the sites' clips allow"):
         summing.check_total({"update": lying}, releases, gate, public, 3)
-
-
-@pytest.mark.parametrize("twin", [Party(b"a" * 32, b"2" * 32), Party(b"b" * 32, b"1" * 32)], ids=["site", "key"])
-def test_nobody_stands_twice_in_a_cohort(twin: Party) -> None:
-    """Two names of one site, or one key of two, would count as two shares of noise."""
-    with pytest.raises(MaskingError, match=r"names a (site|key) twice"):
-        Cohort(ASK, (Party(b"a" * 32, b"1" * 32), twin, Party(b"c" * 32, b"3" * 32)), 2)
