@@ -310,7 +310,7 @@ def test_sums_over_records_are_charged_for_rounding() -> None:
 
 
 def test_of_a_promise_nothing_is_known_but_its_epsilon_at_its_delta() -> None:
-    """Group privacy: one record removed and one added cost 2 epsilon at (1 + exp(epsilon)) delta, and nothing is known
+    """Group privacy: one place emptied and filled again costs 2 epsilon at (1 + exp(epsilon)) delta, and nothing is known
     at delta itself, or below it; where noise from a known seed keeps it, nothing holds."""
     charge = Charge.promised([(2.0, 1e-5), (1.0, 1e-5)])
     ledger = Ledger(2, "record", [Row.of((0, 0, "local", "plan"), [0, 1], charge)])
