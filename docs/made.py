@@ -22,7 +22,7 @@ from sordino.report.glossary import WORDS
 from sordino.report.hyperparameters import hyperparameters
 from sordino.report.page import charts
 from sordino.report.page.charts import Line
-from sordino.report.wording import epsilon_words
+from sordino.report.wording import compared_words, epsilon_words
 
 DELTA = 1e-5
 
@@ -166,7 +166,7 @@ def _parameter(one: Any) -> str:
 def _protects(name: str) -> str:
     method = find(name)()
     return (
-        f"Protects one {method.unit}."
+        f"Protects one {method.unit}. {' '.join(compared_words({'unit': method.unit}))}"
         if method.is_private()
         else "Nothing that leaves is protected, or nothing leaves."
     )

@@ -172,7 +172,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "privacy/mechanism.py": (
-        "tests/privacy/test_mechanism.py tests/privacy/test_gate.py tests/privacy/test_gradients.py",
+        "tests/privacy/test_mechanism.py tests/privacy/test_gate.py tests/privacy/test_gradients.py "
+        "tests/deploy/test_masking.py",
         [
             ("floats: half the noise", "noise.mul_(deviations)", "noise.mul_(deviations / 2)"),
             ("floats: half the noise at places", "drawn.mul_(deviations", "drawn.mul_(0.5 * deviations"),
@@ -226,6 +227,11 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "integers.check_signal(CLIENTS.longest(bound, deviation), len(entries))",
                 "pass",
             ),
+            (
+                "a sum of unequal noise",
+                "    if len(cover.deviations) > 1:\n        raise",
+                "    if False:\n        raise",
+            ),
         ],
     ),
     "deploy/masking.py": (
@@ -246,6 +252,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("a share for anybody", 'b"share", self.identity, receiver, salt)', 'b"share", salt)'),
             ("cohorts that show single messages", "colluders, active_server) >= 2:", "colluders, active_server) >= 1:"),
             ("another site's key is taken", "!= public_key(private):", "!= public_key(private) and False:"),
+            ("somebody stands twice in a cohort", "if len(set(values)) < len(values):", "if False:"),
         ],
     ),
     "deploy/sharing.py": (
@@ -290,11 +297,16 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         [("a second list of survivors is answered", 'if kept["survivors"] is not None:', "if False:")],
     ),
     "deploy/paying.py": (
-        "tests/deploy/test_failures.py tests/deploy/test_attacks.py",
+        "tests/deploy/test_spending.py tests/deploy/test_failures.py tests/deploy/test_attacks.py",
         [
             ("the filter is skipped", "if entries and not spending.fits(", "if False and not spending.fits("),
             ("two plans in one run", "one.sampled != row.sampled for one in paid):", "False for one in paid):"),
             ("records' turns are not counted", "if row.pool and session.left(row, paid) < 1:", "if False:"),
+            (
+                "the records of a second run are not reserved",
+                "if of_records and session.run not in known else []",
+                "if of_records and not known else []",
+            ),
         ],
     ),
     "deploy/copies.py": (
@@ -369,6 +381,16 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "if False and not keys.is_signed(party.identity,",
             ),
             ("one draw for all attempts", "attempt(work.number, work.ask.attempt)", "work.number"),
+            (
+                "one site's own threshold in a sum",
+                "if terms.is_summed(releases) and any(isinstance(value, Each)",
+                "if False and any(isinstance(value, Each)",
+            ),
+            (
+                "half of what a run may cost is reserved",
+                "float(plan.budgets[self.number])",
+                "float(plan.budgets[self.number]) / 2",
+            ),
         ],
     ),
     "deploy/rules.py": (
@@ -381,6 +403,19 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("thresholds beyond the rules", "if bounds is not None and", "if False and"),
             ("numbers that are not finite", "check_finite(public.message)", "pass"),
             ("what one alone is told", "if isinstance(value, Each):", "if False:"),
+            (
+                "others' noise counts without a roster",
+                'return "server" if self.roster is None else "outsider"',
+                'return "outsider"',
+            ),
+            (
+                "record-level runs where the site is to be protected",
+                'if terms.method.unit == "record" and rules.unit == "client":',
+                "if False:",
+            ),
+            ("the owner's colluders are ignored", "if experiment.colluders < rules.colluders and", "if False and"),
+            ("the owner's min_cohort is ignored", "if terms.minimum < rules.min_cohort:", "if False:"),
+            ("noise that eats the signal", "            gate.check(releases, public)\n", ""),
         ],
     ),
     "deploy/spending.py": (
@@ -391,6 +426,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("the last run alone", "self.squares += float(", "self.squares = float("),
             ("record-level runs cost the site nothing", "math.inf if self.reserved else", ""),
             ("gaps are free", "for shares, many in self.entries.items()]", "for shares, many in ()]"),
+            ("whole numbers of the last release alone", "self.entries.get(row.shares, 0) + row.entries", "row.entries"),
         ],
     ),
     "deploy/terms.py": (
@@ -542,7 +578,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "privacy/release/of_clients.py": (
-        "tests/privacy/test_gate.py tests/privacy/test_ledger.py",
+        "tests/privacy/test_gate.py tests/privacy/test_ledger.py tests/privacy/test_ledger.py",
         [
             (
                 "vectors for several models of any width",
@@ -575,6 +611,21 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("nothing is left out", "rows * self._mask(public).to(rows)", "rows"),
             ("no threshold is looked at", "check_thresholds(thresholds, self.describe())", "pass"),
             ("no range is looked at", "check_range(self, self.low, self.high)", "pass"),
+            (
+                "colluders are ignored where masks differ",
+                "variances, view, public, colluders)",
+                "variances, view, public, 0)",
+            ),
+            (
+                "nobody is known to collude where masks differ",
+                'known = max(colluders, 1 if view == "peer" else 0)',
+                'known = 1 if view == "peer" else 0',
+            ),
+            (
+                "colluders are ignored in numbers",
+                "[unknown_variance(variance, view, cohort, colluders)[0, 0]",
+                "[unknown_variance(variance, view, cohort, 0)[0, 0]",
+            ),
         ],
     ),
     "privacy/release/base.py": (
@@ -587,7 +638,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "privacy/release/of_records.py": (
-        "tests/privacy/test_sealed.py tests/privacy/test_gradients.py",
+        "tests/privacy/test_sealed.py tests/privacy/test_gradients.py tests/privacy/test_ledger.py",
         [
             ("means of records that nobody set aside", "if not 0 < self.held_out < 1:", "if False:"),
             (
@@ -617,6 +668,11 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "records of a matrix are not shortened",
                 "kept = shortened(kept, lengths(kept)",
                 "kept = kept if True else shortened(kept, lengths(kept)",
+            ),
+            (
+                "a matrix is charged as if half of the records were in it",
+                "matrix_multipliers\n        paid = [(1.0,",
+                "matrix_multipliers\n        paid = [(0.5,",
             ),
         ],
     ),
@@ -812,6 +868,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "max((1 + losses.delta()) / 2",
                 "max((0 + losses.delta()) / 2",
             ),
+            ("several rows cost as much as one", "multiplier / math.sqrt(rows), count * rows", "multiplier, count"),
+            ("several rows move a sum by their root", "/ math.sqrt(rows), count * rows", "/ math.sqrt(rows), count"),
         ],
     ),
     "privacy/record_search.py": (
@@ -937,6 +995,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 'trained if varied == "noise" else',
                 'trained if varied != "sampling" else',
             ),
+            ("the noise of one matrix for several", "math.sqrt(needs.matrices) / mu_of", "1 / mu_of"),
         ],
     ),
     "privacy/stacked_gradients.py": (
@@ -1079,6 +1138,12 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("runs: what left bare costs records nothing", "return (_recipe(INFINITE),)", "return ()"),
             ("runs: a limit does not bind methods", "mu <= most * (1 + 1e-9)", "True"),
             ("runs: people are known by equal files alone", "same_people(row.people, people)", "row.people == people"),
+            (
+                "runs: a plan forgets that states expose",
+                'exposed = any(release.tells == "everything" for release in releases)',
+                "exposed = False",
+            ),
+            ("runs: a plan counts one matrix", "((1.0, matrix, needs.matrices),)", "((1.0, matrix, 1),)"),
         ],
     ),
     "experiment/journal.py": (
@@ -1175,8 +1240,11 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "experiment/account.py": (
-        "tests/experiment/test_stopping.py",
-        [("account: a result below its charges is right", "or printed[view] < said[view]", "or False")],
+        "tests/experiment/test_stopping.py tests/experiment/test_account.py",
+        [
+            ("account: a result below its charges is right", "or printed[view] < said[view]", "or False"),
+            ("any result follows from a ledger", "return abs(one - other) <= 1e-6 * max(1.0, abs(one))", "return True"),
+        ],
     ),
     "experiment/importing.py": (
         "tests/experiment/test_importing.py",
@@ -1203,11 +1271,17 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         [("import: tables of any shape", "if tables != _created(made):", "if False:")],
     ),
     "data/federate.py": (
-        "tests/experiment/test_deals.py",
+        "tests/experiment/test_deals.py tests/experiment/test_places.py tests/report/test_neighbours.py",
         [
             ("deals: other records are the same", "[dataset.x, dataset.y, torch", "[dataset.y, torch"),
             ("deals: everybody holds everything", ", torch.from_numpy(np.asarray(owner))])", "])"),
             ("deals: owners have no names", "dataset.people, *dataset.owner_names]", "dataset.people]"),
+            (
+                "test records follow labels",
+                "test_fraction, split_rng)\n    train",
+                "test_fraction, random_stream(int(dataset.y.sum()), 1))\n    train",
+            ),
+            ("equal rows at several clients are not told", ", *same_rows(x.numpy(), y.numpy(), sizes)]", "]"),
         ],
     ),
     "flower/carrier.py": (
@@ -1330,10 +1404,17 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "data/people.py": (
-        "tests/data/test_people.py",
+        "tests/data/test_people.py tests/report/test_neighbours.py",
         [
             ("people: strangers are the same", "ALIKE = 0.6", "ALIKE = 0.45"),
             ("people: only equal sketches are the same", "ALIKE = 0.6", "ALIKE = 1.0"),
+            ("equal rows at one client count as several", "if len(set(who)) > 1)", "if len(who) > 1)"),
+            (
+                "rows are equal if their first columns are",
+                "holders.setdefault(flat[place].tobytes()",
+                "holders.setdefault(flat[place, columns].tobytes()",
+            ),
+            ("equal rows with other labels count", "+ y[place].tobytes()", '+ b""'),
         ],
     ),
     "privacy/ledger.py": (
@@ -1401,6 +1482,27 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("a promise holds at any delta", "or left < 0 or", "or"),
             ("a promise is a Gaussian's where records are replaced", "if not at or any(self.recipes()):", "if True:"),
             ("rows are not chained", "return hashlib.sha256(previous +", "return hashlib.sha256("),
+            (
+                "several rows of promises",
+                "if self._promises() or self._entries:\n            return {}",
+                "if self._entries:\n            return {}",
+            ),
+            (
+                "several rows of whole numbers",
+                "if self._promises() or self._entries:\n            return {}",
+                "if self._promises():\n            return {}",
+            ),
+            (
+                "several rows of the client that paid least",
+                "return {str(rows): max((rows_epsilon",
+                "return {str(rows): min((rows_epsilon",
+            ),
+            (
+                "what tells of everything exposes one release",
+                "for name in list(self._in_sums)]",
+                "for name in list(self._in_sums)[:1]]",
+            ),
+            ("whole numbers of the last question alone", "sent[clients] += row.entries", "sent[clients] = row.entries"),
         ],
     ),
     "privacy/accountant.py": (
@@ -1439,7 +1541,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
     ),
     "client.py": (
         "tests/test_failing_steps.py tests/test_purity.py tests/deploy/test_failing_steps.py "
-        "tests/test_own_methods.py tests/experiment/test_own_randomness.py tests/test_contract.py",
+        "tests/experiment/test_places.py tests/test_own_methods.py tests/experiment/test_own_randomness.py "
+        "tests/test_contract.py",
         [
             ("own code: a client's draws are not told", "done.start, self._drawn(question, passed))", "done.start)"),
             ("own code: answers made of gradients are not told", "if found and self.protects_records:", "if False:"),
@@ -1481,6 +1584,16 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "outlet: a failing step is run on the records again",
                 "            nobody._kind = BlankRecords",
                 "            nobody._kind = PrivateRecords",
+            ),
+            (
+                "validation records follow labels",
+                "self.gate.source, client)",
+                "self.gate.source, client + int(y.sum()))",
+            ),
+            (
+                "other records are set aside in each round",
+                "self.gate.source, client)",
+                "self.gate.source, client + 1000 * question.round)",
             ),
         ],
     ),
@@ -1727,6 +1840,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("states that tell of single messages are free", "or (summed and self._state_names):", ":"),
             ("clients are asked beyond their budget", "if (times >= most).any():", "if False:"),
             ("one number for all questions", "self.count += 1", "self.count += 0"),
+            ("noise could not cover it and is not asked", "self._gate.check(releases, public)", "pass"),
         ],
     ),
     "replies.py": (
@@ -1735,10 +1849,124 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("single messages are read for nothing", "self._books.ledger.expose(row)", "[]"),
             ("a mean of masks exposes nothing", "if not self._releases[release].summed:", "if False:"),
             ("states are read for nothing", 'elif tells == "everything":', "elif False:"),
+            (
+                "a state exposes the first client alone",
+                "expose_all(self._public.clients, about)",
+                "expose_all(self._public.clients[:1], about)",
+            ),
+        ],
+    ),
+    "deploy/records.py": (
+        "tests/experiment/test_places.py",
+        [
+            (
+                "a site's test records follow labels",
+                "rules.test_fraction, secret)",
+                "rules.test_fraction, secret + bytes(y.numpy()))",
+            ),
+        ],
+    ),
+    "privacy/audit/channels.py": (
+        "tests/privacy/audit/test_one_run.py",
+        [
+            (
+                "without its canary a client has a record less",
+                "begins = np.where(coins, 0, records)",
+                "begins = np.where(coins, 0, 1)",
+            ),
+        ],
+    ),
+    "experiment/plan.py": (
+        "tests/privacy/test_plan.py tests/cli/test_screen.py",
+        [
+            (
+                "a plan forgets that states expose",
+                'exposed=any(release.tells == "everything" for release in releases)',
+                "exposed=False",
+            ),
+            (
+                "a plan tells the cheapest client's epsilon",
+                "dict.fromkeys(VIEWS, max(each))",
+                "dict.fromkeys(VIEWS, min(each))",
+            ),
+        ],
+    ),
+    "deploy/summing.py": (
+        "tests/deploy/test_masking.py",
+        [
+            ("sites: sums of unequal noise", "if cover is None or len(cover.deviations) > 1:", "if cover is None:"),
+            ("sites: sums of any length", "> sites * math.sqrt(limit) + noise:", "> math.inf:"),
+        ],
+    ),
+    "deploy/reserving.py": (
+        "tests/deploy/test_spending.py",
+        [
+            (
+                "the server reserves half of a site's budget",
+                "(float(budgets[client]), self._delta)",
+                "(float(budgets[client]) / 2, self._delta)",
+            ),
+            (
+                "a promise from a known seed",
+                "whole = whole.known(allowance.known) if allowance.known else whole",
+                "pass",
+            ),
+            ("a site pays its budget in each turn", "if not paid[client]]", "if True]"),
+        ],
+    ),
+    "deploy/roster.py": (
+        "tests/deploy/test_rules.py",
+        [
+            ("somebody stands twice in a roster", "if len(set(values)) < len(values):", "if False:"),
+        ],
+    ),
+    "deploy/keys.py": (
+        "tests/deploy/test_session.py",
+        [
+            ("a signature holds for any purpose", '(b"sordino 1", purpose.encode(), *parts)', '(b"sordino 1", *parts)'),
+            (
+                "signed parts run into each other",
+                'len(part).to_bytes(8, "big") + part for part in whole',
+                "part for part in whole",
+            ),
+            ("any signature holds", "        return False\n    return True", "        return True\n    return True"),
+        ],
+    ),
+    "files.py": (
+        "tests/test_files.py",
+        [
+            ("damaged files are read", "if found != self.digest:", "if False:"),
+        ],
+    ),
+    "report/statement.py": (
+        "tests/experiment/test_account.py",
+        [
+            (
+                "a statement: what left bare is covered",
+                "covered = not any(row.reason for row in mine)",
+                "covered = True",
+            ),
+            (
+                "a statement: all observers are outsiders",
+                'summary["epsilon"][view], summary',
+                'summary["epsilon"]["outsider"], summary',
+            ),
+            (
+                "a statement: all attackers are outsiders",
+                'summary["attack_accuracy"][view])',
+                'summary["attack_accuracy"]["outsider"])',
+            ),
+        ],
+    ),
+    "experiment/budgeting.py": (
+        "tests/privacy/test_plan.py",
+        [
+            ("colluders that leave no honest noise", "if experiment.colluders >= minimum:", "if False:"),
+            ("a cohort larger than a round", "if minimum > schedule.cohort:", "if False:"),
         ],
     ),
     "data/selection.py": (
-        "tests/data/test_public.py",
+        "tests/data/test_public.py tests/experiment/test_places.py",
         [
             ("owners' records are public", "if held_out and dataset.owner is not None:", "if False:"),
             (
@@ -1746,6 +1974,12 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "*dataset.disclosed, _told(shared, len(other.y))",
                 "*dataset.disclosed",
             ),
+            (
+                "the records that take part follow labels",
+                "random_stream(seed, 21)",
+                "random_stream(int(dataset.y.sum()), 21)",
+            ),
+            ("public records follow labels", "random_stream(seed, 20)", "random_stream(int(dataset.y.sum()), 20)"),
         ],
     ),
     "methods/fedper_record.py": (

@@ -121,3 +121,12 @@ def test_arrays_that_unpack_to_too_much_are_refused(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(formats, "LARGEST_FILE", 10_000)
     with pytest.raises(UserError, match="unpacks to more than 10,000 bytes"):
         formats.read_npz(tmp_path / "own" / "a.npz")
+
+
+def test_a_file_whose_bytes_have_changed_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "new.tmp").write_bytes(b"content")
+    kept = keep_file(tmp_path / "new.tmp", tmp_path / "kept")
+    assert kept.check(tmp_path, "The file") == tmp_path / "kept"
+    (tmp_path / "kept").write_bytes(b"contend")
+    with pytest.raises(UserError, match="is damaged, its bytes are not those that were written"):
+        kept.check(tmp_path, "The file")

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from sordino.message import Each
 from sordino.method import Method, Result
 from sordino.methods.bases import RecordLevel
 from sordino.privacy.accountant import epsilon_of
+from sordino.privacy.ledger import Ledger
 from sordino.privacy.release import (
     Average,
     Derived,
@@ -743,3 +745,22 @@ class TwoNames(Records):
 def test_records_are_not_asked_beyond_their_budget(method: Method, sentence: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=sentence):
         epsilons(method, tmp_path)
+
+
+def test_what_follows_from_single_messages_is_paid_for_by_everybody_who_sent_it(tmp_path: Path) -> None:
+    """Reading everybody's state exposes everybody's messages: each pays the server's price, not only the first."""
+    case = Case(Telling(), tmp_path)
+    once = OneRound(case.prepared(noise_multiplier=Z), tmp_path)
+    outsider, server = once.ledger.spent[0], once.ledger.spent[-1]
+    assert server == pytest.approx(np.full(CLIENTS, CLIENTS / Z**2))
+    assert outsider == pytest.approx(server)
+
+
+def test_what_noise_could_not_cover_is_refused_before_it_is_charged(tmp_path: Path) -> None:
+    """Noise that eats the signal of whole numbers: nothing is charged, and nobody is asked."""
+    prepared = Case(Plain(), tmp_path).prepared(noise="integers", noise_multiplier=1e6)
+    with (
+        mock.patch.object(Ledger, "charge", side_effect=AssertionError("it was charged")),
+        pytest.raises(UserError, match="rounding to whole numbers would eat the signal"),
+    ):
+        OneRound(prepared, tmp_path)

@@ -37,7 +37,7 @@ def ledger(
         _verified(found, as_json)
         return
     if as_json:
-        typer.echo(json.dumps({"run": run, "head": found.head, "rows": found.documents()}))
+        typer.echo(json.dumps({"run": run, **found.protects(), "head": found.head, "rows": found.documents()}))
         return
     if as_csv:
         writer = csv.DictWriter(sys.stdout, COLUMNS, lineterminator="\n")
@@ -61,7 +61,7 @@ def _verified(found: Any, as_json: bool) -> None:
     wrong = found.disagreements()
     if as_json:
         told = {"run": found.row.run, "whole": True, "rows": len(found.ledger.rows), "head": found.head}
-        typer.echo(json.dumps({**told, "epsilon": found.epsilon(), "disagreements": wrong}))
+        typer.echo(json.dumps({**told, **found.protects(), "epsilon": found.epsilon(), "disagreements": wrong}))
         if wrong:
             raise typer.Exit(2)
         return

@@ -185,6 +185,7 @@ def normalise(
     from sordino.errors import check_writable, writing
     from sordino.experiment.moments import normalise as release
     from sordino.files import write_whole
+    from sordino.privacy.views import rows_words
     from sordino.report.tables import epsilon_text
 
     path = output or schema
@@ -197,12 +198,14 @@ def normalise(
         write_whole(path, toml(found.schema, head, {}))
     if as_json:
         told_to = {"file": str(path), "columns": found.columns, "kept_range": found.kept}
-        typer.echo(json.dumps({**told_to, "run": run, "epsilon": found.summary["epsilon"]}))
+        cost = {"epsilon": found.summary["epsilon"], "epsilon_rows": found.summary["epsilon_rows"]}
+        typer.echo(json.dumps({**told_to, "run": run, **cost}))
         return
     typer.echo(f"{path}: means and deviations of {', '.join(found.columns) or 'no column'}")
     if found.kept:
         typer.echo(f"Noise drowned {', '.join(found.kept)}: they keep their ranges.")
     typer.echo(f"The run {run} cost each record an epsilon of {spent}; later runs on the same people add to it.")
+    typer.echo(rows_words(found.summary["epsilon_rows"]))
 
 
 def _level(clients: int) -> str:

@@ -121,17 +121,22 @@ def resume(
 def show_meaning(rows: list[dict[str, Any]], console: Any) -> None:
     """At which delta and for which unit a comparison's epsilons hold, what they leave out, and what to know besides."""
     from sordino.experiment.sweep import sends_anything
-    from sordino.report.wording import UNPROTECTED, ended, sentences_of, unprotected
+    from sordino.report.wording import UNPROTECTED, compared_words, ended, sentences_of, unprotected
 
     meanings: dict[str, list[str]] = {}
+    compared: dict[str, None] = {}
     for row in rows:
         if not sends_anything(row["method"]):  # nothing left, so that nothing needs a promise
             continue
         protecting = f"epsilon at delta = {delta_text(row['delta'])}, protecting one {row['unit']}"
         meanings.setdefault(UNPROTECTED if unprotected(row["epsilon"]) else protecting, []).append(row["method"])
+        if not unprotected(row["epsilon"]):
+            compared |= dict.fromkeys(compared_words({"unit": row["unit"]}))
     for meaning, names in meanings.items():
         whose = "" if len(meanings) == 1 else f": {', '.join(names)}"
         console.print(f"{meaning}{whose}", style="dim", highlight=False)
+    for sentence in compared:
+        console.print(sentence, style="dim", highlight=False)
     for reason in sentences_of(rows, "not_covered"):
         console.print(f"Not covered: {ended(reason)}", style="red", highlight=False)
     for note in sentences_of(rows, "notes"):

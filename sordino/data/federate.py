@@ -12,6 +12,7 @@ import torch
 
 from sordino.data.dataset import Dataset, Dealt, FederatedData, Split
 from sordino.data.partition import NOBODY, deal, parse, rank_within
+from sordino.data.people import same_rows
 from sordino.errors import UserError, unknown
 
 DEFAULT_CLIENTS = 100
@@ -167,7 +168,7 @@ def build(
         shape=tuple(dataset.x.shape[1:]),
         fingerprint=fingerprint(outline, shared),
         people=dataset.people,
-        disclosed=list(dataset.disclosed),
+        disclosed=[*dataset.disclosed, *same_rows(x.numpy(), y.numpy(), sizes)],
         known=dataset.known,
         notes=list(dataset.notes),
     )

@@ -28,6 +28,7 @@ from sordino.privacy.accountant import mu_of
 from sordino.privacy.allowance import ProtectFrom
 from sordino.privacy.plan import check_delta, default_delta
 from sordino.privacy.release import Unit
+from sordino.privacy.views import rows_words
 
 Level = Literal["client", "record", "none"]
 HELPS: dict[Unit, float] = {"client": 0.1, "record": 100.0}
@@ -292,6 +293,7 @@ def _level_reasons(situation: Situation, level: Level) -> list[str]:
             "can be trained under a promise to each record, even against the server.",
             "This is right where a client is an institution with the records of many people. Where all records of a "
             "client are one person's, it promises that person little: train alone then.",
+            rows_words({}),
         ]
     if situation.clients == 1:
         return ["Train alone: there is nobody to federate with."]

@@ -18,9 +18,9 @@ from sordino.method import Method
 from sordino.parts.masks import check_head
 from sordino.privacy.plan import Plan, plan
 from sordino.privacy.record_plan import RecordPlan
-from sordino.privacy.records import record_attack_accuracy, record_epsilon, replace_one
+from sordino.privacy.records import ROWS, record_attack_accuracy, record_epsilon, replace_one, rows_epsilon
 from sordino.privacy.release import all_releases
-from sordino.privacy.views import VIEWS, View
+from sordino.privacy.views import NEIGHBOURS, VIEWS, View
 from sordino.rounding import percent_up
 from sordino.schedule import Schedule
 
@@ -33,13 +33,17 @@ MOST_LISTED = 1_000_000
 
 @dataclass(frozen=True)
 class PlanForRecords:
-    """What a run that protects records would cost and could achieve. Unit: one record added or removed."""
+    """What a run that protects records would cost and could achieve. Unit: one record, `neighbours` as said."""
 
     unit: Literal["record"]
+    neighbours: str
+    """The two worlds that epsilon compares."""
     epsilon: dict[View, float]
     """Of the client that spends most: the same for every observer."""
     attack_accuracy: dict[View, float]
     epsilon_replace_one: float
+    epsilon_rows: dict[str, float]
+    """At the most, of somebody with so many rows at one client."""
     noise_multiplier: float
     """Noise over sensitivity of one gradient: the median over clients."""
     clients: list[dict[str, Any]]
@@ -135,7 +139,8 @@ def _records_plan(
     noise, delta = spent.allowance.of_records, spent.budget.delta
     recipes = [planned_recipes(noise, client, method.record_needs()) for client in range(schedule.clients)]
     each = [max(record_epsilon(recipe, delta) for recipe in mine) for mine in recipes]
-    distinct = {recipe for mine in recipes for recipe in mine}
+    pools = {tuple(mine) for mine in recipes}
+    distinct = {recipe for mine in pools for recipe in mine}
     known = noise.budgets[np.isfinite(noise.budgets)]
     middle = float(np.median(known)) if len(known) else max(each)
     records = max(1, round(float(np.median(sizes))))
@@ -143,9 +148,11 @@ def _records_plan(
     accuracy = max(record_attack_accuracy(recipe) for recipe in distinct)
     return PlanForRecords(
         unit="record",
+        neighbours=NEIGHBOURS["record"],
         epsilon=dict.fromkeys(VIEWS, max(each)),
         attack_accuracy=dict.fromkeys(VIEWS, accuracy),
         epsilon_replace_one=max(record_epsilon(replace_one(recipe), delta) for recipe in distinct),
+        epsilon_rows={str(rows): max(rows_epsilon(one, rows, delta) for one in pools) for rows in ROWS},
         noise_multiplier=spent.budget.multiplier,
         clients=[{"client": names[number]} | _client(noise, sizes, number, one) for number, one in enumerate(each)],
         feasible_parameters=where.feasible("record"),

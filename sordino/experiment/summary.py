@@ -22,7 +22,7 @@ from sordino.parts.blending import MEMBERS
 from sordino.privacy.allowance import Allowance
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.release import Unit
-from sordino.privacy.views import View
+from sordino.privacy.views import NEIGHBOURS, View
 from sordino.rounding import none, rounded_up
 from sordino.rounds import mean, worst, worst_tenth
 from sordino.schedule import Schedule
@@ -125,6 +125,8 @@ class Summary(TypedDict, total=False):
     attack_accuracy: dict[View, float]
     delta: float
     unit: Unit
+    neighbours: str
+    """The two worlds that epsilon compares."""
     protect_from: str
     noise_multiplier: float | None
     not_covered: list[str]
@@ -133,6 +135,8 @@ class Summary(TypedDict, total=False):
     """At record level: `min`, `median` and `max` over clients."""
     epsilon_replace_one: float | None
     """At record level: for one record replaced by another."""
+    epsilon_rows: dict[str, float | None]
+    """At record level, at the most: of somebody with so many rows at one client; empty where it is not known."""
     delta_replace_one: float
     """At which delta that holds: a larger one where only epsilon and delta of a client's records are known."""
     stopped_clients: list[int]
@@ -184,6 +188,7 @@ def summarize(
         "attack_accuracy": ledger.attack_accuracy(),
         "delta": delta,
         "unit": prepared.method.unit,
+        "neighbours": NEIGHBOURS[prepared.method.unit],
         "protect_from": prepared.experiment.protect_from,
         "noise_multiplier": prepared.budget.multiplier or None,
         "not_covered": ledger.reasons() + prepared.disclosed,
@@ -302,6 +307,7 @@ def _record_figures(ledger: Ledger, delta: float, ending: Ending) -> Summary:
         "epsilon_clients": {name: none(value) for name, value in spread.items()} or None,
         "epsilon_replace_one": none(replaced),
         "delta_replace_one": at,
+        "epsilon_rows": {rows: none(value) for rows, value in ledger.rows_epsilons(delta).items()},
         "stopped_clients": list(ending.stopped),
     }
 

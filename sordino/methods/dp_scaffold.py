@@ -14,9 +14,9 @@ its last participation, instead of each batch's, and leave as they are; in its f
 have `clip`.
 
 Departures: batches are Poisson-sampled, K is 1/q steps for each epoch, and sampling of clients earns nothing, since the
-server knows who takes part. Noise is calibrated for one record added or removed (the paper adds twice as much, for one
-replaced; that epsilon is printed too). The step size is `rate` for any K (the released code divides by K). There is no
-warm start: the released one leaves all variates at zero.
+server knows who takes part. Noise is calibrated for one record whose contents are replaced by nothing (the paper adds
+twice as much, for one replaced by another; that epsilon is printed too). The step size is `rate` for any K (the
+released code divides by K). There is no warm start: the released one leaves all variates at zero.
 
 | paper | code |
 |---|---|

@@ -7,9 +7,9 @@ over the client's own releases of (sensitivity / noise)^2; for a client's record
 went through. Everything that a unit has paid is composed: where records are protected, what was released of the whole
 client counts for each of its records too.
 
-Neighbours: one client's contributions replaced by null ones (zero-out), under the same schedule; at record level one
-record added or removed. Who takes part is decided without looking at data and is not hidden, so sampling earns no
-amplification: a client pays for the rounds in which it took part.
+Neighbours (`NEIGHBOURS`): one client's contributions replaced by null ones (zero-out), under the same schedule; at
+record level one record's contents replaced by nothing, its place kept. Who takes part is decided without looking at
+data and is not hidden, so sampling earns no amplification: a client pays for the rounds in which it took part.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sordino.privacy import integers
 from sordino.privacy.accountant import attack_accuracy, epsilon_of, mu_of
 from sordino.privacy.allowance import Allowance
 from sordino.privacy.integers import CLIENTS, RECORDS, Gap
-from sordino.privacy.records import Recipe, record_attack_accuracy, record_epsilon, replace_one
+from sordino.privacy.records import ROWS, Recipe, record_attack_accuracy, record_epsilon, replace_one, rows_epsilon
 from sordino.privacy.release import PROMISED, Charge, Public, Releases, Unit
 from sordino.privacy.views import VIEWS, View, honest_shares
 
@@ -294,7 +294,7 @@ class Ledger:
     def record_epsilons(self, delta: float, replace: bool = False) -> dict[int, float]:
         """At record level: the epsilon of each client that has sent something, against the server.
 
-        With `replace` it is for one record replaced by another instead of one added or removed; of what is promised it
+        With `replace` it is for one record's contents replaced by others instead of by nothing; of what is promised it
         is not known at this delta.
         """
         found, promises = {}, self._promises()
@@ -308,14 +308,23 @@ class Ledger:
         """At record level: the epsilon of one record replaced by another, of the client that pays most, and the delta
         at which it holds: `delta`, where it is known there.
 
-        Whoever exchanges a record removes one and adds one. Of what is promised, nothing is known but that each of them
-        costs epsilon at its delta: the two cost 2 epsilon at (1 + exp(epsilon)) delta.
+        Whoever exchanges a record empties its place and fills it again. Of what is promised, nothing is known but that
+        each of them costs epsilon at its delta: the two cost 2 epsilon at (1 + exp(epsilon)) delta.
         """
         epsilon, at = self.promised()
         if not at or any(self.recipes()):
             return max(self.record_epsilons(delta, replace=True).values(), default=0.0), delta
         both = (1 + math.exp(min(epsilon, 700.0))) * at
         return (2 * epsilon, both) if both < 1 else (math.inf, delta)
+
+    def rows_epsilons(self, delta: float) -> dict[str, float]:
+        """At record level: an upper bound of the epsilon of somebody with each number of `ROWS` at one client, by that
+        number as a text; empty where only promises are known, or noise is in whole numbers."""
+        if self._promises() or self._entries:
+            return {}
+        found = self._recipes(self.spent[VIEWS.index("server")]).values()
+        pools = {tuple(sorted(set(recipes))) for recipes in found}
+        return {str(rows): max((rows_epsilon(one, rows, delta) for one in pools), default=0.0) for rows in ROWS}
 
     def promised(self) -> Promise:
         """At record level: the largest epsilon that some client was promised without more being known, and the delta

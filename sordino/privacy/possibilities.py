@@ -50,7 +50,7 @@ Run = tuple[Recipe, ...]
 
 @functools.lru_cache(maxsize=1024)
 def dearest_epsilon(runs: tuple[Run, ...], delta: float) -> float:
-    """The epsilon that holds for one added or removed record that went through one recipe of each run, whichever they
+    """The epsilon that holds for one record, there or emptied, that went through one recipe of each run, whichever they
     were."""
     runs = tuple(tuple(sorted({merged([recipe]) for recipe in run})) for run in runs)
     runs = tuple(run for run in runs if any(run))

@@ -1,15 +1,19 @@
 """What records pay: accounting for Poisson-sampled noisy gradients.
 
 A client's `Recipe` is everything that its records have gone through: Gaussian releases, each seen with a sampling
-rate, so many times. Epsilon is computed from privacy-loss distributions (add/remove one record), which are tight
-for Poisson sampling; nothing is claimed for any other sampling. For replacing one record, sensitivity doubles: the
-same figure with half the noise.
+rate, so many times. Epsilon is computed from privacy-loss distributions (one record contributes, or contributes
+nothing), which are tight for Poisson sampling; nothing is claimed for any other sampling. For replacing one record by
+another, sensitivity doubles: the same figure with half the noise.
+
+The unit is a row. Somebody who has several pays for each of them (`rows_epsilon`).
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from scipy.special import gammaln, logsumexp
@@ -20,11 +24,13 @@ from sordino.privacy.losses import Sampled, composed
 Recipe = tuple[Sampled, ...]
 ORDERS = np.array([*range(2, 64), 96, 160, 320, 640])
 """Of the Renyi divergences of the quick bound."""
+ROWS = (3, 5)
+"""Of how many rows of one person reports tell the cost."""
 
 
 @functools.lru_cache(maxsize=65536)
 def record_epsilon(recipe: Recipe, delta: float) -> float:
-    """The epsilon that holds for one added or removed record of a client whose records went through `recipe`."""
+    """The epsilon that holds for one record of a client, there or emptied, whose records went through `recipe`."""
     recipe = tuple(charge for charge in recipe if charge[2] > 0)
     if not recipe:
         return 0.0
@@ -67,6 +73,22 @@ def _divergences(rate: float, multiplier: float) -> np.ndarray:
 def replace_one(recipe: Recipe) -> Recipe:
     """The recipe whose `record_epsilon` holds for one replaced record."""
     return tuple((rate, multiplier / 2, count) for rate, multiplier, count in recipe)
+
+
+def rows_epsilon(pools: Sequence[Recipe], rows: int, delta: float) -> float:
+    """An upper bound of the epsilon of one person's `rows` rows at one client, all of them emptied at once.
+
+    `pools` are the recipes of the client's pools of records; which rows lie in which is not known. The noise of a step
+    is the sum of k draws with variance z^2 / k, one beside each of k rows' contributions: k sampled steps of multiplier
+    z / sqrt(k) tell all that it does.
+    """
+    ways = itertools.combinations_with_replacement(pools, rows)
+    whole = ([_of_rows(pool, way.count(pool)) for pool in dict.fromkeys(way)] for way in ways)
+    return max((record_epsilon(tuple(itertools.chain(*one)), delta) for one in whole), default=0.0)
+
+
+def _of_rows(recipe: Recipe, rows: int) -> Recipe:
+    return tuple((rate, multiplier / math.sqrt(rows), count * rows) for rate, multiplier, count in recipe)
 
 
 @functools.lru_cache(maxsize=65536)

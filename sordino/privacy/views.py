@@ -1,4 +1,4 @@
-"""Who is looking, and how much noise stands between each observer and one client's contribution.
+"""Who is looking, at which two worlds, and how much noise stands between each observer and one client's contribution.
 
 - the `server` sees each message, with the noise of that message only;
 - a `peer` sees sums and broadcasts, and knows its own share of the noise in them;
@@ -7,9 +7,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 import numpy as np
+
+from sordino.rounding import rounded_up
 
 View = Literal["outsider", "peer", "server"]
 VIEWS: tuple[View, ...] = get_args(View)
@@ -18,6 +22,28 @@ FOR_THE_SERVER = (
     "= server, and by default it is shared out over the cohort"
 )
 """Told where a paper scales its noise for single messages and not for sums."""
+NEIGHBOURS: dict[str, str] = {
+    "client": (
+        "one client's contributions replaced by nothing, under the same schedule; who takes part is public and fixed"
+    ),
+    "record": (
+        "one record's contents replaced by nothing (it contributes nothing), its place kept; how many records each "
+        "client has, and which client holds which, is public and fixed"
+    ),
+}
+"""The two worlds that epsilon compares, for each unit. Records are counted as they were read. Which of them are trained
+on, tested with, set aside or drawn into a batch follows from their places, never from contents."""
+NOT_PERSONS = "Protects one row, not one person"
+"""What is said wherever the epsilon of records is told."""
+
+
+def rows_words(figures: Mapping[str, float | None]) -> str:
+    """That records are rows and not persons, with what several rows cost where `figures`, by numbers of rows, tell."""
+    known = {rows: epsilon for rows, epsilon in figures.items() if epsilon is not None and math.isfinite(epsilon)}
+    if not known:
+        return f"{NOT_PERSONS}: somebody with several rows pays for each of them."
+    costs = ", ".join(f"with {rows} rows up to {rounded_up(epsilon)}" for rows, epsilon in known.items())
+    return f"{NOT_PERSONS}: somebody who has several rows at a client has a larger epsilon, {costs}."
 
 
 def honest_shares(view: View, cohort: int, colluders: int = 0) -> int:

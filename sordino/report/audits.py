@@ -10,7 +10,7 @@ from rich.text import Text
 
 from sordino.privacy.audit.findings import SAID, SURE, Finding, Report, ViewReport
 from sordino.report.tables import epsilon_text
-from sordino.report.wording import bound_words
+from sordino.report.wording import bound_words, compared_words
 from sordino.rounding import delta_text
 
 
@@ -19,6 +19,7 @@ def audit_report(report: Report) -> RenderableType:
     name = report.called or report.method
     head = f"{name} ({report.variant}), protecting one {report.unit}, delta = {delta_text(report.delta)}"
     parts: list[RenderableType] = [Text(head, style="bold")]
+    parts += [Text(sentence, style="dim") for sentence in compared_words({"unit": report.unit})]
     for name, view in report.views.items():
         said = f"{name}: {_sentence(view, report.against(name))}"
         parts.append(Text(said, style="bold red" if report.refutes(name) else ""))

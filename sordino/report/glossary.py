@@ -1,8 +1,10 @@
-"""The words of the program, in plain language. It imports nothing, so that an answer is there at once."""
+"""The words of the program, in plain language. It imports next to nothing, so that an answer is there at
+once."""
 
 from __future__ import annotations
 
 from sordino.errors import unknown
+from sordino.privacy.views import NEIGHBOURS
 
 WORDS: dict[str, str] = {
     "accuracy": (
@@ -76,6 +78,10 @@ WORDS: dict[str, str] = {
         "The Gaussian measure of a budget: the best attacker sees two bell curves whose centres are mu deviations "
         "apart. Epsilon at a delta follows from it."
     ),
+    "neighbours": (
+        "The two worlds that epsilon compares: somebody who sees all that left can hardly tell in which of them they "
+        f"are. Where clients are the unit: {NEIGHBOURS['client']}. Where records are: {NEIGHBOURS['record']}."
+    ),
     "noise multiplier": (
         "The deviation of the noise over what one unit can change, for the protected observer, in one round. More "
         "is more private. It follows from the budget, or is given in place of it."
@@ -103,13 +109,13 @@ WORDS: dict[str, str] = {
         "records. It stays at the client."
     ),
     "record": (
-        "One row of a client's data, often one person. Where records are the unit, the guarantee is for each "
-        "record added or removed, against the server too."
+        "One row of a client's data, as it was read: not one person, who may have several rows and pays for each. "
+        f"Where records are the unit, epsilon holds against the server too. Neighbours: {NEIGHBOURS['record']}."
     ),
     "release": ("One kind of thing that leaves a client: its bound, its noise and its cost."),
     "replaced": (
-        "At record level epsilon speaks of one record added or removed. For one record exchanged for another the "
-        "figure is larger; it is printed too."
+        "At record level epsilon speaks of one record whose contents are replaced by nothing. For contents that are "
+        "replaced by others, in the same place, the figure is larger; it is printed too."
     ),
     "round": ("The server sends a model, clients train and send what changed, the server takes the mean."),
     "secure sum": (
@@ -154,6 +160,10 @@ ALIASES = {
     "protect-from": "views",
     "clients": "client",
     "records": "record",
+    "neighbour": "neighbours",
+    "row": "record",
+    "rows": "record",
+    "person": "record",
     "rounds": "round",
     "spread": "interval",
     "seeds": "seed",

@@ -12,6 +12,7 @@ from sordino.experiment.plan import PlanForRecords
 from sordino.privacy.plan import Plan
 from sordino.report.columns import Column, Fitting
 from sordino.report.tables import epsilon_text, views_table
+from sordino.report.wording import compared_words
 from sordino.rounding import delta_text
 
 SINGLE = 12
@@ -31,7 +32,8 @@ def _of_clients(plan: Plan, protect_from: str) -> list[RenderableType]:
         Text(f"noise multiplier {plan.noise_multiplier:.4g} for the {protect_from}, each round", style="bold"),
         "",
         views_table(plan.epsilon, plan.attack_accuracy),
-        Text(f"at delta = {delta_text(plan.delta)}; protects one client, replaced by a null contribution"),
+        Text(f"at delta = {delta_text(plan.delta)}; protects one client"),
+        *(Text(sentence) for sentence in compared_words({"unit": "client"})),
         Text(f"The RDP accountant of the papers would print {epsilon_text(plan.rdp_epsilon)}.", style="dim"),
         "",
     ]
@@ -44,9 +46,10 @@ def _of_records(plan: PlanForRecords) -> list[RenderableType]:
         "",
         views_table(plan.epsilon, plan.attack_accuracy),
         Text(
-            f"at delta = {delta_text(plan.delta)}; protects one record that is added or removed, of the client that "
-            f"spends most; for a replaced record: at most {replaced}"
+            f"at delta = {delta_text(plan.delta)}; protects one record of the client that spends most; for one whose "
+            f"contents are replaced by others: at most {replaced}"
         ),
+        *(Text(sentence) for sentence in compared_words(vars(plan))),
         "",
         _clients_table(plan.clients),
     ]

@@ -9,7 +9,7 @@ from sordino.errors import UserError
 from sordino.experiment.compare import Comparison
 from sordino.report.exports import markdown, records
 from sordino.report.tables import OBSERVERS, epsilon_text
-from sordino.report.wording import UNPROTECTED, ended, percent, unprotected
+from sordino.report.wording import UNPROTECTED, compared_words, ended, percent, unprotected
 from sordino.rounding import delta_text
 
 if TYPE_CHECKING:
@@ -42,7 +42,10 @@ class RunResult(dict[str, Any]):
         lines += ["| observer | epsilon |", "|---|---|"]
         lines += [f"| {view} | {epsilon_text(self['epsilon'][view])} |" for view in OBSERVERS]
         meaning = f"at delta = {delta_text(self['delta'])}, protecting one {self['unit']}"
-        lines += ["", UNPROTECTED if unprotected(self["epsilon"]) else meaning]
+        if unprotected(self["epsilon"]):
+            lines += ["", UNPROTECTED]
+        else:
+            lines += ["", " ".join([f"{meaning}.", *compared_words(self)])]
         lines += ["", *(f"Not covered: {ended(reason)}" for reason in self["not_covered"])]
         return "\n".join(lines)
 

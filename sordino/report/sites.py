@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sordino.report.tables import epsilon_text
-from sordino.report.wording import percent
+from sordino.report.wording import compared_words, percent
 
 PINNED = "May be in a cohort with it (compare with what their owners told you, not with what the server says):"
 NOBODY = "No roster is pinned in site.toml: the server could invent sites, so that nobody else's noise is counted on."
@@ -33,6 +33,7 @@ def site_report(status: Mapping[str, Any]) -> RenderableType:
         f"protects one {status['unit']}"
     )
     parts: list[RenderableType] = [head, "", spent, Text(bound)]
+    parts += [Text(sentence) for sentence in compared_words(status)]
     parts += ["", Text(NOBODY if status["roster"] is None else PINNED)]
     parts += [Text(f"  {name}  {digits}") for name, digits in (status["roster"] or {}).items()]
     if status["spoiled"]:

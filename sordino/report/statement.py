@@ -17,6 +17,7 @@ from sordino.experiment.hyperparameters import called
 from sordino.experiment.lifetime import over_runs, sentence
 from sordino.experiment.store import RunRow, Store, unfinished
 from sordino.experiment.trained import load_models
+from sordino.privacy.views import NEIGHBOURS, rows_words
 from sordino.report.wording import UNPROTECTED, ended, replaced_words, unprotected
 from sordino.rounding import delta_text
 
@@ -78,6 +79,10 @@ class Statement:
     """The columns of each record that the model sees, in tables."""
     simulated: bool
     unit: str
+    neighbours: str
+    """The two worlds that the figures compare."""
+    rows_not_persons: str
+    """At record level, that a record is a row, and what several cost; else nothing."""
     delta: float
     planned_for: str
     observers: list[Observer]
@@ -121,6 +126,8 @@ def statement_of(store: Store, run: str) -> Statement:
         columns=[] if schema is None else list(schema.inputs()),
         simulated=not summary.get("deployed", False),
         unit=row.unit,
+        neighbours=NEIGHBOURS[row.unit],
+        rows_not_persons=rows_words(summary.get("epsilon_rows") or {}) if row.unit == "record" else "",
         delta=summary["delta"],
         planned_for=summary["protect_from"],
         observers=[
@@ -222,15 +229,14 @@ def _question(unit: str) -> str:
 
 def _replaced(found: Statement) -> list[str]:
     """What neighbours the figures are for."""
+    compared = f"They compare two worlds. Neighbours: {found.neighbours}."
     if found.unit == "client":
-        return [
-            "They compare the run with one in which that client sends nothing but noise, under the same schedule: who "
-            "takes part is not hidden."
-        ]
+        return [compared]
     exchanged = replaced_words(found.replaced, found.replaced_at, found.delta, UNBOUNDED)
     return [
-        "They compare the run with one in which that record is missing. Somebody who must tell one record from another "
-        f"in its place sees one removed and one added: epsilon is then at most {exchanged}."
+        f"{compared} Records are counted as they were read. Somebody who must tell one record from another in its "
+        f"place sees one emptied and one filled: epsilon is then at most {exchanged}.",
+        found.rows_not_persons,
     ]
 
 

@@ -16,6 +16,7 @@ from sordino.report.wording import (
     UNPROTECTED,
     against_words,
     attack_words,
+    compared_words,
     ended,
     epsilon_words,
     method_name,
@@ -108,8 +109,11 @@ def _meaning(summary: Mapping[str, Any]) -> list[str]:
         return [UNPROTECTED]
     at = f"at delta = {delta_text(summary['delta'])}"
     if summary["unit"] == "client":
-        return [f"{at}; protects one client, replaced by a null contribution; planned for: {summary['protect_from']}"]
-    sentences = [f"{at}; protects one record that is added or removed; each client's noise holds for every observer"]
+        return [f"{at}; protects one client; planned for: {summary['protect_from']}", *compared_words(summary)]
+    sentences = [
+        f"{at}; protects one record; each client's noise holds for every observer",
+        *compared_words(summary),
+    ]
     clients = summary["epsilon_clients"]
     if clients is not None:
         spread = ", ".join(f"{name} {epsilon_text(value)}" for name, value in clients.items())
@@ -117,7 +121,7 @@ def _meaning(summary: Mapping[str, Any]) -> list[str]:
         replaced = shown(replaced_words(*figures, summary["delta"]))
         sentences.append(f"over clients: {spread}")
         sentences.append(
-            f"for a record that is exchanged for another, which is one removed and one added: at most {replaced}"
+            f"for a record whose contents are replaced by others, which is emptying and filling its place: {replaced}"
         )
     return sentences
 

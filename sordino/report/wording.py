@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sordino.privacy.views import NEIGHBOURS, rows_words
 from sordino.rounding import delta_text, percent_up, rounded_up
 
 UNPROTECTED = "Nothing is protected, because epsilon is infinite for every observer"
@@ -15,6 +16,13 @@ UNPROTECTED = "Nothing is protected, because epsilon is infinite for every obser
 def unprotected(epsilon: Mapping[Any, float | None]) -> bool:
     """Whether epsilon, which is None where it is infinite, is so for every observer."""
     return all(value is None for value in epsilon.values())
+
+
+def compared_words(summary: Mapping[str, Any]) -> list[str]:
+    """The two worlds that the epsilons of a run, or of a plan, compare, and, where records are protected, that these
+    are rows."""
+    neighbours = [f"Neighbours: {NEIGHBOURS[summary['unit']]}."]
+    return neighbours + ([rows_words(summary.get("epsilon_rows") or {})] if summary["unit"] == "record" else [])
 
 
 def epsilon_words(value: float | None, infinite: str = "∞") -> str:

@@ -23,6 +23,7 @@ from sordino.experiment.plan import PlanForRecords, plan_of
 from sordino.experiment.store import RunRow
 from sordino.learning.metrics import METRICS
 from sordino.methods import names
+from sordino.privacy.views import NEIGHBOURS
 from sordino.report.glossary import ALIASES, WORDS
 from sordino.report.hyperparameters import hyperparameters
 from sordino.report.logs import logged
@@ -95,7 +96,7 @@ def test_plan_tells_each_clients_noise_where_records_are_protected() -> None:
     assert found.epsilon["server"] == second["epsilon"] < found.epsilon_replace_one
     shown = command("plan", "--method=dp-fedavg-record", "--clients=2", "--rounds=2", "--records=100", "--epsilon=2")
     assert "noise multiplier" in shown.out
-    assert "one record that is added or removed" in " ".join(shown.out.split())
+    assert NEIGHBOURS["record"] in " ".join(shown.out.split())
 
 
 def test_a_plan_is_what_the_run_does(tmp_path: Path) -> None:

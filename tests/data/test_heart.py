@@ -30,6 +30,8 @@ def test_preparation(folder: Path) -> None:
     data = load("heart-disease", folder)
     assert data.x.shape == (80, 13)  # 10 kept columns, of which 2 become 3 + 2 one-hot columns
     assert data.owner_names == CENTRES
+    assert "normalised by each hospital's own mean" in data.disclosed[0]
+    assert "test records were chosen by labels" in data.disclosed[0]
     assert data.owner is not None
     assert data.test is not None
     assert np.bincount(data.owner).tolist() == [20] * 4  # the row with a missing value is gone

@@ -6,14 +6,23 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 pytest.importorskip("cryptography", reason="the secure sum needs `cryptography`: pip install 'sordino[deploy]'")
 
-from sordino.deploy import masking, sharing
+from sordino.deploy import masking, sharing, summing
 from sordino.deploy.masking import Cohort, Masker, MaskingError, Opening, Party, opened_sum
+from sordino.errors import UserError
+from sordino.message import Each
+from sordino.privacy.allowance import Allowance, Noise
+from sordino.privacy.gate import Gate
+from sordino.privacy.integers import CLIENTS
+from sordino.privacy.mechanism import MECHANISMS
+from sordino.privacy.noise import Secure, Seeded
+from sordino.privacy.release import Public, Update
 
 ASK = b"ask".ljust(32, b".")
 
@@ -426,3 +435,31 @@ def _small() -> Group:
 
 
 SMALL = _small()
+
+
+def test_releases_of_unequal_noise_are_not_summed() -> None:
+    """Whole numbers of sites with other thresholds stand for other things: neither end makes a sum of them."""
+    releases, noise = {"update": Update("clip")}, Noise(1.0, "outsider", 3, shares=3)
+    gate = Gate(Allowance(noise), Secure(Seeded(0)), MECHANISMS["integers"])
+    equal = Public({"clip": 0.5}, range(3), layers=[4])
+    assert summing.bits(releases, gate, equal, 3) == 32
+    unequal = Public({"clip": Each(torch.tensor([0.5, 0.5, 5.0]))}, range(3), layers=[4])
+    total = torch.zeros(4, dtype=torch.int64)
+    with pytest.raises(MaskingError, match="not the same for all sites"):
+        summing.bits(releases, gate, unequal, 3)
+    with pytest.raises(MaskingError, match="not the same for all sites"):
+        summing.check_total({"update": total.reshape(1, -1)}, releases, gate, unequal, 3)
+    with pytest.raises(UserError, match="different noise stand for different things"):
+        gate.mean_of_sum(releases["update"], total, unequal)
+
+
+def test_a_sum_is_no_longer_than_the_sites_clips_allow() -> None:
+    """Three sites' bounds and what noise may add to them, but not ten times that."""
+    releases, noise = {"update": Update("clip")}, Noise(1.0, "outsider", 3, shares=3)
+    gate = Gate(Allowance(noise), Secure(Seeded(0)), MECHANISMS["integers"])
+    public = Public({"clip": 0.5}, [0], layers=[4])
+    grid = float(releases["update"].cover(4, gate.allowance, public).deviations[0, 0]) / CLIENTS.deviation
+    honest, lying = (torch.tensor([[round(times * 0.5 / grid), 0, 0, 0]]) for times in (3, 60))
+    summing.check_total({"update": honest}, releases, gate, public, 3)
+    with pytest.raises(MaskingError, match="longer than the sites' clips allow"):
+        summing.check_total({"update": lying}, releases, gate, public, 3)

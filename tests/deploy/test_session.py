@@ -1,12 +1,21 @@
 """Where a site's noise comes from, and that no attempt at a question meets the draw of another."""
 
+import math
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from sordino.data.dataset import Dealt, FederatedData, Split
+from sordino.deploy import keys
+from sordino.deploy.rules import Allowed, RefusedError, Rules
 from sordino.deploy.session import Session, source_of
+from sordino.deploy.terms import terms_of
+from sordino.experiment.config import Experiment
+from sordino.message import Each
 from sordino.privacy.noise import Secure, Seeded
 
 
@@ -26,3 +35,42 @@ def test_every_attempt_at_a_question_has_a_number_of_its_own() -> None:
         session.answered(work, {"model": torch.zeros(2)})
     assert len(set(asked)) == len(asked)
     assert asked[0] == 7  # as in the simulator, whose noise it meets where that comes from the seed
+
+
+def at_a_site(**changes: Any) -> Session:
+    """The part of the first of ten sites in a small experiment."""
+    given = {"clients": 10, "shape": [4], "labels": ["no", "yes"], "records_each": 100, "rounds": 2, "epsilon": 4.0}
+    terms = terms_of(Experiment.make(given, {"method": "dp-fedavg", "model": "logistic", **changes}))
+    train = Split(torch.randn(100, 4), torch.arange(100) % 2, *(np.full(10, one) for one in (0, 100)))
+    data = FederatedData("made", Dealt(["site"] * 10, train, train), 2, (4,), "")
+    return Session.of("run", terms, 0, bytes(32), data, b"secret")
+
+
+@pytest.mark.parametrize("protect_from", ["outsider", "server"])
+def test_what_is_summed_is_asked_of_all_sites_alike(protect_from: str) -> None:
+    """A threshold of one site's own shows in the noise of the sum; where nothing is summed, each may have its own."""
+    session = at_a_site(protect_from=protect_from)
+    allowed = Allowed(Rules(name="site", data=Path("records.csv")), None)
+    message = {"global": session.terms.initial, "clip": Each(torch.full((10,), 0.5))}
+    work: Any = SimpleNamespace(step="local", ask=SimpleNamespace(round=0), message=message)
+    if protect_from == "server":
+        session.checked(work, allowed)
+        return
+    with pytest.raises(RefusedError, match="asked of all sites alike"):
+        session.checked(work, allowed)
+
+
+def test_all_that_a_run_may_cost_records_is_reserved() -> None:
+    session = at_a_site(method="dp-fedavg-record", delta=1e-6)
+    assert session.reservation().content == {"run": "run", "epsilon": 4.0, "delta": 1e-6}
+    seeded = at_a_site(method="dp-fedavg-record", delta=1e-6, noise="integers")
+    assert seeded.reservation().content["epsilon"] == math.inf
+
+
+def test_a_signature_holds_for_one_purpose_and_for_the_parts_as_they_were() -> None:
+    private = keys.new_identity()
+    identity, signature = keys.public_identity(private), keys.signed(private, "head", b"one", b"two")
+    assert keys.is_signed(identity, signature, "head", b"one", b"two")
+    for purpose, parts in (("hello", (b"one", b"two")), ("head", (b"onet", b"wo")), ("head", (b"one",))):
+        assert not keys.is_signed(identity, signature, purpose, *parts)
+    assert not keys.is_signed(keys.public_identity(keys.new_identity()), signature, "head", b"one", b"two")

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from sordino.deploy.entries import Ask, Entry, released
+from sordino.deploy.paying import payable
+from sordino.deploy.reserving import PLAN, ReservingLedger
+from sordino.deploy.rules import Allowed, RefusedError, Rules
 from sordino.deploy.spending import Spending
 from sordino.privacy.accountant import epsilon_of
+from sordino.privacy.allowance import Allowance
 from sordino.privacy.integers import CLIENTS, Gap
 from sordino.privacy.ledger import Row
-from sordino.privacy.release import Charge
+from sordino.privacy.record_plan import plan_records
+from sordino.privacy.release import Charge, Gradients, Public
 
 DELTA = 1e-5
 
@@ -77,3 +85,44 @@ def test_what_no_noise_covers_fits_only_where_anything_does() -> None:
     spending = Spending.of([bare], "outsider")
     assert not spending.fits("client", 1e6, DELTA)
     assert spending.fits("client", math.inf, DELTA)
+
+
+def test_whole_numbers_of_all_releases_add_up() -> None:
+    rows = [release(number, 2.0, entries=10) for number in range(5)]
+    assert Spending.of(rows, "outsider").entries == {4: 50}
+
+
+def of_records(run: str) -> Entry:
+    """A release of a site's records."""
+    charge = Charge.of_records("training", [(0.1, 2.0, 10)])
+    return released(Ask(run, 0, 0, 0), "record", Row.of((0, 0, "local", "update"), [0], charge))
+
+
+def test_every_run_reserves_what_it_may_cost_records() -> None:
+    """The first question of each run sets its whole budget aside, and later ones nothing more."""
+    allowed = Allowed(Rules(name="s", data=Path("r.csv"), unit="record", max_epsilon=8.0, max_delta=1e-4), None)
+
+    def session(run: str) -> Any:
+        return SimpleNamespace(run=run, reservation=lambda: reserve(run, 3.0, DELTA), left=lambda row, paid: 1)
+
+    before: list[Entry] = []
+    for run in ("first", "second"):
+        written = payable(before, session(run), [of_records(run)], allowed)
+        assert [(one.kind, one.content.get("run")) for one in written] == [("reserve", run), ("release", None)]
+        before += written
+        assert [one.kind for one in payable(before, session(run), [of_records(run)], allowed)] == ["release"]
+    assert Spending.of(before, "server").epsilon("record", 1e-4) == pytest.approx(6.0)
+    with pytest.raises(RefusedError, match="epsilon would be 9, and 8 is allowed"):
+        payable(before, session("third"), [of_records("third")], allowed)
+
+
+def test_the_server_reserves_each_sites_whole_budget_once() -> None:
+    """Budgets of 2 and 3: each pays all of its own with its first turn; noise from a known seed keeps no promise."""
+    plan = plan_records([100, 100], np.array([2.0, 3.0]), DELTA, batch=10, epochs=1, turns=2)
+    for known, expected in (("", {0: 2.0, 1: 3.0}), ("its seed is known", {0: math.inf, 1: math.inf})):
+        ledger, allowance = ReservingLedger(2, "record", (), DELTA), Allowance(records=plan, known=known)
+        for number, who in enumerate(([0], [0, 1], [1])):
+            public = Public({"clip": 1.0}, who, layers=[5])
+            ledger.charge({"update": Gradients("clip")}, number, number, "local", allowance, public)
+        assert ledger.record_epsilons(DELTA) == expected
+        assert ledger.times(PLAN).tolist() == [1, 1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -12,7 +13,9 @@ import pytest
 from helpers import QUICK_KEYS, command, refused
 
 import sordino
-from sordino.experiment.account import COLUMNS, spans
+from sordino.experiment.account import COLUMNS, Account, spans
+from sordino.experiment.store import Store
+from sordino.report.statement import statement_of
 
 
 @pytest.fixture(scope="module")
@@ -120,3 +123,24 @@ def test_a_statement_on_tables_names_what_is_predicted_from_what(tmp_path: Path)
     assert "Of a record, the model is given age." in text
     assert "which holds against every observer" in text
     assert text.count("How many records") == 1
+
+
+def test_a_result_that_does_not_follow_from_the_ledger_is_told(run: tuple[str, Path]) -> None:
+    found = Account.of(Store(run[1]), run[0])
+    assert found.disagreements() == []
+    assert found.row.summary is not None
+    said = {**found.row.summary, "epsilon": {**found.row.summary["epsilon"], "peer": 1.9}}
+    (wrong,) = replace(found, row=replace(found.row, summary=said)).disagreements()
+    assert wrong.startswith("For the peer the result says epsilon = 1.9, and the ledger 2.")
+
+
+def test_a_statement_tells_each_observers_figure_and_what_left_bare(run: tuple[str, Path], tmp_path: Path) -> None:
+    store = Store(run[1])
+    found, summary = statement_of(store, run[0]), store.get(run[0]).result
+    assert summary is not None
+    assert {one.name: one.epsilon for one in found.observers} == summary["epsilon"]
+    assert {one.name: one.attack for one in found.observers} == summary["attack_accuracy"]
+    assert len(set(summary["epsilon"].values())) == 3
+    assert [(one.name, one.covered) for one in found.leaving] == [("update", True)]
+    bare = sordino.run(store=tmp_path, method="fedavg", **QUICK_KEYS)["run"]
+    assert not any(one.covered for one in statement_of(Store(tmp_path), bare).leaving)

@@ -6,10 +6,12 @@ import itertools
 import json
 import math
 import shutil
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pytest
 from helpers import QUICK, QUICK_KEYS, command, refused
 from killing import die_at, killed
@@ -28,6 +30,7 @@ from sordino.experiment.lifetime import (
     composed,
     over_runs,
     planned,
+    planned_recipes,
     sentence,
     spent_by,
     spent_in,
@@ -39,12 +42,14 @@ from sordino.experiment.removal import remove
 from sordino.experiment.run import resume
 from sordino.experiment.store import NewRun, Progress, Store
 from sordino.files import KeptFile
+from sordino.method import Result
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.privacy.accountant import epsilon_of, mu_of
 from sordino.privacy.ledger import BLANK, Ledger, Row
 from sordino.privacy.possibilities import merged
+from sordino.privacy.record_plan import RecordNeeds, plan_records
 from sordino.privacy.records import record_epsilon
-from sordino.privacy.release import Charge, Unit
+from sordino.privacy.release import Charge, Derived, Unit, sends
 from sordino.privacy.views import VIEWS
 from sordino.rounds import RoundReport
 
@@ -517,3 +522,32 @@ class Insisting(DPFedAvg):
 )
 def test_keeping_to_a_plan(spent: Spent, most: Spent, kept: bool) -> None:
     assert within(spent, most) == kept
+
+
+def test_a_plan_counts_what_reading_states_exposes(tmp_path: Path) -> None:
+    """Where a method reads what clients learned from their own messages, every observer pays the server's price."""
+    made = prepare(Experiment.make(KEYS, {"store": tmp_path}))
+    prepared = replace(made, method=Reading())
+    noise, turns = prepared.allowance.of_clients, prepared.schedule.turns
+    alone = math.sqrt(turns) / noise.multiplier
+    assert planned(made)["mu"][0] == pytest.approx(alone)
+    assert planned(prepared)["mu"] == pytest.approx([alone * math.sqrt(8)] * 3)
+
+
+@dataclass(frozen=True)
+class Reading(DPFedAvg):
+    """Reads what clients learned from their own messages."""
+
+    @sends(lambda self: {"state": Derived("state")})
+    def tell(self, message: Any, me: Any, data: Any) -> Result:
+        return Result()
+
+
+def test_a_plan_of_records_counts_every_matrix() -> None:
+    """Two matrices, four turns of three steps: what the records of a client go through at the most."""
+    needs = RecordNeeds(matrix_share=0.3, matrices=2)
+    plan = plan_records([100], np.array([2.0]), DELTA, batch=40, epochs=1, turns=4, needs=needs)
+    ((once, steps),) = planned_recipes(plan, 0, needs)
+    assert once == (1.0, plan.matrix_multipliers[0], 2)
+    assert steps == (plan.sampling[0], plan.multipliers[0], 4 * 3)
+    assert record_epsilon((once, steps), DELTA) == pytest.approx(2.0, rel=0.01)

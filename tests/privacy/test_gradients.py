@@ -9,6 +9,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from dp_accounting.pld import privacy_loss_distribution
 from scipy.stats import chi2
 from torch import Tensor, nn
 
@@ -29,7 +30,14 @@ from sordino.privacy.noise import Seeded
 from sordino.privacy.outlook import Outlook
 from sordino.privacy.record_plan import RecordNeeds, RecordPlan, plan_records, sampling_rates
 from sordino.privacy.record_search import affordable, record_multiplier, record_rate
-from sordino.privacy.records import Recipe, quick_record_epsilon, record_attack_accuracy, record_epsilon, replace_one
+from sordino.privacy.records import (
+    Recipe,
+    quick_record_epsilon,
+    record_attack_accuracy,
+    record_epsilon,
+    replace_one,
+    rows_epsilon,
+)
 from sordino.privacy.release import (
     Average,
     Follows,
@@ -534,3 +542,32 @@ def test_means_over_validation_records_leave_noised() -> None:
     deviation = plan.mean_multipliers[0] * 2.0 / 20
     low, high = chi2.ppf([5e-7, 1 - 5e-7], 3000)
     assert low < float((drawn / deviation).square().sum()) < high
+
+
+@pytest.mark.parametrize(("recipe", "rows"), [(((0.1, 1.4, 50),), 3), (((0.5, 3.0, 20), (1.0, 8.0, 1)), 2)])
+def test_several_rows_cost_at_least_what_google_says_of_as_many_coins(recipe: Recipe, rows: int) -> None:
+    """Of a person's rows each falls into a batch by its own coin: a mixture of Gaussians, rounded down."""
+    total = None
+    for rate, multiplier, count in recipe:
+        chances = [math.comb(rows, k) * rate**k * (1 - rate) ** (rows - k) for k in range(rows + 1)]
+        one = privacy_loss_distribution.from_mixture_gaussian_mechanism(
+            multiplier, list(range(rows + 1)), chances, pessimistic_estimate=False, value_discretization_interval=1e-2
+        ).self_compose(count)
+        total = one if total is None else total.compose(one)
+    assert total is not None
+    assert total.get_epsilon_for_delta(1e-5) <= rows_epsilon([recipe], rows, 1e-5)
+
+
+def test_without_sampling_several_rows_cost_as_much_as_their_sum_moves() -> None:
+    """Five rows move a sum five times as far: mu = 5 sqrt(4) / 20."""
+    assert rows_epsilon([((1.0, 20.0, 4),)], 5, 1e-5) == pytest.approx(epsilon_of(0.5, 1e-5))
+    assert rows_epsilon([((0.1, 1.5, 30),)], 1, 1e-5) == record_epsilon(((0.1, 1.5, 30),), 1e-5)
+
+
+def test_rows_may_lie_in_different_pools() -> None:
+    """Two rows in one pool move its sum twice as far; one in each pool pays both prices: mu^2 is 4/9, 4/9 or 2/9."""
+    pools = [((1.0, 3.0, 1),), ((1.0, 3.0, 1), (1.0, 30.0, 1))]
+    assert rows_epsilon(pools, 2, 1e-5) == pytest.approx(epsilon_of(2 * math.sqrt(1 / 9 + 1 / 900), 1e-5))
+    unlike = [((1.0, 2.0, 1),), ((0.1, 0.8, 20),)]
+    both = record_epsilon((*unlike[0], *unlike[1]), 1e-5)
+    assert rows_epsilon(unlike, 2, 1e-5) >= both

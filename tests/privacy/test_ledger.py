@@ -13,11 +13,23 @@ from sordino.privacy.accountant import attack_accuracy, epsilon_of, mu_of
 from sordino.privacy.allowance import Allowance, Noise
 from sordino.privacy.integers import CLIENTS, Gap
 from sordino.privacy.ledger import Ledger, Row
+from sordino.privacy.record_plan import RecordNeeds, plan_records
 from sordino.privacy.records import record_epsilon
-from sordino.privacy.release import Bare, Charge, Derived, Number, Public, ReleaseError, Update
+from sordino.privacy.release import (
+    Average,
+    Bare,
+    Charge,
+    Derived,
+    Matrix,
+    Number,
+    Public,
+    ReleaseError,
+    Update,
+)
 from sordino.privacy.views import VIEWS
 
 UPDATE = {"update": Update("clip")}
+NEEDS = RecordNeeds(matrix_share=0.3, means=1, held_out=0.2)
 
 
 def charged(rounds: int, who: list[int], noise: Noise, clients: int = 50, releases: dict = UPDATE) -> Ledger:
@@ -298,8 +310,8 @@ def test_sums_over_records_are_charged_for_rounding() -> None:
 
 
 def test_of_a_promise_nothing_is_known_but_its_epsilon_at_its_delta() -> None:
-    """Group privacy: one record removed and one added cost 2 epsilon at (1 + exp(epsilon)) delta, and nothing is known
-    at delta itself, or below it; where noise from a known seed keeps it, nothing holds."""
+    """Group privacy: one place emptied and filled again costs 2 epsilon at (1 + exp(epsilon)) delta, and nothing is
+    known at delta itself, or below it; where noise from a known seed keeps it, nothing holds."""
     charge = Charge.promised([(2.0, 1e-5), (1.0, 1e-5)])
     ledger = Ledger(2, "record", [Row.of((0, 0, "local", "plan"), [0, 1], charge)])
     assert ledger.epsilon(1e-5) == dict.fromkeys(VIEWS, 2.0)
@@ -319,3 +331,69 @@ def test_of_a_promise_nothing_is_known_but_its_epsilon_at_its_delta() -> None:
     known = Ledger(2, "record", [Row.of((0, 0, "local", "plan"), [0, 1], charge.known("the seed is known"))])
     assert known.epsilon(1e-5)["server"] == math.inf
     assert known.attack_accuracy()["server"] == 1.0
+
+
+def test_several_rows_are_told_of_where_every_price_is_known() -> None:
+    """Three rows at the client that paid most move its mean three times as far; of promises nothing is known."""
+    ledger = Ledger(2, "record")
+    paid = Charge.of_records("training", [(1.0, 10.0, 1), (1.0, 20.0, 1)], 0)
+    ledger.append(Row.of((0, 0, "local", "update"), [0, 1], paid))
+    found = ledger.rows_epsilons(1e-5)
+    assert found == {"3": pytest.approx(epsilon_of(0.3, 1e-5)), "5": pytest.approx(epsilon_of(0.5, 1e-5))}
+    ledger.append(Row.of((1, 1, "local", "plan"), [0], Charge.promised([(1.0, 1e-5)])))
+    assert ledger.rows_epsilons(1e-5) == {}
+    whole = Ledger(1, "record")
+    whole.append(Row.of((0, 0, "local", "update"), [0], Charge.of_records("training", [(1.0, 10.0, 1)], 5)))
+    assert whole.rows_epsilons(1e-5) == {}
+
+
+def test_colluders_take_their_shares_out_of_numbers_too() -> None:
+    """Ten messages share the noise that seven must carry: whoever knows three shares meets exactly what was planned."""
+    releases = {"below": Number(0.0, 1.0, share=1.0)}
+    ledger = charged(4, list(range(10)), Noise(2.0, "outsider", 10, colluders=3), releases=releases)
+    assert ledger.mu("outsider") == ledger.mu("peer") == pytest.approx(math.sqrt(4) / 2.0)
+
+
+def test_colluders_take_their_shares_out_where_masks_differ() -> None:
+    """Of four messages each carries a third of the variance. At the second place two of them add up, less the one that
+    a colluder knows: one share is left. At the first place three are."""
+    mask = torch.tensor([[1.0, 1.0], [1.0, 1.0], [1.0, 0.0], [1.0, 0.0]])
+    public = Public({}, range(4), {"shared": mask}, layers=[2])
+    noise = Noise(1.0, "outsider", 4, colluders=1)
+    ledger = Ledger(4)
+    ledger.charge({"update": Update(1.0, at="shared")}, 0, 0, "local", Allowance(noise), public)
+    assert ledger.spent[VIEWS.index("outsider")] == pytest.approx([3.0, 3.0, 1.0, 1.0])
+    assert ledger.spent[VIEWS.index("peer")] == pytest.approx([3.0, 3.0, 1.0, 1.0])
+
+
+def test_what_tells_of_single_messages_exposes_every_release_of_everybody() -> None:
+    """Both releases of each of ten clients: ten times the outsider's price."""
+    releases = {"update": Update("clip", share=0.5), "below": Number(0.0, 1.0, share=0.5)}
+    ledger = charged(3, list(range(10)), Noise(1.0, "outsider", 10), 10, releases)
+    assert ledger.spent[VIEWS.index("outsider")] == pytest.approx(np.full(10, 3.0))
+    rows = ledger.expose_all(range(10), (3, 3, "tell"))
+    assert {row.release for row in rows} == {"update", "below"}
+    assert ledger.spent[VIEWS.index("outsider")] == pytest.approx(np.full(10, 30.0))
+
+
+def test_whole_numbers_of_all_questions_add_up() -> None:
+    """So many entries that what they add shows: four questions of a million are as one of four million."""
+    found = []
+    for rounds, entries in ((4, 10**6), (1, 4 * 10**6)):
+        ledger = Ledger(1)
+        for number in range(rounds):
+            charge = Charge(np.ones(1), np.full((1, 3), math.sqrt(rounds)), entries=entries, shares=4)
+            ledger.append(Row.of((number, number, "local", "update"), [0], charge))
+        found.append(ledger._gaps("outsider"))
+    assert found == [[Gap(4 * 10**6, 4, CLIENTS)]] * 2
+
+
+def test_a_matrix_is_made_of_all_records() -> None:
+    """No coin hides a record of a second-moment matrix: its rate is one, as that of a mean over validation records."""
+    plan = plan_records([100], np.array([2.0]), 1e-5, batch=10, epochs=1, turns=2, needs=NEEDS)
+    allowance, public = Allowance(records=plan), Public({"directions": torch.eye(3)}, layers=[5])
+    multipliers = [(Matrix(0.3), plan.matrix_multipliers), (Average(0.0, 1.0), plan.mean_multipliers)]
+    for release, (multiplier,) in multipliers:
+        charge = release.charge(allowance, public)
+        assert charge.sampled is not None
+        assert charge.sampled.tolist() == [[1.0, multiplier, 1.0]]

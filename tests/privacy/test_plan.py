@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
+from sordino.experiment.plan import plan_of
 from sordino.experiment.prepare import Prepared, prepare
+from sordino.privacy.accountant import epsilon_of
 from sordino.privacy.allowance import Allowance, Noise
 from sordino.privacy.plan import check_delta, default_delta, multiplier_for, plan
 from sordino.privacy.record_plan import RecordPlan
@@ -159,3 +161,26 @@ def test_a_run_at_record_level_is_refused_from_one_over_its_largest_client_on(me
             prepared(vacuous)
     assert any("promises nothing" in note for note in prepared(1 / 200, allow_vacuous_delta=True).notes)
     assert any("weak" in note for note in prepared(0.9 / 200).notes)
+
+
+def test_a_plan_knows_that_reading_states_exposes_single_messages() -> None:
+    """FedGLP-ADP as published uploads masks that follow from single messages: nobody meets more noise than the
+    server."""
+    keys = {"method": "fedglp-adp", "set": {"clipping": "fixed"}, "clients": 10, "rounds": 3, "noise_multiplier": 2.0}
+    sound, paper = (plan_of(Experiment.make(keys, {"variant": variant})) for variant in ("sound", "paper"))
+    assert paper.epsilon["outsider"] == paper.epsilon["peer"] == paper.epsilon["server"]
+    assert paper.epsilon["server"] == pytest.approx(epsilon_of(math.sqrt(30) / 2, paper.delta))
+    assert sound.epsilon["outsider"] == pytest.approx(epsilon_of(math.sqrt(3) / 2, sound.delta))
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ({"minimum_cohort": 4, "colluders": 4}, "With 4 colluders among 4 clients no honest noise is left"),
+        ({"minimum_cohort": 9}, "minimum_cohort is 9, but a round has 8 clients"),
+    ],
+)
+def test_cohorts_in_which_no_noise_is_left_are_refused(keys: dict, sentence: str) -> None:
+    experiment = Experiment.make({"method": "dp-fedavg", "rounds": 2, "clients": 8, **keys})
+    with pytest.raises(UserError, match=sentence):
+        plan_of(experiment)

@@ -2,10 +2,10 @@
 
 The client that has paid most is copied many times: every copy has its records, answers the recorded questions through
 the production client and gate, and has noise of its own. Half of the copies send what such a client may send at the
-worst, the others nothing (where records are protected: half hold a record that the others lack). Of every release,
-in every round, something is looked at that its noise is not made to hide: how large the message's entries are (a
-threshold that shows in the noise), which entries are zero (a support or mask), its single entries where they are few
-(metrics), its length. A first part of the copies decides what tells most; the rest are counted.
+worst, the others nothing (where records are protected: half hold a record in whose place nothing stands at the others).
+Of every release, in every round, something is looked at that its noise is not made to hide: how large the message's
+entries are (a threshold that shows in the noise), which entries are zero (a support or mask), its single entries where
+they are few (metrics), its length. A first part of the copies decides what tells most; the rest are counted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from sordino.privacy.audit.federation import Recorded, other_noise
 from sordino.privacy.audit.findings import SAID, SURE, Attack
 from sordino.privacy.gate import Gate
 from sordino.privacy.record_plan import RecordPlan
-from sordino.privacy.release import Releases
+from sordino.privacy.release import Releases, all_releases
 from sordino.privacy.views import VIEWS, View
 from sordino.testing.case import with_steps
 from sordino.threads import single_threaded
@@ -162,7 +162,10 @@ class _Copies:
         if allowance.records is not None:
             allowance = replace(allowance, records=_copied_plan(allowance.records, target, count))
         gate = Gate(allowance, other_noise(prepared, number), recorded.mechanism.of)
-        data = _copies(prepared.data, target, coins, of_records)
+        # What is not finite contributes nothing, but a step that sees bare records could not compute with it.
+        bare = any(not release.private for release in all_releases(prepared.method.steps()))
+        emptied = (0.0 if bare else math.nan) if of_records else None
+        data = _copies(prepared.data, target, coins, emptied)
         self._clients = Clients(
             method, prepared.learner, data, gate, recorded.clients.execution, prepared.experiment.device
         )
@@ -248,16 +251,19 @@ def _chosen(releases: Releases, name: str, value: Tensor, coin: Tensor) -> Tenso
     return torch.where(coin > 0, (loud + mask).reshape(value.shape), null)
 
 
-def _copies(data: FederatedData, target: int, coins: np.ndarray, of_records: bool) -> FederatedData:
-    """A federation of copies of one client; where records are protected, the canary is in half of them."""
+def _copies(data: FederatedData, target: int, coins: np.ndarray, emptied: float | None) -> FederatedData:
+    """A federation of copies of one client; where records are protected, the canary is the first record of half of
+    them, and the others have `emptied` features in its place."""
     names = [f"copy-{number}" for number in range(len(coins))]
     test = data.test
     tests = Split(test.x, test.y, *(np.full(len(coins), one[target]) for one in (test.starts, test.sizes)))
     x, y = data.train.part(target)
-    begins = np.where(coins, 0, 1) if of_records else np.zeros(len(coins), dtype=np.int64)
-    if of_records:
-        x = torch.cat([3 * torch.sign(x[:1] + 1e-3) * x.abs().max(), x[1:]])
-    train = Split(x, y, begins, len(y) - begins)
+    records, begins = len(y), np.zeros(len(coins), dtype=np.int64)
+    if emptied is not None:
+        canary = 3 * torch.sign(x[:1] + 1e-3) * x.abs().max()
+        x, y = torch.cat([canary, x[1:], torch.full_like(x[:1], emptied), x[1:]]), torch.cat([y, y])
+        begins = np.where(coins, 0, records)
+    train = Split(x, y, begins, np.full(len(coins), records))
     return replace(data, clients=Dealt(names, train, tests))
 
 

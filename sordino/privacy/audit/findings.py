@@ -11,7 +11,7 @@ from scipy.special import ndtr, ndtri
 
 from sordino.privacy.audit.bounds import Guesses
 from sordino.privacy.release import Unit
-from sordino.privacy.views import VIEWS, View
+from sordino.privacy.views import NEIGHBOURS, VIEWS, View
 
 SAID = 0.95
 """The confidence of the bounds that are printed."""
@@ -172,6 +172,7 @@ class Report:
             "called": self.called or self.method,
             "variant": self.variant,
             "unit": self.unit,
+            "neighbours": NEIGHBOURS[self.unit],
             "delta": self.delta,
             "views": views,
             "findings": [one.asdict() for one in self.findings],

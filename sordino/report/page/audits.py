@@ -12,7 +12,7 @@ from sordino.errors import UserError
 from sordino.report.page import charts, rendered
 from sordino.report.page.charts import Line
 from sordino.report.page.scales import number
-from sordino.report.wording import bound_words, epsilon_words
+from sordino.report.wording import bound_words, compared_words, epsilon_words
 
 
 def is_audit(document: Mapping[str, Any]) -> bool:
@@ -40,6 +40,7 @@ def _context(document: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "title": f"Audit of {name}" + ("" if variant == "sound" else f" ({variant})"),
         "unit": document["unit"],
+        "compared": " ".join(compared_words(document)),
         "delta": document["delta"],
         "views": [_view(name, view) for name, view in document["views"].items()],
         "findings": [_finding(one) for one in document["findings"]],

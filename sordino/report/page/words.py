@@ -10,13 +10,14 @@ from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.summary import against
 from sordino.methods import find
-from sordino.privacy.views import VIEWS, View
+from sordino.privacy.views import VIEWS, View, rows_words
 from sordino.report.page.gather import Group, RunTold, Told
 from sordino.report.tables import OBSERVERS
 from sordino.report.wording import (
     UNPROTECTED,
     against_words,
     attack_words,
+    compared_words,
     epsilon_words,
     percent,
     replaced_words,
@@ -89,13 +90,11 @@ def protected(run: RunTold) -> str:
         return f"{UNPROTECTED}."
     delta = delta_text(run.summary["delta"])
     if run.summary["unit"] == "client":
-        return f"One whole client is protected, at delta = {delta}, against a world in which it contributes nothing."
+        return " ".join([f"One whole client is protected, at delta = {delta}.", *compared_words(run.summary)])
     figures = (run.summary.get("epsilon_replace_one"), run.summary.get("delta_replace_one"))
     replaced = replaced_words(*figures, run.summary["delta"])
-    return (
-        f"One record that is added or removed is protected, at delta = {delta}; for one record that "
-        f"is replaced by another epsilon is {replaced}."
-    )
+    protecting = f"One record is protected, at delta = {delta}; for one record that is replaced by another epsilon is"
+    return " ".join([f"{protecting} {replaced}.", *compared_words(run.summary)])
 
 
 def experiment_file(run: RunTold) -> str:
@@ -164,6 +163,8 @@ def _cost(group: Group, row: dict[str, Any]) -> list[str]:
         f"{delta_text(row['delta'])} whether one {unit}: the best attack is right in {attack} of all "
         "cases, where guessing is right in 50%."
     )
+    if row["unit"] == "record":
+        sentence = f"{sentence} {rows_words(group.first.summary.get('epsilon_rows') or {})}"
     if view == "server":
         return [sentence]
     return [sentence, f"For the server, which sees every message, epsilon is {epsilon_words(epsilon['server'])}."]

@@ -168,6 +168,24 @@ def test_side_channels_of_sound_methods_tell_nothing(name: str) -> None:
     assert all(attack.surely <= claimed[attack.view] for attack in found)
 
 
+def test_side_channels_keep_a_records_place() -> None:
+    """Half of the copies hold a canary where nothing stands at the others; all else is where it was."""
+    data, coins = prepared(method="dp-fedavg-record").data, np.array([True, False])
+    with_it, without = channels._copies(data, 3, coins, np.nan).clients
+    assert with_it.x[1:].equal(without.x[1:])
+    assert with_it.x[1:].equal(data.clients[3].x[1:])
+    assert without.x[0].isnan().all()
+    assert with_it.x[0].abs().min() == 3 * data.clients[3].x.abs().max()
+
+
+@pytest.mark.parametrize("variant", ["sound", "paper"])
+def test_side_channels_of_methods_for_records_can_be_looked_at(variant: str) -> None:
+    recorded = record(prepared(method="adadp-cfl", rounds=1, clients=3, epsilon=1.0, variant=variant))
+    found = channels.attacks(recorded, 60)
+    claimed = recorded.ledger.epsilon(1e-5)
+    assert all(attack.surely <= claimed[attack.view] for attack in found)
+
+
 def test_more_copies_reach_further() -> None:
     assert channels.reach(400) < 2.6 < channels.reach(4000)
 
