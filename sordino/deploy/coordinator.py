@@ -36,7 +36,7 @@ from sordino.errors import Stopped, UserError
 from sordino.experiment import checkpoint as checkpoints
 from sordino.experiment.books import RunBooks
 from sordino.experiment.checkpoint import Stream
-from sordino.experiment.config import Experiment
+from sordino.experiment.config import AT_SITES, Experiment
 from sordino.experiment.database import saving
 from sordino.experiment.defaults import DEFAULT_STORE
 from sordino.experiment.store import NewRun, Store
@@ -82,7 +82,7 @@ def start(
         f"{experiment.method.rpartition(':')[2]}-deployed",
         NewRun(
             method=experiment.method,
-            configuration=experiment.model_dump(mode="json", exclude={"store"}),
+            configuration=experiment.model_dump(mode="json", exclude={"store"}) | {"data": AT_SITES},
             identity=terms.identity,
             people=people,
             unit=terms.method.unit,
