@@ -326,13 +326,22 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "deploy/terms.py": (
-        "tests/deploy/test_terms.py tests/deploy/test_failures.py",
+        "tests/deploy/test_terms.py tests/deploy/test_agreement.py tests/deploy/test_failures.py",
         [
             ("U_min instead of h", "return masking.honest_shares(*cohort)", "return minimum"),
             ("a single message may show", "masking.check_cohort(*cohort)", "pass"),
             ("whole numbers are free", "whole=not seeded", "whole=False"),
             ("a known seed is no reason", 'known=SEED_IS_KNOWN if seeded else ""', 'known=""'),
-            ("what a schema read is not told", "return [*read, *method", "return [*method"),
+            ("what a schema read is not told", "[*read_from_records(experiment), *", "[*"),
+            ("what a method discloses at sites", "*not_covered_before(experiment, method)]", "]"),
+            (
+                "sites' caveats",
+                "        notes=notes_before(experiment, method, ",
+                "        notes=[] and notes_before(experiment, method, ",
+            ),
+            ("sites' personal layers", "    check_head(method, learner.layout)\n", ""),
+            ("noise for sizes that nobody declared", "    check_published(experiment, method)\n", ""),
+            ("whole numbers cost no multiplier", " / gap.multiplier(1.0)", ""),
             ("spare turns are free", "schedule.turns + experiment.spare_turns", "schedule.turns"),
         ],
     ),
@@ -939,6 +948,30 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "if False and any(multiplier == 0 for run",
             ),
             ("possibilities: a run that cost nothing hides others", "for run in runs if any(run))", "for run in runs)"),
+        ],
+    ),
+    "data/own.py": (
+        "tests/data/test_schema.py",
+        [("counts of raw records are no disclosure", "        + tuple(counted),", "        + (),")],
+    ),
+    "report/statement.py": (
+        "tests/deploy/test_tables.py",
+        [("a deployment on the default data", "if simulated else AT_SITES", "if True else AT_SITES")],
+    ),
+    "experiment/budgeting.py": (
+        "tests/deploy/test_agreement.py",
+        [
+            (
+                "published noise is not looked up",
+                "        if published:\n            multiplier",
+                "        if False:\n            multiplier",
+            ),
+            ("sites' shares are ignored", ", experiment.colluders, calibration.shares)", ", experiment.colluders)"),
+            (
+                "whole numbers are calibrated as floats",
+                "multiplier = calibration.multiplier(epsilon, delta)",
+                "multiplier = multiplier_for(epsilon, delta, schedule.turns)",
+            ),
         ],
     ),
     "data/people.py": (

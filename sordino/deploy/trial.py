@@ -16,12 +16,12 @@ from sordino.data.meaning import Meaning
 from sordino.deploy.roster import Member, written_roster
 from sordino.deploy.site import Site
 from sordino.deploy.standing import status
-from sordino.deploy.terms import terms_of
+from sordino.deploy.terms import Terms, terms_of
 from sordino.errors import UserError
+from sordino.experiment.budgeting import has_published_noise
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, deal_with_public, prepare
 from sordino.experiment.summary import Summary
-from sordino.methods.bases import RecordLevel
 from sordino.rounds import mean, worst
 
 ROSTER = "roster.toml"
@@ -52,7 +52,7 @@ def lay_out(experiment: Experiment, folder: Path, sites: int) -> tuple[Experimen
     deployed = experiment.model_copy(update=declared)
     terms = terms_of(deployed)
     folders = [folder / f"site-{number}" for number in range(sites)]
-    rules = _rules(deployed, isinstance(terms.method, RecordLevel), terms.minimum, terms.budget.delta)
+    rules = _rules(deployed, terms)
     members = []
     for path, client in zip(folders, data.clients, strict=True):
         path.mkdir()
@@ -63,14 +63,15 @@ def lay_out(experiment: Experiment, folder: Path, sites: int) -> tuple[Experimen
     return deployed, members, folders
 
 
-def _rules(experiment: Experiment, of_records: bool, minimum: int, delta: float) -> dict[str, Any]:
+def _rules(experiment: Experiment, terms: Terms) -> dict[str, Any]:
     """Rules that allow this experiment, once."""
-    epsilon = math.inf if experiment.noise == "integers" or experiment.noise_multiplier else experiment.asked_epsilon
+    given = experiment.noise == "integers" or experiment.noise_multiplier or has_published_noise(terms.method)
+    epsilon = math.inf if given else experiment.asked_epsilon
     return {
-        "unit": "record" if of_records else "client",
+        "unit": terms.method.unit,
         "max_epsilon": epsilon,
-        "max_delta": delta,
-        "min_cohort": min(minimum, 3),
+        "max_delta": terms.budget.delta,
+        "min_cohort": min(terms.minimum, 3),
         "colluders": experiment.colluders,
         "methods": (experiment.method,),
         "models": None if experiment.model is None or ":" not in experiment.model else (experiment.model,),

@@ -14,7 +14,13 @@ from sordino.data import Dataset, FederatedData, federate, load
 from sordino.data.federate import client_count, fingerprint
 from sordino.data.selection import fewer, set_aside
 from sordino.errors import UserError, quoted
-from sordino.experiment.budgeting import infeasible, planned_method, spending, unusual
+from sordino.experiment.budgeting import (
+    SEED_IS_KNOWN,
+    not_covered_before,
+    notes_before,
+    planned_method,
+    spending,
+)
 from sordino.experiment.config import Experiment
 from sordino.experiment.identity import identity_of
 from sordino.learning.parameters import flatten
@@ -31,13 +37,6 @@ from sordino.server import Ground
 from sordino.simulator import bf16, compiling
 from sordino.simulator.choice import Choice, choose
 from sordino.threads import single_threaded
-
-GIVEN_AWAY = (
-    "A blended model stays at its client and costs nothing there; given away, its local parts tell of that client's "
-    "records without any noise"
-)
-SEED_IS_KNOWN = "its noise comes from the run's seed, and whoever knows the seed can subtract it"
-"""Why no epsilon holds where whole numbers are drawn for a simulation."""
 
 
 @dataclass(frozen=True)
@@ -143,8 +142,6 @@ def prepare(
             spent.allowance.records if one_by_one else None,
             experiment.device,
         )
-    noised = method.privacy == "dp"  # else there is no epsilon that could leave things out
-    blended = [GIVEN_AWAY] if experiment.personal == "blend" else []
     decided = {"model": name, "precision": coarse.precision, "engine": choice.engine, "compiled": decision.compiled}
     experiment = experiment.model_copy(update=decided)
     return Prepared(
@@ -167,14 +164,10 @@ def prepare(
         compiled=decision.made,
         notes=[
             *data.notes,
-            *unusual(experiment, method, schedule),
-            *spent.notes,
-            *choices,
             *coarse.notes,
-            *method.notes(schedule, spent.budget),
-            *infeasible(method, spent.allowance, schedule, learner.layout),
+            *notes_before(experiment, method, schedule, spent, choices, learner.layout),
         ],
-        disclosed=data.disclosed + (method.discloses() + blended if noised else []),
+        disclosed=data.disclosed + not_covered_before(experiment, method),
     )
 
 

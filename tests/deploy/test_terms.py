@@ -14,8 +14,8 @@ from sordino.deploy.coordinator import check_deployable
 from sordino.deploy.session import Session
 from sordino.deploy.terms import terms_of
 from sordino.errors import UserError
+from sordino.experiment.budgeting import SEED_IS_KNOWN
 from sordino.experiment.config import Experiment
-from sordino.experiment.prepare import SEED_IS_KNOWN
 from sordino.privacy.integers import charged_multiplier
 from sordino.privacy.records import record_epsilon
 from sordino.privacy.release import Average, Gradients
