@@ -306,13 +306,24 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
     "deploy/rules.py": (
         "tests/deploy/test_rules.py tests/deploy/test_failures.py tests/deploy/test_attacks.py",
         [
-            ("any method", "if method not in methods:", "if False:"),
+            ("any method", "if method not in self.rules.methods:", "if False:"),
             ("any network", "if model not in networks:", "if False:"),
+            ("a cut file allows eight", "Field(gt=0)", "Field(default=8.0, gt=0)"),
+            ("a cut file allows any cohort", "Field(ge=1)", "Field(default=3, ge=1)"),
+            ("a digest without its key", "hmac.new(secret,", "hmac.new(bytes(32),"),
+            ("a roster is no rule", 'model_dump(mode="json"), members]', 'model_dump(mode="json")]'),
             ("settings that name code", "if strange:", "if False:"),
             ("a trusted server", "if not experiment.active_server and not", "if False and not"),
             ("thresholds beyond the rules", "if bounds is not None and", "if False and"),
             ("numbers that are not finite", "check_finite(public.message)", "pass"),
             ("what one alone is told", "if isinstance(value, Each):", "if False:"),
+        ],
+    ),
+    "deploy/site.py": (
+        "tests/deploy/test_rules.py",
+        [
+            ("a change of rules is not in the ledger", "            book.append(changed)", "            pass"),
+            ("a change of rules is not told", "news = [RULES_CHANGED] if", "news = [] if"),
         ],
     ),
     "deploy/spending.py": (
@@ -959,13 +970,9 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         [("a deployment on the default data", "if simulated else AT_SITES", "if True else AT_SITES")],
     ),
     "experiment/budgeting.py": (
-        "tests/deploy/test_agreement.py",
+        "tests/deploy/test_agreement.py tests/deploy/test_terms.py",
         [
-            (
-                "published noise is not looked up",
-                "        if published:\n            multiplier",
-                "        if False:\n            multiplier",
-            ),
+            ("published noise is not looked up", "if published:", "if False:"),
             ("sites' shares are ignored", ", experiment.colluders, calibration.shares)", ", experiment.colluders)"),
             (
                 "whole numbers are calibrated as floats",
