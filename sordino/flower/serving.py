@@ -9,6 +9,7 @@ server/link.log              what the SuperLink says
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
@@ -79,6 +80,14 @@ def init(folder: Path, hosts: Sequence[str]) -> None:
         raise UserError("Give the name under which sites reach the server: --host fl.example.org.")
     with writing(folder / keys.AUTHORITY):
         keys.make_authority(folder, hosts)
+
+
+def renew(folder: Path, hosts: Sequence[str]) -> datetime.datetime:
+    """Make a new certificate under a server's authority, for `hosts` too; when it runs out."""
+    if not (folder / keys.AUTHORITY_KEY).exists():
+        raise UserError(f"There is no authority in {folder}: `sordino serve init --host NAME` makes a server's keys.")
+    with writing(folder / keys.CERTIFICATE):
+        return keys.renew(folder, hosts)
 
 
 def add(folder: Path, files: Sequence[Path]) -> list[PublicSite]:

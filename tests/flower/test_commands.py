@@ -196,6 +196,16 @@ def test_help_names_the_commands_of_a_group(sordino):
         assert all(word in out for word in words)
 
 
+def test_help_of_the_server_lists_the_options_of_serving_and_its_commands(sordino):
+    code, out, _ = sordino("serve", "--help")
+    assert code == 0
+    options, commands = out.split("Commands:")
+    for option in ("--address", "--resume RUN", "--wait", "--folder", "--store", "--json", "--help", "EXPERIMENT"):
+        assert option in options
+    assert options.count("--help") == 1
+    assert [line.split()[0] for line in commands.splitlines() if line.strip()] == ["init", "renew", "add", "roster"]
+
+
 @pytest.fixture
 def stopped(tmp_path, monkeypatch):
     """A trial of two sites whose run was stopped after it began; the folders of sites that are started anew."""
