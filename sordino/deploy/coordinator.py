@@ -143,8 +143,9 @@ def _carried_on(
     closing.callback(memory.close)
     books = RunBooks(store, run, terms.identity, memory, method.unit, clients)
     closing.callback(books.close)
-    if terms.allowance.records is not None:
-        books.ledger = ReservingLedger(clients, method.unit, books.ledger.rows, terms.budget.delta)
+    plan = terms.allowance.records
+    if plan is not None:
+        books.ledger = ReservingLedger(books.ledger.rows, terms.budget.delta, plan, method.record_needs())
     sites.presence.gather()
     server = Server(
         method,
