@@ -194,6 +194,7 @@ def serve(
 
     check_installed()
     from sordino.deploy import coordinator
+    from sordino.deploy.terms import terms_of
     from sordino.experiment.config import Experiment
     from sordino.experiment.store import Store
     from sordino.flower import keys, serving
@@ -217,7 +218,10 @@ def serve(
             runs.get(resume)
         if not members:
             raise UserError(f"No site has been added to {folder}: `sordino serve add NAME.pub` does.")
-        with serving.serving(folder, where, [site.node_key for site in members]) as carrier:
+        asked = chosen if resume is None else coordinator.deployed_experiment(resume, runs)
+        assert asked is not None
+        largest = terms_of(asked).largest_answer
+        with serving.serving(folder, where, [site.node_key for site in members], largest) as carrier:
             for sentence in keys.check_server_keys(folder):
                 tell(sentence)
             tell(f"Waiting for sites at {address}.")

@@ -95,6 +95,14 @@ def start(
     return resume(run, carrier, store, watch, tell, deadlines)
 
 
+def deployed_experiment(run: str, store: Store) -> Experiment:
+    """The experiment of a deployed run."""
+    row = store.get(run)
+    if not (store.path(run) / FILE).exists():
+        raise UserError(f"The run {run!r} is a simulation: `sordino resume {run}` takes it up.")
+    return Experiment.make(row.configuration)
+
+
 def resume(
     run: str,
     carrier: Carrier,
@@ -104,11 +112,8 @@ def resume(
     deadlines: Deadlines = DEADLINES,
 ) -> Summary:
     """Take up a deployed run where it was stopped; one that is done returns its summary again."""
-    row = store.get(run)
-    if not (store.path(run) / FILE).exists():
-        raise UserError(f"The run {run!r} is a simulation: `sordino resume {run}` takes it up.")
-    experiment = Experiment.make(row.configuration)
-    terms = terms_of(experiment)
+    experiment = deployed_experiment(run, store)
+    row, terms = store.get(run), terms_of(experiment)
     with store.lock(run), single_threaded(), saving(store.folder), contextlib.ExitStack() as closing:
         journal = Journal(store.path(run))
         closing.callback(journal.close)

@@ -71,6 +71,9 @@ CARRIED = (
 )
 """The keys that mean something on real machines; the others say where a simulation's data lie and how it is run."""
 
+ROOM_EACH, ROOM = 2**12, 2**20
+"""Bytes of an answer for each site of a cohort, and for all that is no number of the model."""
+
 
 @dataclass(frozen=True)
 class Terms:
@@ -165,6 +168,17 @@ class Terms:
         plan = record_plan(self.experiment, self.method, np.array([records]), budget, self.schedule, delta, calibration)
         everywhere = {one.name: _spread(getattr(plan, one.name), self) for one in dataclasses.fields(plan)}
         return dataclasses.replace(self.allowance, records=RecordPlan(**everywhere))
+
+    @property
+    def largest_answer(self) -> int:
+        """Bytes that no site's answer exceeds: twice those of its entries as 64-bit numbers, and room for what goes
+        with them to each other site."""
+        widest = _widest(self.method.record_needs(), self._parameters)
+        steps = [
+            sum(max(_width(one, self.learner), widest * getattr(one, "times", 1)) for one in releases.values())
+            for releases in self.steps().values()
+        ]
+        return 2 * 8 * max(steps) + ROOM_EACH * self.schedule.clients + ROOM
 
     def check_reserved(self, rows: Sequence[Row]) -> None:
         """Refuse a release of records that has more entries, each of them rounded, than noise was set aside for."""

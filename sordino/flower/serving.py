@@ -151,14 +151,19 @@ def parsed_address(text: str) -> tuple[str, int]:
 
 @contextlib.contextmanager
 def serving(
-    folder: Path, address: tuple[str, int], node_keys: Sequence[str], fork: Callable[[Link], None] | None = None
+    folder: Path,
+    address: tuple[str, int],
+    node_keys: Sequence[str],
+    largest: int,
+    fork: Callable[[Link], None] | None = None,
 ) -> Iterator[FlowerCarrier]:
     """A SuperLink at an address, and this process as the server that speaks through it.
 
+    `largest` is how many bytes a site's answer may have (`Terms.largest_answer`).
     `fork` is called when the SuperLink is starting, and may start processes of a trial's sites in the meantime.
     """
     keys.check_server_keys(folder)
-    link = Link(folder, *address, folder)
+    link = Link(folder, *address, folder, largest)
     try:
         link.start()
         if fork is not None:

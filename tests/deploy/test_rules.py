@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from sordino import files
 from sordino.deploy.book import Book
 from sordino.deploy.keys import package_hash
 from sordino.deploy.roster import Member
@@ -131,3 +132,14 @@ def test_another_roster_is_another_rule(site: Path) -> None:
     found = {Allowed(rules, roster).digest(secret) for roster in (None, (ours,), (ours, theirs))}
     assert len(found) == 3
     assert Allowed(rules, None).digest(bytes(32)) not in found
+
+
+def test_the_log_of_a_site_is_put_aside_when_it_is_long(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "LOG_BYTES", 200)
+    there = Site.open(site)
+    for _ in range(100):
+        there.answer(b"nonsense")
+    there.close()
+    logs = sorted(path.name for path in site.glob("site.log*"))
+    assert logs == ["site.log", "site.log.1", "site.log.2", "site.log.3"]
+    assert all((site / name).stat().st_size < 1000 for name in logs)
