@@ -326,6 +326,22 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("a change of rules is not told", "news = [RULES_CHANGED] if", "news = [] if"),
         ],
     ),
+    "flower/link.py": (
+        "tests/flower/test_guard.py",
+        [
+            ("announced bodies of any length", "int(value) > self.largest for", "False for"),
+            ("endless bodies", "if self._left >= 0:", "if True:"),
+            (
+                "an endless body is answered twice",
+                "if not self._refused:\n            await self._send",
+                "if True:\n            await self._send",
+            ),
+        ],
+    ),
+    "deploy/reserving.py": (
+        "tests/deploy/test_rounds.py",
+        [("a round tells all that is reserved", "if self.reasons() or", "if True or")],
+    ),
     "deploy/spending.py": (
         "tests/deploy/test_spending.py",
         [
