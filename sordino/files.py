@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
 import stat
+import threading
+import time
 from dataclasses import dataclass
 from itertools import chain, count
 from pathlib import Path
 
 from sordino.errors import UserError
+
+LOG_BYTES = 5_000_000
+"""A log that is larger is put aside."""
+LOGS_KEPT = 3
+"""Logs that were put aside and are still there."""
 
 
 @dataclass(frozen=True)
@@ -133,3 +141,36 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def rotate(log: Path) -> bool:
+    """Put a log of more than `LOG_BYTES` aside, as LOG.1, and those before it one further; whether that was done."""
+    with contextlib.suppress(OSError):
+        if log.stat().st_size <= LOG_BYTES:
+            return False
+        for number in range(LOGS_KEPT - 1, 0, -1):
+            with contextlib.suppress(FileNotFoundError):
+                log.with_name(f"{log.name}.{number}").replace(log.with_name(f"{log.name}.{number + 1}"))
+        log.replace(log.with_name(f"{log.name}.1"))
+        return True
+    return False
+
+
+def write_output_to(log: Path) -> None:
+    """Append what this process writes to its standard output and error to a log."""
+    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    os.close(handle)
+
+
+def keep_rotating(log: Path, every: float = 10.0) -> None:
+    """From now on, look every so many seconds whether the log that this process' output goes to must be put aside."""
+
+    def watch() -> None:
+        while True:
+            time.sleep(every)
+            if rotate(log):
+                write_output_to(log)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -31,7 +31,8 @@ class RoundReport:
     bytes: int
     seconds: float
     epsilon: dict[View, float]
-    """By the accountant that tells the end's figures; `nan` in rounds that leave it out, because it takes time."""
+    """Spent so far, by the accountant that tells the end's figures; `nan` in rounds that leave it out, because it takes
+    time. Of a deployment that protects records: at a site with as many as the experiment declares."""
     observer: View
     """From whom the run protects."""
     planned: float | None

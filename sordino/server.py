@@ -241,7 +241,7 @@ class Server:
         every = math.ceil(self.schedule.rounds * min(many / EXACT, 1 / 4)) if ledger.unit == "record" else 1
         if (number + 1) % max(1, every) and number != self._last_round:
             return dict.fromkeys(VIEWS, math.nan)
-        return ledger.epsilon(self.budget.delta)
+        return ledger.epsilon_so_far(self.budget.delta)
 
     def _leave(self) -> None:
         """End the round out of which the method broke, if there is one: it counts if anybody was asked in it."""

@@ -396,8 +396,12 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
     "deploy/rules.py": (
         "tests/deploy/test_rules.py tests/deploy/test_failures.py tests/deploy/test_attacks.py",
         [
-            ("any method", "if method not in methods:", "if False:"),
+            ("any method", "if method not in self.rules.methods:", "if False:"),
             ("any network", "if model not in networks:", "if False:"),
+            ("a cut file allows eight", "Field(gt=0)", "Field(default=8.0, gt=0)"),
+            ("a cut file allows any cohort", "Field(ge=1)", "Field(default=3, ge=1)"),
+            ("a digest without its key", "hmac.new(secret,", "hmac.new(bytes(32),"),
+            ("a roster is no rule", 'model_dump(mode="json"), members]', 'model_dump(mode="json")]'),
             ("settings that name code", "if strange:", "if False:"),
             ("a trusted server", "if not experiment.active_server and not", "if False and not"),
             ("thresholds beyond the rules", "if bounds is not None and", "if False and"),
@@ -418,6 +422,42 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("noise that eats the signal", "            gate.check(releases, public)\n", ""),
         ],
     ),
+    "deploy/site.py": (
+        "tests/deploy/test_rules.py",
+        [
+            ("a change of rules is not in the ledger", "            book.append(changed)", "            pass"),
+            ("a change of rules is not told", "news = [RULES_CHANGED] if", "news = [] if"),
+        ],
+    ),
+    "flower/link.py": (
+        "tests/flower/test_guard.py",
+        [
+            ("announced bodies of any length", "int(value) > self.largest for", "False for"),
+            ("endless bodies", "if self._left >= 0:", "if True:"),
+            (
+                "an endless body is answered twice",
+                "if not self._refused:\n            await self._send",
+                "if True:\n            await self._send",
+            ),
+        ],
+    ),
+    "deploy/reserving.py": (
+        "tests/deploy/test_rounds.py tests/deploy/test_spending.py",
+        [
+            ("a round tells all that is reserved", "if self.reasons() or", "if True or"),
+            (
+                "the server reserves half of a site's budget",
+                "(float(budgets[client]), self._delta)",
+                "(float(budgets[client]) / 2, self._delta)",
+            ),
+            (
+                "a promise from a known seed",
+                "whole = whole.known(allowance.known) if allowance.known else whole",
+                "pass",
+            ),
+            ("a site pays its budget in each turn", "if not paid[client]]", "if True]"),
+        ],
+    ),
     "deploy/spending.py": (
         "tests/deploy/test_spending.py",
         [
@@ -430,14 +470,24 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "deploy/terms.py": (
-        "tests/deploy/test_terms.py tests/deploy/test_failures.py tests/experiment/test_identity.py",
+        "tests/deploy/test_terms.py tests/deploy/test_agreement.py tests/deploy/test_failures.py "
+        "tests/experiment/test_identity.py",
         [
             ("own code: weights do not decide a deployment", "    configuration |= weights\n", ""),
             ("U_min instead of h", "return masking.honest_shares(*cohort)", "return minimum"),
             ("a single message may show", "masking.check_cohort(*cohort)", "pass"),
             ("whole numbers are free", "whole=not seeded", "whole=False"),
             ("a known seed is no reason", 'known=SEED_IS_KNOWN if seeded else ""', 'known=""'),
-            ("what a schema read is not told", "return [*read, *method", "return [*method"),
+            ("what a schema read is not told", "[*read_from_records(experiment), *", "[*"),
+            ("what a method discloses at sites", "*not_covered_before(experiment, method)]", "]"),
+            (
+                "sites' caveats",
+                "        notes=notes_before(experiment, method, ",
+                "        notes=[] and notes_before(experiment, method, ",
+            ),
+            ("sites' personal layers", "    check_head(method, learner.layout)\n", ""),
+            ("noise for sizes that nobody declared", "    check_published(experiment, method)\n", ""),
+            ("whole numbers cost no multiplier", " / gap.multiplier(1.0)", ""),
             ("spare turns are free", "schedule.turns + experiment.spare_turns", "schedule.turns"),
         ],
     ),
@@ -1345,7 +1395,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
     "experiment/prepare.py": (
         "tests/experiment/test_own_randomness.py tests/experiment/test_identity.py",
         [
-            ("own code: no nonce", "new_nonce() if noised and", "b'' if noised and"),
+            ("own code: no nonce", "new_nonce() if own else", "b'' if own else"),
             ("own code: everything repeats itself", "repeats=same,", "repeats=True,"),
             ("own code: weights do not decide", "_read(method, public) | weights", "_read(method, public)"),
             ("own code: coins of every run", "self.repeats, self.nonce)", "self.repeats)"),
@@ -1401,6 +1451,45 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "if False and any(multiplier == 0 for run",
             ),
             ("possibilities: a run that cost nothing hides others", "for run in runs if any(run))", "for run in runs)"),
+        ],
+    ),
+    "data/own.py": (
+        "tests/data/test_schema.py",
+        [("counts of raw records are no disclosure", "        + tuple(counted),", "        + (),")],
+    ),
+    "report/statement.py": (
+        "tests/deploy/test_tables.py tests/experiment/test_account.py",
+        [
+            ("a deployment on the default data", "if simulated else AT_SITES", "if True else AT_SITES"),
+            (
+                "a statement: what left bare is covered",
+                "covered = not any(row.reason for row in mine)",
+                "covered = True",
+            ),
+            (
+                "a statement: all observers are outsiders",
+                'summary["epsilon"][view], summary',
+                'summary["epsilon"]["outsider"], summary',
+            ),
+            (
+                "a statement: all attackers are outsiders",
+                'summary["attack_accuracy"][view])',
+                'summary["attack_accuracy"]["outsider"])',
+            ),
+        ],
+    ),
+    "experiment/budgeting.py": (
+        "tests/deploy/test_agreement.py tests/deploy/test_terms.py tests/privacy/test_plan.py",
+        [
+            ("published noise is not looked up", "if published:", "if False:"),
+            ("sites' shares are ignored", ", experiment.colluders, calibration.shares)", ", experiment.colluders)"),
+            (
+                "whole numbers are calibrated as floats",
+                "multiplier = calibration.multiplier(epsilon, delta)",
+                "multiplier = multiplier_for(epsilon, delta, schedule.turns)",
+            ),
+            ("colluders that leave no honest noise", "if experiment.colluders >= minimum:", "if False:"),
+            ("a cohort larger than a round", "if minimum > schedule.cohort:", "if False:"),
         ],
     ),
     "data/people.py": (
@@ -1898,22 +1987,6 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("sites: sums of any length", "> sites * math.sqrt(limit) + noise:", "> math.inf:"),
         ],
     ),
-    "deploy/reserving.py": (
-        "tests/deploy/test_spending.py",
-        [
-            (
-                "the server reserves half of a site's budget",
-                "(float(budgets[client]), self._delta)",
-                "(float(budgets[client]) / 2, self._delta)",
-            ),
-            (
-                "a promise from a known seed",
-                "whole = whole.known(allowance.known) if allowance.known else whole",
-                "pass",
-            ),
-            ("a site pays its budget in each turn", "if not paid[client]]", "if True]"),
-        ],
-    ),
     "deploy/roster.py": (
         "tests/deploy/test_rules.py",
         [
@@ -1936,33 +2009,6 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         "tests/test_files.py",
         [
             ("damaged files are read", "if found != self.digest:", "if False:"),
-        ],
-    ),
-    "report/statement.py": (
-        "tests/experiment/test_account.py",
-        [
-            (
-                "a statement: what left bare is covered",
-                "covered = not any(row.reason for row in mine)",
-                "covered = True",
-            ),
-            (
-                "a statement: all observers are outsiders",
-                'summary["epsilon"][view], summary',
-                'summary["epsilon"]["outsider"], summary',
-            ),
-            (
-                "a statement: all attackers are outsiders",
-                'summary["attack_accuracy"][view])',
-                'summary["attack_accuracy"]["outsider"])',
-            ),
-        ],
-    ),
-    "experiment/budgeting.py": (
-        "tests/privacy/test_plan.py",
-        [
-            ("colluders that leave no honest noise", "if experiment.colluders >= minimum:", "if False:"),
-            ("a cohort larger than a round", "if minimum > schedule.cohort:", "if False:"),
         ],
     ),
     "data/selection.py": (

@@ -17,8 +17,9 @@ from safetensors.torch import load_file
 from sordino import api
 from sordino.experiment import blends
 from sordino.experiment.books import RunBooks
+from sordino.experiment.budgeting import GIVEN_AWAY
 from sordino.experiment.config import Experiment
-from sordino.experiment.prepare import GIVEN_AWAY, deal
+from sordino.experiment.prepare import deal
 from sordino.experiment.run import carry_on, register, resume
 from sordino.experiment.store import Store
 from sordino.experiment.summary import against

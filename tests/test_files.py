@@ -7,12 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from helpers import command, refused
+from helpers import command, process, refused
 
+from sordino import files
 from sordino.cli.audit import _stored
 from sordino.data import formats
 from sordino.errors import UserError, check_writable
-from sordino.files import LARGEST_TEXT, keep_file, read_file, write_whole
+from sordino.files import LARGEST_TEXT, keep_file, read_file, rotate, write_whole
 
 
 def test_a_text_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,3 +131,32 @@ def test_a_file_whose_bytes_have_changed_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "kept").write_bytes(b"contend")
     with pytest.raises(UserError, match="is damaged, its bytes are not those that were written"):
         kept.check(tmp_path, "The file")
+
+
+def test_a_long_log_is_put_aside_and_the_oldest_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "LOG_BYTES", 10)
+    log = tmp_path / "link.log"
+    assert not rotate(log)
+    for number in range(6):
+        log.write_text(f"{number} is quite long")
+        assert rotate(log)
+        assert not log.exists()
+    log.write_text("short")
+    assert not rotate(log)
+    kept = {path.name: path.read_text()[0] for path in tmp_path.iterdir()}
+    assert kept == {"link.log": "s", "link.log.1": "5", "link.log.2": "4", "link.log.3": "3"}
+
+
+def test_the_output_of_a_process_goes_on_in_a_new_log(tmp_path: Path) -> None:
+    script = (
+        "import sys, time; from pathlib import Path; from sordino import files; files.LOG_BYTES = 1000\n"
+        "log = Path(sys.argv[1]); files.write_output_to(log); files.keep_rotating(log, 0.01)\n"
+        "print('x' * 2000, flush=True)\n"
+        "until = time.monotonic() + 60\n"
+        "while not log.with_name('a.log.1').exists() or not log.exists():\n"
+        "    assert time.monotonic() < until; time.sleep(0.01)\n"
+        "time.sleep(0.1); print('after', flush=True)\n"
+    )
+    assert process(script, tmp_path / "a.log").code == 0
+    assert (tmp_path / "a.log").read_text() == "after\n"
+    assert (tmp_path / "a.log.1").read_text() == "x" * 2000 + "\n"

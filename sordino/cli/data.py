@@ -127,6 +127,8 @@ def show(
     console.print(f"Training records of each class: {', '.join(shares[:MOST_SHARES])}{more}", highlight=False)
     for note in dealt.notes:
         console.print(f"Note: {note}", style="yellow", highlight=False)
+    for sentence in dealt.disclosed:
+        console.print(f"Not covered by any epsilon: {sentence}", style="yellow", highlight=False)
     if picture is not None:
         console.print(f"Label distribution: {picture}", highlight=False)
 

@@ -27,6 +27,20 @@ class _WithDefault(typer.core.TyperGroup):
             args = [self.default, *args]
         return super().parse_args(ctx, args)
 
+    def format_usage(self, ctx: Any, formatter: Any) -> None:
+        """Write both uses: without a command's name and with one."""
+        self.commands[self.default].format_usage(self._in_place(ctx), formatter)
+        super().format_usage(ctx, formatter)
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments and options of use without a command's name, then the commands."""
+        self.commands[self.default].format_options(self._in_place(ctx), formatter)
+        self.format_commands(ctx, formatter)
+
+    def _in_place(self, ctx: Any) -> Any:
+        """The context of the command that is meant where none is named, called as the group is."""
+        return type(ctx)(self.commands[self.default], info_name=ctx.info_name, parent=ctx.parent)
+
 
 serve_commands = typer.Typer(
     rich_markup_mode=None,
@@ -110,6 +124,28 @@ def init(
 
 
 @serve_commands.command()
+def renew(
+    host: Annotated[
+        list[str] | None, typer.Option("--host", help="A further name or address of the server; repeatable.")
+    ] = None,
+    folder: ServerFolder = SERVER_FOLDER,
+    as_json: Json = False,
+) -> None:
+    """Make a new certificate under the same authority: sites need nothing new."""
+    from sordino.flower import check_installed
+
+    check_installed()
+    from sordino.flower import serving
+
+    until = serving.renew(folder, host or [])
+    if as_json:
+        typer.echo(json.dumps({"folder": str(folder), "hosts": host or [], "until": until.isoformat()}))
+        return
+    typer.echo(f"The certificate in {folder} holds until {until:%d %B %Y}. Sites need nothing new; a server that is")
+    typer.echo("running takes it up when it is started again (`sordino serve --resume RUN`).")
+
+
+@serve_commands.command()
 def add(
     files: Annotated[list[Path], typer.Argument(help="Sites' public lines, NAME.pub.")],
     folder: ServerFolder = SERVER_FOLDER,
@@ -158,9 +194,10 @@ def serve(
 
     check_installed()
     from sordino.deploy import coordinator
+    from sordino.deploy.terms import terms_of
     from sordino.experiment.config import Experiment
     from sordino.experiment.store import Store
-    from sordino.flower import serving
+    from sordino.flower import keys, serving
     from sordino.threads import single_threaded
 
     if experiment is None and resume is None:
@@ -181,7 +218,12 @@ def serve(
             runs.get(resume)
         if not members:
             raise UserError(f"No site has been added to {folder}: `sordino serve add NAME.pub` does.")
-        with serving.serving(folder, where, [site.node_key for site in members]) as carrier:
+        asked = chosen if resume is None else coordinator.deployed_experiment(resume, runs)
+        assert asked is not None
+        largest = terms_of(asked).largest_answer
+        with serving.serving(folder, where, [site.node_key for site in members], largest) as carrier:
+            for sentence in keys.check_server_keys(folder):
+                tell(sentence)
             tell(f"Waiting for sites at {address}.")
             if resume is not None:
                 result = coordinator.resume(
@@ -244,16 +286,21 @@ def status(folder: SiteFolder, as_json: Json = False) -> None:
 
     check_installed()
     from sordino.deploy.standing import status as status_of
+    from sordino.flower import keys
 
     found = status_of(folder)
+    warnings = keys.warnings_for_site(folder)
     if as_json:
-        typer.echo(json.dumps(found))
+        typer.echo(json.dumps(found | {"warnings": warnings}))
         return
     from rich.console import Console
 
     from sordino.report.sites import site_report
 
-    Console(markup=False).print(site_report(found), highlight=False)
+    console = Console(markup=False)
+    console.print(site_report(found), highlight=False)
+    for sentence in warnings:
+        console.print(sentence, style="yellow", highlight=False)
 
 
 def join(

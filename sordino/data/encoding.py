@@ -14,6 +14,8 @@ from sordino.data.tables import Table
 
 SHOWN = 5
 """How many values a sentence shows."""
+NOT_NOISED = "counted in the records, without noise"
+"""Ends every sentence that has a figure of raw records in it."""
 Source = Literal["options", "schema", "model"]
 """Who says what the columns are: the command's options, the user's schema, or a model that is to predict."""
 NOT_NUMERIC: dict[Source, str] = {
@@ -41,8 +43,8 @@ class Encoded:
     """bool (rows,): which rows are records; the others lack a value without which they are dropped."""
     problems: list[str]
     """What is wrong with the table, in sentences."""
-    notes: list[str]
-    """What was done to it that may surprise, in sentences."""
+    counted: list[str]
+    """What was done to it that may surprise, in sentences with counts of its cells: no noise covers them."""
 
 
 class Encoding:
@@ -54,7 +56,7 @@ class Encoding:
         self._absent = set(schema.missing_cells) | {""}
         self._kept = np.ones(len(table.lines), dtype=bool)
         self._problems: list[str] = []
-        self._notes: list[str] = []
+        self._counted: list[str] = []
 
     def result(self) -> Encoded:
         """Everything that is wrong, and the records if nothing is. Without labels where they are to be predicted."""
@@ -70,10 +72,12 @@ class Encoding:
             labels = self._labels(self._schema.label_name, self._schema.label)
         if not self._kept.all() and training:
             count = int((~self._kept).sum())
-            self._notes.append(f"{count} of {rows} rows of {self._table.path} lack a value and were dropped.")
+            self._counted.append(
+                f"{count} of {rows} rows of {self._table.path} lack a value and were dropped: {NOT_NOISED}."
+            )
         with np.errstate(over="ignore"):  # infinite ones are among the problems
             x = np.concatenate(parts, axis=1).astype(np.float32)
-        return Encoded(x, labels, self._kept, self._problems, self._notes)
+        return Encoded(x, labels, self._kept, self._problems, self._counted)
 
     def _check_columns(self, training: bool) -> None:
         """Whether the table has the columns that the schema names, and no others that might be meant."""
@@ -112,9 +116,9 @@ class Encoding:
             outside = int((~absent & ((values < column.range[0]) | (values > column.range[1]))).sum())
             if outside:
                 lie = "values of {} lie" if outside > 1 else "value of {} lies"
-                self._notes.append(
+                self._counted.append(
                     f"{outside} {lie.format(repr(name))} outside {_range(column.range)} in {self._table.path} and "
-                    f"{'are' if outside > 1 else 'is'} held to it."
+                    f"{'are' if outside > 1 else 'is'} held to it: {NOT_NOISED}."
                 )
             values = np.clip(values, *column.range)
         centre, size = column.scale

@@ -114,13 +114,13 @@ def differ_in_case(values: Sequence[str]) -> tuple[str, str] | None:
 
 
 def unscaled(schema: Schema, x: np.ndarray, folder: Path) -> list[str]:
-    """A note where numbers are so large that networks learn badly from them."""
+    """A sentence where numbers are so large that networks learn badly from them; the records tell which are."""
     largest = dict(zip(schema.features(), np.abs(x).max(axis=0, initial=0.0).reshape(-1), strict=False))
     large = [name for name, column in schema.inputs().items() if isinstance(column, Number) and largest[name] > LARGE]
     if not large:
         return []
     shown = ", ".join(large[:5]) + (f" and {len(large) - 5} more" if len(large) > 5 else "")
     return [
-        f"Not scaled: {shown} (beyond {LARGE:g}). Networks learn badly from such numbers: give public ranges in a "
-        f"schema (`sordino data schema {folder}`)."
+        f"Not scaled: {shown} (beyond {LARGE:g}, as the clients' records show). Networks learn badly from such "
+        f"numbers: give public ranges in a schema (`sordino data schema {folder}`)."
     ]

@@ -94,13 +94,13 @@ def read_own(folder: Path, how: Reading) -> Dataset:
     schema = how.schema
     if schema is None and tables:
         schema = plain_schema(tables, how.label or DEFAULT_LABEL, how.labels, how.drop, how.categorical)
-    files, more = _encoded(tables, schema, how, folder) if schema is not None else ([], [])
+    files, counted = _encoded(tables, schema, how, folder) if schema is not None else ([], [])
     together = sorted([*files, *arrays], key=lambda file: paths.index(file.path))
     check_agreement(together)
     names = class_names(together, schema, how)
     x = np.concatenate([file.x for file in together])
     if schema is not None:
-        notes += more + unscaled(schema, x, folder)
+        counted += unscaled(schema, x, folder)
     undeclared = how.labels is None and how.schema is None
     tests = [file.test for file in together]
     return Dataset(
@@ -113,7 +113,8 @@ def read_own(folder: Path, how: Reading) -> Dataset:
         test=None if tests[0] is None else np.concatenate([test for test in tests if test is not None]),
         disclosed=same_files(paths)
         + ((UNDECLARED,) if undeclared else ())
-        + (() if schema is None else schema.disclosed()),
+        + (() if schema is None else schema.disclosed())
+        + tuple(counted),
         people=known_people(paths, tables, [file.x for file in arrays]),
         known=Meaning.of_classes(names, None if schema is None else schema.label.positive, schema),
         notes=tuple(notes),
@@ -135,7 +136,7 @@ def check_reading(how: Reading) -> None:
 
 
 def _encoded(tables: Sequence[Table], schema: Schema, how: Reading, folder: Path) -> tuple[list[ClientFile], list[str]]:
-    """The records of all tables, and what to tell of them."""
+    """The records of all tables, and sentences with what was counted in them."""
     source: Source = "options" if how.schema is None else "schema"
     found = [Encoding(table, schema, schema.format_of(table.path.stem), source).result() for table in tables]
     refuse(str(folder), [problem for one in found for problem in one.problems])
@@ -144,7 +145,7 @@ def _encoded(tables: Sequence[Table], schema: Schema, how: Reading, folder: Path
     for table, one in zip(tables, found, strict=True):
         labels = [schema.label.values[place] for place in one.labels[one.kept]]
         files.append(ClientFile(table.path, one.x[one.kept], labels, None, features))
-    return files, [note for one in found for note in one.notes]
+    return files, [sentence for one in found for sentence in one.counted]
 
 
 def class_names(files: Sequence[ClientFile], schema: Schema | None, how: Reading) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ with it tells that epsilon does not cover it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -38,6 +38,8 @@ from sordino.toml import read_toml
 MISSING_CELLS = ("", "NA", "N/A", "NaN", "nan", "null", "?")
 """What stands in a cell without a value, unless the schema says otherwise."""
 LARGEST = 1e30
+SHOWN = 12
+"""Values of a column that are shown to people."""
 Finite = Annotated[float, Field(allow_inf_nan=False, ge=-LARGEST, le=LARGEST)]
 Name = Annotated[str, Field(min_length=1)]
 
@@ -122,6 +124,10 @@ class Number(_Column):
             return (low + high) / 2, (high - low) / 2
         return 0.0, 1.0
 
+    def describe(self) -> str:
+        """The values that are declared, for people."""
+        return "any number" if self.range is None else f"{self.range[0]:g} to {self.range[1]:g}"
+
     def recipe(self, name: str) -> list[Feature]:
         """How the column becomes features."""
         centre, size = self.scale
@@ -151,6 +157,10 @@ class Category(_Column):
             raise ValueError(f"missing = {self.missing!r} is neither refuse, drop or flag nor one of the values")
         return self
 
+    def describe(self) -> str:
+        """The values that are declared, for people."""
+        return listed(self.values)
+
     def recipe(self, name: str) -> list[Feature]:
         """How the column becomes features."""
         about: Feature = {"column": name, "fold_case": self.fold_case}
@@ -172,6 +182,10 @@ class Identifier(_Column):
     """What names a person or a row, or is of no use: dropped."""
 
     kind: Literal["id"] = "id"
+
+    def describe(self) -> str:
+        """The values that are declared, for people."""
+        return "dropped"
 
     def recipe(self, name: str) -> list[Feature]:
         """How the column becomes features: not at all."""
@@ -197,6 +211,10 @@ class Label(_Column):
         if self.positive is not None and self.positive not in self.values:
             raise ValueError(f"positive = {self.positive!r} is not among the values {', '.join(self.values)}")
         return self
+
+    def describe(self) -> str:
+        """The values that are declared, for people."""
+        return listed(self.values)
 
     def recipe(self, name: str) -> list[Feature]:
         """How the column becomes features: not at all."""
@@ -294,6 +312,11 @@ class Schema(Format):
     def document(self) -> dict[str, Any]:
         """As JSON can carry it."""
         return self.model_dump(mode="json", exclude_none=True)
+
+
+def listed(values: Sequence[str]) -> str:
+    """Values in one line, the first few of many."""
+    return ", ".join(values[:SHOWN]) + (f" and {len(values) - SHOWN:,} more" if len(values) > SHOWN else "")
 
 
 def check_distinct(values: tuple[str, ...], fold_case: bool) -> None:

@@ -36,7 +36,7 @@ from sordino.errors import Stopped, UserError
 from sordino.experiment import checkpoint as checkpoints
 from sordino.experiment.books import RunBooks
 from sordino.experiment.checkpoint import Stream
-from sordino.experiment.config import Experiment
+from sordino.experiment.config import AT_SITES, Experiment
 from sordino.experiment.database import saving
 from sordino.experiment.defaults import DEFAULT_STORE
 from sordino.experiment.lifetime import to_be_kept
@@ -84,7 +84,7 @@ def start(
         f"{experiment.method.rpartition(':')[2]}-deployed",
         NewRun(
             method=experiment.method,
-            configuration=experiment.model_dump(mode="json", exclude={"store"}),
+            configuration=experiment.model_dump(mode="json", exclude={"store"}) | {"data": AT_SITES},
             identity=terms.identity,
             people=people,
             unit=terms.method.unit,
@@ -98,6 +98,14 @@ def start(
     return resume(run, carrier, store, watch, tell, deadlines)
 
 
+def deployed_experiment(run: str, store: Store) -> Experiment:
+    """The experiment of a deployed run."""
+    row = store.get(run)
+    if not (store.path(run) / FILE).exists():
+        raise UserError(f"The run {run!r} is a simulation: `sordino resume {run}` takes it up.")
+    return Experiment.make(row.configuration)
+
+
 def resume(
     run: str,
     carrier: Carrier,
@@ -107,11 +115,8 @@ def resume(
     deadlines: Deadlines = DEADLINES,
 ) -> Summary:
     """Take up a deployed run where it was stopped; one that is done returns its summary again."""
-    row = store.get(run)
-    if not (store.path(run) / FILE).exists():
-        raise UserError(f"The run {run!r} is a simulation: `sordino resume {run}` takes it up.")
-    experiment = Experiment.make(row.configuration)
-    terms = terms_of(experiment)
+    experiment = deployed_experiment(run, store)
+    row, terms = store.get(run), terms_of(experiment)
     with store.lock(run), single_threaded(), saving(store.folder), contextlib.ExitStack() as closing:
         journal = Journal(store.path(run))
         closing.callback(journal.close)
@@ -146,8 +151,9 @@ def _carried_on(
     closing.callback(memory.close)
     books = RunBooks(store, run, terms.identity, memory, method.unit, clients)
     closing.callback(books.close)
-    if terms.allowance.records is not None:
-        books.ledger = ReservingLedger(clients, method.unit, books.ledger.rows, terms.budget.delta)
+    plan = terms.allowance.records
+    if plan is not None:
+        books.ledger = ReservingLedger(books.ledger.rows, terms.budget.delta, plan, method.record_needs())
     sites.presence.gather()
     server = Server(
         method,

@@ -14,9 +14,10 @@ from sordino.deploy import keys
 from sordino.deploy.book import Book
 from sordino.deploy.entries import Entry
 from sordino.deploy.records import keyed_fingerprint, read_records
-from sordino.deploy.rules import FILE, Rules
+from sordino.deploy.rules import FILE, Allowed, Rules
 from sordino.errors import UserError, unknown, writing
 from sordino.files import write_whole
+from sordino.methods import names
 from sordino.toml import toml_value
 
 COMMENTS = {
@@ -28,7 +29,6 @@ COMMENTS = {
     "max_delta": "... at this delta",
     "min_cohort": "the fewest sites with which this one lets itself be added up",
     "colluders": "how many other sites may work together with the server",
-    "methods": "the methods that may be run here; without this key, all that come with Sordino",
     "package": "the hash of Sordino's code that may run here (`sordino site status` shows it); without this key, any",
     "models": "the networks that may be trained here; without this key, all that come with Sordino",
     "clip": "between which clipping thresholds must lie",
@@ -36,14 +36,18 @@ COMMENTS = {
     "allow_trusted_server": "whether the server may be taken to follow the protocol (active_server = false)",
     "max_message_mb": "the largest message that is read",
     "max_misfits": "how often a server is told that something does not fit these data: that is told without noise",
+    "methods": "the methods that may be run here (last, so that a file that was cut short lacks them and is refused)",
 }
+"""The keys in their order, and what each is."""
+USUAL: dict[str, Any] = {"unit": "client", "max_epsilon": 8.0, "max_delta": 1e-5, "min_cohort": 3}
+"""What a new site's limits are unless its owner says otherwise; from then on they stand in its file."""
 
 
 def create(folder: Path, name: str, data: Path, label: str | None, rules: Mapping[str, Any]) -> bytes:
     """Make a site in a folder; its public key."""
     if (folder / FILE).exists():
         raise UserError(f"There is a site in {folder} already: its ledger must not be lost.")
-    given = {key: value for key, value in rules.items() if value is not None}
+    given = USUAL | {"methods": tuple(names())} | {key: value for key, value in rules.items() if value is not None}
     try:
         made = Rules(name=name, data=data, label=label, **given)
     except ValidationError as error:
@@ -54,8 +58,10 @@ def create(folder: Path, name: str, data: Path, label: str | None, rules: Mappin
         raise unknown("column", label, list(file.content.columns))
     with writing(folder / FILE):
         private, secret = keys.new_identity(), secrets.token_bytes(32)
-        begin = Entry("begin", {"random": secrets.token_hex(32), "data": keyed_fingerprint(file, secret)})
-        Book.create(folder, {"identity": private, "secret": secret}, begin)
+        begin = {"random": secrets.token_hex(32), "data": keyed_fingerprint(file, secret)}
+        if made.roster is None:  # else the roster, which is yet to be put there, belongs to the rules
+            begin["rules"] = Allowed(made, None).digest(secret)
+        Book.create(folder, {"identity": private, "secret": secret}, Entry("begin", begin))
         write_whole(folder / FILE, written(made))
     return keys.public_identity(private)
 

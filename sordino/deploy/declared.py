@@ -7,6 +7,7 @@ import math
 from torch import Tensor
 
 from sordino.errors import UserError
+from sordino.experiment.budgeting import has_published_noise
 from sordino.experiment.config import Experiment
 from sordino.learning.records import Learner
 from sordino.method import Method
@@ -68,6 +69,15 @@ def check_releases(experiment: Experiment, method: Method, initial: Tensor, lear
                 raise UserError(f"{name} sends each client's {what}, which tells of its single messages: {SIMULATE}.")
     if method.public_memory(initial, learner.layout):
         raise UserError(f"{name} bounds what clients send by what they sent before, one by one: {SIMULATE}.")
+
+
+def check_published(experiment: Experiment, method: Method) -> None:
+    """Refuse noise by a paper's own accounting that needs to know how many records there are, where nobody says so."""
+    if has_published_noise(method) and experiment.noise_multiplier is None and experiment.records_each is None:
+        raise UserError(
+            f"The published noise of {experiment.method} follows from how many records there are: the experiment must "
+            "declare about how many training records a site has, as in records_each = 300, or a noise_multiplier."
+        )
 
 
 def check_records(experiment: Experiment, method: RecordLevel) -> None:

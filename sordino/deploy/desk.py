@@ -13,6 +13,7 @@ from sordino.deploy import keys
 from sordino.deploy.records import SiteFile
 from sordino.deploy.rules import Allowed
 from sordino.deploy.session import Session
+from sordino.files import rotate
 
 LOG = "site.log"
 
@@ -56,5 +57,6 @@ class Desk:
         """
         lines = ["".join(one if one.isprintable() else "?" for one in line) for line in text.splitlines()]
         self.tell(lines[0])
+        rotate(self.folder / LOG)
         with contextlib.suppress(OSError), (self.folder / LOG).open("a") as log:
             log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} " + "\n    ".join(lines) + "\n")

@@ -87,6 +87,8 @@ def _checked_terms(desk: Desk, book: Book, carried: Mapping[str, Any], identity:
             terms.at_site(number, int(data.train.sizes[number]))
         except UserError as error:
             raise RefusedError("data", error) from error
+    for sentence in data.disclosed:
+        desk.note(f"{sentence} This stays here.")
     return terms
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -58,7 +59,7 @@ class Entry:
     """A row of a site's ledger."""
 
     kind: str
-    """`begin`, `data`, `reserve`, `release`, `misfit` or `spoiled`."""
+    """`begin`, `data`, `rules`, `reserve`, `release`, `misfit` or `spoiled`."""
     content: dict[str, Any]
 
     def written(self) -> str:
@@ -70,6 +71,11 @@ class Entry:
         """The inverse of `written`."""
         values = json.loads(text)
         return cls(values.pop("kind"), values)
+
+
+def noted_last(entries: Sequence[Entry], what: str) -> str | None:
+    """The digest of a site's `data` or `rules` that its ledger noted last; None where it has none."""
+    return next((entry.content[what] for entry in reversed(entries) if what in entry.content), None)
 
 
 def linked(previous: bytes, content: str) -> bytes:

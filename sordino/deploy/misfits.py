@@ -13,7 +13,7 @@ import traceback
 from collections.abc import Iterator
 
 from sordino.deploy.book import Book
-from sordino.deploy.entries import Entry
+from sordino.deploy.entries import Entry, noted_last
 from sordino.deploy.rules import Allowed, RefusedError
 
 KIND = "misfit"
@@ -24,8 +24,7 @@ def telling(book: Book, allowed: Allowed, about: str) -> Iterator[None]:
     """Where something looks at the data; `about` is what was asked, so that the same question is counted once."""
     entries = book.entries()
     told = {entry.content["about"] for entry in entries if entry.kind == KIND}
-    data = next(entry.content["data"] for entry in reversed(entries) if "data" in entry.content)
-    this = f"{about} {data}"
+    this = f"{about} {noted_last(entries, 'data')}"
     if this not in told and len(told) >= allowed.rules.max_misfits:
         raise RefusedError("misfits", f"max_misfits is {allowed.rules.max_misfits}")
     try:

@@ -47,7 +47,7 @@ def as_declared(file: SiteFile, terms: Terms, rules: Rules, secret: bytes) -> Fe
     under its own only."""
     try:
         content = file.content
-        found = content if isinstance(content, ClientFile) else _encoded(content, terms, rules)
+        found, counted = (content, []) if isinstance(content, ClientFile) else _encoded(content, terms, rules)
         x, y = _fitted(found, terms)
     except UserError as error:
         raise RefusedError("data", error) from error
@@ -59,11 +59,13 @@ def as_declared(file: SiteFile, terms: Terms, rules: Rules, secret: bytes) -> Fe
     name = file.path.stem
     tables, arrays = ([], [content.x]) if isinstance(content, ClientFile) else ([content], [])
     people = known_people([file.path], tables, arrays)
-    return FederatedData(name, Dealt([name] * many, train, held), len(terms.labels), terms.shape, "", people)
+    dealt = Dealt([name] * many, train, held)
+    return FederatedData(name, dealt, len(terms.labels), terms.shape, "", people, disclosed=counted)
 
 
-def _encoded(table: Table, terms: Terms, rules: Rules) -> ClientFile:
-    """A table's records: by the experiment's schema, or its declared columns as numbers."""
+def _encoded(table: Table, terms: Terms, rules: Rules) -> tuple[ClientFile, list[str]]:
+    """A table's records, by the experiment's schema or its declared columns as numbers, and sentences with what was
+    counted in them."""
     schema = terms.schema(rules.label)
     if schema is None:
         raise UserError(f"{table.path} is a table, but the experiment declares arrays: neither columns nor a schema.")
@@ -77,7 +79,7 @@ def _encoded(table: Table, terms: Terms, rules: Rules) -> ClientFile:
     found = Encoding(table, schema, schema.format_of(table.path.stem), source).result()
     refuse(str(table.path), found.problems)
     labels = [schema.label.values[place] for place in found.labels[found.kept]]
-    return ClientFile(table.path, found.x[found.kept], labels, None)
+    return ClientFile(table.path, found.x[found.kept], labels, None), found.counted
 
 
 def _fitted(file: ClientFile, terms: Terms) -> tuple[torch.Tensor, torch.Tensor]:

@@ -6,6 +6,9 @@ one of a few fixed sentences. Why in detail stands in its own log, because the t
 
 from __future__ import annotations
 
+import hashlib
+import hmac
+import json
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -23,7 +26,6 @@ from sordino.deploy.terms import CARRIED, Terms
 from sordino.errors import UserError, quoted
 from sordino.experiment.config import SCHEMA, Experiment
 from sordino.message import Each
-from sordino.methods import names
 from sordino.models.networks import NETWORKS
 from sordino.privacy.gate import Gate
 from sordino.privacy.release import Public, Releases
@@ -65,8 +67,22 @@ class RefusedError(Exception):
         super().__init__(f"{SENTENCES[code]} {self.detail}")
 
 
+RULES_CHANGED = (
+    "The rules in site.toml, or the roster that it names, are not those under which this site was open before; its "
+    "ledger says so from now on. Read them before you let the site take part."
+)
+LIMITS = {
+    "unit": 'unit = "client", or "record"',
+    "max_epsilon": "max_epsilon = 4.0",
+    "max_delta": "max_delta = 1e-5",
+    "min_cohort": "min_cohort = 3",
+    "methods": 'methods = ["dp-fedavg"]',
+}
+"""The keys without which a site does not open, each with an example: a file that was cut short must not allow more."""
+
+
 class Rules(BaseModel):
-    """The keys of `site.toml`."""
+    """The keys of `site.toml`. Those in `LIMITS` have no defaults."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -78,18 +94,18 @@ class Rules(BaseModel):
     """The label column of a table."""
     test_fraction: float = Field(default=0.2, gt=0, lt=1)
     """The share of the records that is kept for testing, where the file has no test records of its own."""
-    unit: Literal["client", "record"] = "client"
+    unit: Literal["client", "record"]
     """What is to be protected: this site as a whole, or each of its records."""
-    max_epsilon: float = Field(default=8.0, gt=0)
+    max_epsilon: float = Field(gt=0)
     """What all runs on these data may cost together."""
-    max_delta: float = Field(default=1e-5, gt=0, lt=1)
+    max_delta: float = Field(gt=0, lt=1)
     """At this delta."""
-    min_cohort: int = Field(default=3, ge=1)
+    min_cohort: int = Field(ge=1)
     """The fewest sites with which this one lets itself be added up."""
     colluders: int = Field(default=0, ge=0)
     """How many other sites may work together with the server, for all that this one knows."""
-    methods: tuple[str, ...] | None = None
-    """The methods that may be run here; without it, all that come with Sordino."""
+    methods: tuple[str, ...] = Field(min_length=1)
+    """The methods that may be run here."""
     package: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
     """SHA-256 of the code that the owner has looked at (`sordino site status`): with another the site does not open."""
     models: tuple[str, ...] | None = None
@@ -120,12 +136,17 @@ class Allowed:
         """Whose epsilon is promised: without a roster that the owner pinned, others' noise is not counted on."""
         return "server" if self.roster is None else "outsider"
 
+    def digest(self, secret: bytes) -> str:
+        """A digest of the rules and the roster that tells nothing to whoever does not know the secret."""
+        members = None if self.roster is None else [[one.name, one.identity.hex()] for one in self.roster]
+        stated = json.dumps([self.rules.model_dump(mode="json"), members], sort_keys=True)
+        return hmac.new(secret, b"rules" + stated.encode(), hashlib.sha256).hexdigest()
+
     def check_experiment(self, carried: Mapping[str, Any]) -> None:
         """Refuse what must not even be looked at closely: names that would load code which nobody allowed."""
         method, model, settings = carried.get("method"), carried.get("model"), carried.get("set", {})
-        methods = names() if self.rules.methods is None else self.rules.methods
         networks = list(NETWORKS) if self.rules.models is None else self.rules.models
-        if method not in methods:
+        if method not in self.rules.methods:
             raise RefusedError("experiment", f"the method {quoted(method)} is not among `methods`")
         if model not in networks:
             raise RefusedError("experiment", f"the network {quoted(model)} is not among `models`")
@@ -216,6 +237,9 @@ def read_rules(folder: Path) -> Allowed:
     except FileNotFoundError as error:
         raise UserError(f"There is no site in {folder}: `sordino site init` makes one.") from error
     except ValidationError as error:
+        missing = [str(one["loc"][0]) for one in error.errors() if one["type"] == "missing"]
+        if missing:
+            raise UserError(_lacking(path, missing)) from error
         problem = error.errors()[0]
         key = ".".join(str(part) for part in problem["loc"])
         raise UserError(f"{path}: {key or 'a key'} cannot be so: {problem['msg'].lower()}.") from error
@@ -231,3 +255,11 @@ def read_rules(folder: Path) -> Allowed:
         )
     roster = None if rules.roster is None else tuple(read_roster(folder / rules.roster))
     return Allowed(rules, roster)
+
+
+def _lacking(path: Path, missing: Sequence[str]) -> str:
+    examples = ", ".join(LIMITS.get(key, f"{key} = ...") for key in missing)
+    return (
+        f"{path} lacks {', '.join(missing)}: a site's limits have no defaults, so that a file that was cut short "
+        f"allows nothing. Write what this site allows, as in: {examples}."
+    )

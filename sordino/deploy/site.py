@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +28,10 @@ from sordino.deploy.database import AlteredError, DatabaseError
 from sordino.deploy.desk import Desk
 from sordino.deploy.ending import end, remove_leftovers
 from sordino.deploy.enrolling import enrol, hello
-from sordino.deploy.entries import Entry
+from sordino.deploy.entries import Entry, noted_last
 from sordino.deploy.opening import open_sum
 from sordino.deploy.records import keyed_fingerprint, read_records
-from sordino.deploy.rules import MEGABYTE, SENTENCES, RefusedError, read_rules
+from sordino.deploy.rules import MEGABYTE, RULES_CHANGED, SENTENCES, RefusedError, read_rules
 from sordino.deploy.working import work
 from sordino.errors import UserError
 from sordino.experiment.holding import HeldError, holding
@@ -48,8 +48,10 @@ HANDLERS: dict[str, Callable[[Desk, Mapping[str, Any]], bytes]] = {
 class Site:
     """A site that is open: its rules and records have been read, and no other process answers for it."""
 
-    def __init__(self, desk: Desk, held: contextlib.ExitStack) -> None:
+    def __init__(self, desk: Desk, held: contextlib.ExitStack, news: Sequence[str] = ()) -> None:
         self.desk, self._held = desk, held
+        self.news = news
+        """What its owner should know before it takes part, in sentences."""
         self.name, self.identity = desk.allowed.rules.name, desk.identity
 
     @classmethod
@@ -64,9 +66,9 @@ class Site:
             file = read_records(folder, allowed.rules)
             with Book(folder) as book:
                 desk = Desk(folder, allowed, file, book.known("identity"), book.known("secret"))
-                _take_stock(desk, book)
+                news = _take_stock(desk, book)
                 remove_leftovers(folder, book)
-            return cls(desk, held.pop_all())
+            return cls(desk, held.pop_all(), news)
 
     @classmethod
     def create(cls, folder: Path, name: str, data: Path, *, label: str | None = None, **rules: Any) -> bytes:
@@ -103,12 +105,17 @@ class Site:
         return wire.packed({"ok": False, "code": code, "sentence": SENTENCES[code]})
 
 
-def _take_stock(desk: Desk, book: Book) -> None:
-    """Look whether the ledger is as it was written; note that the data have changed, where they have."""
+def _take_stock(desk: Desk, book: Book) -> list[str]:
+    """Look whether the ledger is as it was written; note that the data or the rules have changed, where they have."""
     book.check()
     entries = book.entries()
-    now = keyed_fingerprint(desk.file, desk.secret)
-    noted = [entry.content["data"] for entry in entries if "data" in entry.content]
-    if noted[-1] != now:
+    now = {"data": keyed_fingerprint(desk.file, desk.secret), "rules": desk.allowed.digest(desk.secret)}
+    noted = {kind: noted_last(entries, kind) for kind in now}
+    changed = [Entry(kind, {kind: digest}) for kind, digest in now.items() if noted[kind] != digest]
+    if changed:
         with book.transaction():
-            book.append([Entry("data", {"data": now})])
+            book.append(changed)
+    news = [RULES_CHANGED] if noted["rules"] not in (None, now["rules"]) else []
+    for sentence in news:
+        desk.note(sentence)
+    return news

@@ -10,6 +10,7 @@ from typing import Any
 
 from sordino.deploy import keys, misfits
 from sordino.deploy.book import Book
+from sordino.deploy.entries import noted_last
 from sordino.deploy.roster import fingerprint
 from sordino.deploy.rules import read_rules
 from sordino.deploy.spending import Spending
@@ -26,6 +27,7 @@ def status(folder: Path) -> dict[str, Any]:
     with Book(folder) as book:
         entries, head = book.entries(), book.head()
         identity = keys.public_identity(book.known("identity"))
+        rules_now = allowed.digest(book.known("secret"))
         runs = [_run_status(book, one) for one in book.runs()]
     spent = {view: Spending.of(entries, view) for view in VIEWS}
     figures = {view: one.epsilon(rules.unit, rules.max_delta) for view, one in spent.items()}
@@ -44,6 +46,8 @@ def status(folder: Path) -> dict[str, Any]:
         "spoiled": next((entry.content["why"] for entry in entries if entry.kind == "spoiled"), None),
         "misfits": sum(entry.kind == misfits.KIND for entry in entries),
         "max_misfits": rules.max_misfits,
+        "rules_changed": noted_last(entries, "rules") not in (None, rules_now),
+        "rules_changes": max(0, sum("rules" in entry.content for entry in entries) - 1),
         "runs": runs,
         "package": keys.package_hash(),
         "ledger": {"rows": head.position, "head": head.link.hex()},

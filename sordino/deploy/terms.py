@@ -24,26 +24,41 @@ from sordino.data.meaning import Meaning
 from sordino.data.own import DEFAULT_LABEL
 from sordino.data.schema import Column, Label, Number, Schema
 from sordino.deploy import accuracies, masking
-from sordino.deploy.declared import check_declared, check_records, check_releases, labels_of, shape_of
+from sordino.deploy.declared import (
+    check_declared,
+    check_published,
+    check_records,
+    check_releases,
+    labels_of,
+    shape_of,
+)
 from sordino.errors import UserError
-from sordino.experiment.budgeting import client_budgets, own_budgets
+from sordino.experiment.budgeting import (
+    SEED_IS_KNOWN,
+    Calibration,
+    not_covered_before,
+    notes_before,
+    planned_method,
+    record_plan,
+    smallest_cohort,
+    spending,
+)
 from sordino.experiment.config import Experiment
 from sordino.experiment.hyperparameters import address
 from sordino.experiment.identity import identity_of, weights_of
-from sordino.experiment.prepare import GIVEN_AWAY, SEED_IS_KNOWN
 from sordino.experiment.trained import Description
 from sordino.learning.parameters import flatten
 from sordino.learning.records import Learner
 from sordino.method import Budget, Method
 from sordino.methods.bases import RecordLevel
+from sordino.parts.masks import check_head
 from sordino.privacy import integers
-from sordino.privacy.allowance import Allowance, Noise
+from sordino.privacy.allowance import Allowance
 from sordino.privacy.integers import CLIENTS, RECORDS, Gap
 from sordino.privacy.ledger import Row
 from sordino.privacy.noise import Seeded
-from sordino.privacy.outlook import Outlook
-from sordino.privacy.plan import check_delta, default_delta, multiplier_for
-from sordino.privacy.record_plan import RecordNeeds, RecordPlan, plan_records
+from sordino.privacy.plan import check_delta
+from sordino.privacy.record_plan import RecordNeeds, RecordPlan
 from sordino.privacy.release import Public, Release, Releases, check_steps
 from sordino.schedule import Schedule
 from sordino.version import VERSION
@@ -55,6 +70,9 @@ CARRIED = (
     *("personal", "set"),
 )
 """The keys that mean something on real machines; the others say where a simulation's data lie and how it is run."""
+
+ROOM_EACH, ROOM = 2**12, 2**20
+"""Bytes of an answer for each site of a cohort, and for all that is no number of the model."""
 
 
 @dataclass(frozen=True)
@@ -143,13 +161,24 @@ class Terms:
         """What the releases of client `number` may spend, who has so many training records."""
         if self.allowance.records is None:
             return self.allowance
-        method = _record_level(self.method)
         delta = self.budget.delta
         check_delta(delta, records, "record", self.experiment.allow_vacuous_delta)
         budget = self.allowance.records.budgets[[number]]
-        plan = _record_plan(self.experiment, method, [records], budget, delta, self.turns, self._parameters)
+        calibration = _calibration(self.experiment, self.method, self.learner, self.turns, self.shares)
+        plan = record_plan(self.experiment, self.method, np.array([records]), budget, self.schedule, delta, calibration)
         everywhere = {one.name: _spread(getattr(plan, one.name), self) for one in dataclasses.fields(plan)}
         return dataclasses.replace(self.allowance, records=RecordPlan(**everywhere))
+
+    @property
+    def largest_answer(self) -> int:
+        """Bytes that no site's answer exceeds: twice those of its entries as 64-bit numbers, and room for what goes
+        with them to each other site."""
+        widest = _widest(self.method.record_needs(), self._parameters)
+        steps = [
+            sum(max(_width(one, self.learner), widest * getattr(one, "times", 1)) for one in releases.values())
+            for releases in self.steps().values()
+        ]
+        return 2 * 8 * max(steps) + ROOM_EACH * self.schedule.clients + ROOM
 
     def check_reserved(self, rows: Sequence[Row]) -> None:
         """Refuse a release of records that has more entries, each of them rounded, than noise was set aside for."""
@@ -185,34 +214,21 @@ def terms_of(experiment: Experiment) -> Terms:
     experiment = Experiment(**{key: getattr(experiment, key) for key in CARRIED} | {"model": name})
     weights = weights_of(name, module)
     learner, initial = Learner(module), flatten(module)
+    check_head(method, learner.layout)
     turns = schedule.turns + experiment.spare_turns
-    notes: list[str] = []
+    sizes = np.full(clients, experiment.records_each or 1)
     if isinstance(method, RecordLevel):
         learner.keeper(shape)  # refuses a network that cannot be run for one record at a time
         check_records(experiment, method)
-        delta = experiment.delta or default_delta(experiment.records_each or 1)
-        budgets = client_budgets(experiment, method, schedule)
-        sizes = np.full(clients, experiment.records_each)
-        method, choices = method.planned(Outlook(sizes, budgets, delta, turns))
-        notes = own_budgets(experiment, method) + choices
-    else:
-        delta = experiment.delta or default_delta(clients)
+    method, choices = planned_method(experiment, method, sizes, schedule, turns)
     check_steps(method.steps(), method.unit, method.public_memory(initial, learner.layout))
     check_releases(experiment, method, initial, learner)
-    minimum = experiment.minimum_cohort or schedule.cohort
+    check_published(experiment, method)
+    minimum = smallest_cohort(experiment, schedule)
     shares = _shares(experiment, schedule, minimum, any_summed(method, experiment))
-    units = clients if method.unit == "client" else experiment.records_each or 1
-    notes = check_delta(delta, units, method.unit, experiment.allow_vacuous_delta) + notes
-    if isinstance(method, RecordLevel):
-        plan = _record_plan(experiment, method, sizes.tolist(), budgets, delta, turns, learner.layout.size)
-        allowance, multiplier = Allowance(records=plan), float(np.median(plan.multipliers))
-    else:
-        multiplier = experiment.noise_multiplier or _multiplier(experiment, method, learner, delta, turns, shares)
-        noise = Noise(multiplier, experiment.protect_from, minimum, experiment.colluders, shares)
-        allowance = Allowance(noise)
+    spent = spending(experiment, method, sizes, schedule, _calibration(experiment, method, learner, turns, shares))
     seeded = experiment.noise == "integers"
-    allowance = dataclasses.replace(allowance, whole=not seeded, known=SEED_IS_KNOWN if seeded else "")
-    budget = Budget(delta, multiplier)
+    allowance = dataclasses.replace(spent.allowance, whole=not seeded, known=SEED_IS_KNOWN if seeded else "")
     read = method.file_contents()
     configuration = experiment.model_dump(mode="json", include=set(CARRIED)) | {"made": repr(method), "read": read}
     configuration |= weights
@@ -222,13 +238,13 @@ def terms_of(experiment: Experiment) -> Terms:
         learner=learner,
         initial=initial,
         schedule=schedule,
-        budget=budget,
+        budget=spent.budget,
         allowance=allowance,
         minimum=minimum,
         shares=shares,
         identity=identity_of(configuration, "at the sites", type(method), type(module)),
-        notes=notes + method.notes(schedule, budget),
-        disclosed=_disclosed(experiment, method),
+        notes=notes_before(experiment, method, schedule, spent, choices, learner.layout),
+        disclosed=[*read_from_records(experiment), *not_covered_before(experiment, method)],
     )
 
 
@@ -243,10 +259,9 @@ def _with_contents(experiment: Experiment) -> Experiment:
     return experiment.model_copy(update={"set": chosen})
 
 
-def _disclosed(experiment: Experiment, method: Method) -> list[str]:
-    """What epsilon does not cover, in sentences."""
-    read = [] if experiment.table is None else experiment.table.disclosed()
-    return [*read, *method.discloses(), *([GIVEN_AWAY] if experiment.personal == "blend" else [])]
+def read_from_records(experiment: Experiment) -> tuple[str, ...]:
+    """What the schema has from records, in sentences."""
+    return () if experiment.table is None else experiment.table.disclosed()
 
 
 def any_summed(method: Method, experiment: Experiment) -> bool:
@@ -257,8 +272,6 @@ def any_summed(method: Method, experiment: Experiment) -> bool:
 
 def _shares(experiment: Experiment, schedule: Schedule, minimum: int, summed: bool) -> int:
     """h, where messages are summed; one where each is protected by itself."""
-    if minimum > schedule.cohort:
-        raise UserError(f"minimum_cohort is {minimum}, but a round has {schedule.cohort} clients.")
     if not summed:
         return 1
     cohort = (schedule.cohort, minimum, experiment.colluders, experiment.active_server)
@@ -266,69 +279,71 @@ def _shares(experiment: Experiment, schedule: Schedule, minimum: int, summed: bo
     return masking.honest_shares(*cohort)
 
 
-def _multiplier(
-    experiment: Experiment, method: Method, learner: Learner, delta: float, turns: int, shares: int
-) -> float:
-    """The noise for the budget, with what whole numbers add to epsilon and delta taken off first."""
-    epsilon = experiment.asked_epsilon
-    more = 1 / math.sqrt(1 - experiment.metrics_share)
-    if experiment.noise == "integers":  # no epsilon holds: as in a simulation
-        return multiplier_for(epsilon, delta, turns) * more
-    most = max(sum(_width(release, learner) for release in one.values()) for one in method.steps().values())
-    gap = Gap(most * turns + len(accuracies.NAMES), shares, CLIENTS)
-    left = delta - gap.delta(epsilon)
-    if left <= 0 or epsilon <= gap.epsilon:
-        raise UserError(f"epsilon = {epsilon:g} at delta = {delta:g} is less than what whole numbers alone cost.")
-    rounding = 1 - 1e-9  # of the search for epsilon
-    return more * multiplier_for((epsilon - gap.epsilon) * rounding, left, turns) / gap.multiplier(1.0)
+@dataclass(frozen=True)
+class AtSites(Calibration):
+    """How much noise a budget asks for at sites: part of it is kept for accuracies, and what whole numbers add to
+    epsilon and delta is taken off first."""
+
+    whole: bool = True
+    """Whether epsilon holds; else noise comes from the seed, and is as in a simulation."""
+    metrics_share: float = 0.0
+    entries: int = 0
+    """Where whole clients are protected: the most entries that leave in one step."""
+    parameters: int = 0
+    """Of the network."""
+
+    def multiplier(self, epsilon: float, delta: float) -> float:
+        more = 1 / math.sqrt(1 - self.metrics_share)
+        if not self.whole:
+            return super().multiplier(epsilon, delta) * more
+        gap = Gap(self.entries * self.turns + len(accuracies.NAMES), self.shares or 1, CLIENTS)
+        left = delta - gap.delta(epsilon)
+        if left <= 0 or epsilon <= gap.epsilon:
+            raise UserError(f"epsilon = {epsilon:g} at delta = {delta:g} is less than what whole numbers alone cost.")
+        rounding = 1 - 1e-9  # of the search for epsilon
+        return more * super().multiplier((epsilon - gap.epsilon) * rounding, left) / gap.multiplier(1.0)
+
+    def plan(self, records: list[int], budgets: np.ndarray, delta: float, **settings: Any) -> RecordPlan:
+        if not self.whole:
+            return super().plan(records, budgets, delta, **settings)
+        needs: RecordNeeds = settings["needs"]
+        # Steps do not depend on the noise: how many there will be says what whole numbers add.
+        steps = max(settings["epochs"] * math.ceil(count / settings["batch"]) for count in records)
+        widest = _widest(needs, self.parameters)
+        gap = Gap((steps + needs.means + 1) * self.turns * widest, 1, RECORDS)
+        least = float(budgets.min())
+        if gap.delta(float(budgets.max())) >= delta or gap.epsilon >= least:
+            raise UserError(f"epsilon = {least:g} at delta = {delta:g} is less than what whole numbers alone cost.")
+        left = (budgets - gap.epsilon) * (1 - 1e-9)
+        plan = super().plan(records, left, delta - gap.delta(float(budgets.max())), **settings)
+
+        def more(multipliers: np.ndarray, entries: int) -> np.ndarray:
+            return np.array([integers.multiplier_charged_as(float(z), entries) if z else 0.0 for z in multipliers])
+
+        return dataclasses.replace(
+            plan,
+            budgets=budgets,
+            multipliers=more(plan.multipliers, self.parameters),
+            matrix_multipliers=more(plan.matrix_multipliers, widest),
+            mean_multipliers=more(plan.mean_multipliers, 1),
+        )
+
+
+def _calibration(experiment: Experiment, method: Method, learner: Learner, turns: int, shares: int) -> AtSites:
+    return AtSites(
+        turns=turns,
+        shares=shares,
+        whole=experiment.noise != "integers",
+        metrics_share=experiment.metrics_share,
+        entries=max(sum(_width(release, learner) for release in one.values()) for one in method.steps().values()),
+        parameters=learner.layout.size,
+    )
 
 
 def _width(release: Release, learner: Learner) -> int:
     return release.width(Public({}, layers=learner.layout.layers)) or 0
 
 
-def _record_plan(
-    experiment: Experiment,
-    method: RecordLevel,
-    records: list[int],
-    budgets: np.ndarray,
-    delta: float,
-    turns: int,
-    parameters: int,
-) -> RecordPlan:
-    """What records pay: enough noise for their budgets, what whole numbers take of it included."""
-    sizes: dict[str, Any] = {"batch": method.batch, "epochs": method.epochs, "turns": turns}
-    needs = method.record_needs()
-    if experiment.noise == "integers":
-        return plan_records(records, budgets, delta, needs=needs, **sizes)
-    # Steps do not depend on the noise: how many there will be says what whole numbers add.
-    steps = max(method.epochs * math.ceil(count / method.batch) for count in records)
-    widest = _widest(needs, parameters)
-    gap = Gap((steps + needs.means + 1) * turns * widest, 1, RECORDS)
-    least = float(budgets.min())
-    if gap.delta(float(budgets.max())) >= delta or gap.epsilon >= least:
-        raise UserError(f"epsilon = {least:g} at delta = {delta:g} is less than what whole numbers alone cost.")
-    left = (budgets - gap.epsilon) * (1 - 1e-9)
-    plan = plan_records(records, left, delta - gap.delta(float(budgets.max())), needs=needs, **sizes)
-
-    def more(multipliers: np.ndarray, entries: int) -> np.ndarray:
-        return np.array([integers.multiplier_charged_as(float(z), entries) if z else 0.0 for z in multipliers])
-
-    return dataclasses.replace(
-        plan,
-        budgets=budgets,
-        multipliers=more(plan.multipliers, parameters),
-        matrix_multipliers=more(plan.matrix_multipliers, widest),
-        mean_multipliers=more(plan.mean_multipliers, 1),
-    )
-
-
 def _widest(needs: RecordNeeds, parameters: int) -> int:
     """For how many entries of one release noise is set aside."""
     return max(parameters, needs.matrix_entries)
-
-
-def _record_level(method: Method) -> RecordLevel:
-    if not isinstance(method, RecordLevel):
-        raise UserError(f"{type(method).__name__} protects records, but is no sordino.methods.bases.RecordLevel.")
-    return method

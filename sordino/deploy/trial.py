@@ -9,17 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from sordino.data import ClientData
+from sordino.data.meaning import Meaning
 from sordino.deploy.roster import Member, written_roster
 from sordino.deploy.site import Site
 from sordino.deploy.standing import status
-from sordino.deploy.terms import terms_of
+from sordino.deploy.terms import Terms, terms_of
 from sordino.errors import UserError
+from sordino.experiment.budgeting import has_published_noise
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, deal_with_public, prepare
 from sordino.experiment.summary import Summary
-from sordino.methods.bases import RecordLevel
 from sordino.rounds import mean, worst
 
 ROSTER = "roster.toml"
@@ -36,37 +38,40 @@ def lay_out(experiment: Experiment, folder: Path, sites: int) -> tuple[Experimen
     folder.mkdir(parents=True, exist_ok=True)
     declared: dict[str, Any] = {
         "shape": data.shape,
-        "labels": tuple(str(label) for label in range(data.classes)),
-        **{"columns": None, "table": None, "drop": (), "categorical": (), "label": None},
+        "labels": data.meaning.classes if data.meaning.schema is None else None,
+        # Sites of a trial hold arrays that were made of tables, and still know what each number means.
+        "table": data.meaning.schema,
+        **{"columns": None, "drop": (), "categorical": (), "label": None},
         "records_each": round(float(np.median(data.train.sizes))),
         "public": None,
     }
     if public is not None:
         declared["public"] = str(folder / PUBLIC)
         (folder / PUBLIC).mkdir()
-        np.savez(folder / PUBLIC / DATA, x=public.x.numpy(), y=public.y.numpy())
+        np.savez(folder / PUBLIC / DATA, x=public.x.numpy(), y=_named(public.y, data.meaning))
     deployed = experiment.model_copy(update=declared)
     terms = terms_of(deployed)
     folders = [folder / f"site-{number}" for number in range(sites)]
-    rules = _rules(deployed, isinstance(terms.method, RecordLevel), terms.minimum, terms.budget.delta)
+    rules = _rules(deployed, terms)
     members = []
     for path, client in zip(folders, data.clients, strict=True):
         path.mkdir()
-        _write(path / DATA, client)
+        _write(path / DATA, client, data.meaning)
         members.append(Member(path.name, Site.create(path, path.name, Path(DATA), **rules)))
     for path in folders:
         (path / ROSTER).write_text(written_roster(members))
     return deployed, members, folders
 
 
-def _rules(experiment: Experiment, of_records: bool, minimum: int, delta: float) -> dict[str, Any]:
+def _rules(experiment: Experiment, terms: Terms) -> dict[str, Any]:
     """Rules that allow this experiment, once."""
-    epsilon = math.inf if experiment.noise == "integers" or experiment.noise_multiplier else experiment.asked_epsilon
+    given = experiment.noise == "integers" or experiment.noise_multiplier or has_published_noise(terms.method)
+    epsilon = math.inf if given else experiment.asked_epsilon
     return {
-        "unit": "record" if of_records else "client",
+        "unit": terms.method.unit,
         "max_epsilon": epsilon,
-        "max_delta": delta,
-        "min_cohort": min(minimum, 3),
+        "max_delta": terms.budget.delta,
+        "min_cohort": min(terms.minimum, 3),
         "colluders": experiment.colluders,
         "methods": (experiment.method,),
         "models": None if experiment.model is None or ":" not in experiment.model else (experiment.model,),
@@ -75,11 +80,18 @@ def _rules(experiment: Experiment, of_records: bool, minimum: int, delta: float)
     }
 
 
-def _write(path: Path, client: ClientData) -> None:
+def _write(path: Path, client: ClientData, meaning: Meaning) -> None:
     tested: dict[str, Any] = (
-        {"x_test": client.x_test.numpy(), "y_test": client.y_test.numpy()} if len(client.y_test) else {}
+        {"x_test": client.x_test.numpy(), "y_test": _named(client.y_test, meaning)} if len(client.y_test) else {}
     )
-    np.savez(path, x=client.x.numpy(), y=client.y.numpy(), **tested)
+    np.savez(path, x=client.x.numpy(), y=_named(client.y, meaning), **tested)
+
+
+def _named(labels: Tensor, meaning: Meaning) -> np.ndarray:
+    """Labels by the names of their classes; whole numbers where these have no other names."""
+    if meaning.classes == Meaning.numbered(len(meaning.classes)).classes:
+        return labels.numpy()
+    return np.array(meaning.classes)[labels.numpy()]
 
 
 def simulated(deployed: Experiment, original: Experiment) -> Prepared:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.learning.parameters import Layout
-from sordino.method import Budget, Method
+from sordino.method import Budget, Method, returned
 from sordino.methods.bases import RecordLevel
 from sordino.parts.masks import PersonalHead, body
 from sordino.privacy.allowance import Allowance, Noise
@@ -23,6 +24,12 @@ from sordino.privacy.release import all_releases
 from sordino.rounding import rounded_up
 from sordino.schedule import Schedule
 
+GIVEN_AWAY = (
+    "A blended model stays at its client and costs nothing there; given away, its local parts tell of that client's "
+    "records without any noise"
+)
+SEED_IS_KNOWN = "its noise comes from the run's seed, and whoever knows the seed can subtract it"
+"""Why no epsilon holds where whole numbers are drawn for a simulation."""
 LEAST_USUAL, MOST_USUAL = 0.01, 100.0
 """Budgets that are meant lie between these."""
 TOLERANCE = 1e-6
@@ -40,16 +47,34 @@ class Spending:
     notes: list[str]
 
 
+@dataclass(frozen=True)
+class Calibration:
+    """How much noise a budget asks for where noise is drawn in floats, or from a seed that everybody knows."""
+
+    turns: int
+    """How often a client may take part."""
+    shares: int | None = None
+    """Honest shares of noise in every sum; None where they follow from the cohort."""
+
+    def multiplier(self, epsilon: float, delta: float) -> float:
+        """Where whole clients are protected: the noise multiplier at which all turns cost (epsilon, delta)."""
+        return multiplier_for(epsilon, delta, self.turns)
+
+    def plan(self, records: list[int], budgets: np.ndarray, delta: float, **settings: Any) -> RecordPlan:
+        """Where records are: what those of each client pay; `settings` are those of `plan_records`."""
+        return plan_records(records, budgets, delta, **settings)
+
+
 def planned_method(
-    experiment: Experiment, method: Method, sizes: np.ndarray, schedule: Schedule
+    experiment: Experiment, method: Method, sizes: np.ndarray, schedule: Schedule, turns: int | None = None
 ) -> tuple[Method, list[str]]:
     """The method with the choices that it makes from what records can pay for, and a sentence on each; `sizes` are the
-    clients' numbers of training records."""
+    clients' numbers of training records, `turns` how often each may take part, if not as scheduled."""
     if not isinstance(method, RecordLevel) or not method.is_private():
         return method, []
     delta = experiment.delta or default_delta(int(sizes.max()))
     budgets = client_budgets(experiment, method, schedule)
-    return method.planned(Outlook(sizes, budgets, delta, schedule.turns, experiment.noise_multiplier))
+    return method.planned(Outlook(sizes, budgets, delta, turns or schedule.turns, experiment.noise_multiplier))
 
 
 def client_budgets(experiment: Experiment, method: RecordLevel, schedule: Schedule) -> np.ndarray:
@@ -60,15 +85,28 @@ def client_budgets(experiment: Experiment, method: RecordLevel, schedule: Schedu
     return method.client_budgets(schedule.clients, experiment.asked_epsilon, random)
 
 
-def spending(experiment: Experiment, method: Method, records: np.ndarray, schedule: Schedule) -> Spending:
-    """How much noise the budget asks for, and at which delta, where clients have so many training `records`."""
-    units = schedule.clients if method.unit == "client" else int(records.max())
-    delta = experiment.delta or default_delta(units)
+def smallest_cohort(experiment: Experiment, schedule: Schedule) -> int:
+    """The fewest answers with which a question is used; one that leaves no honest noise is refused."""
     minimum = experiment.minimum_cohort or schedule.cohort
     if minimum > schedule.cohort:
         raise UserError(f"minimum_cohort is {minimum}, but a round has {schedule.cohort} clients.")
     if experiment.colluders >= minimum:
         raise UserError(f"With {experiment.colluders} colluders among {minimum} clients no honest noise is left.")
+    return minimum
+
+
+def spending(
+    experiment: Experiment,
+    method: Method,
+    records: np.ndarray,
+    schedule: Schedule,
+    calibration: Calibration | None = None,
+) -> Spending:
+    """How much noise the budget asks for, and at which delta, where clients have so many training `records`."""
+    calibration = calibration or Calibration(schedule.turns)
+    units = schedule.clients if method.unit == "client" else int(records.max())
+    delta = experiment.delta or default_delta(units)
+    minimum = smallest_cohort(experiment, schedule)
     if not method.is_private():
         plan = _plan_without_noise(experiment, method, records, schedule) if method.unit == "record" else None
         return Spending(Budget(delta, 0.0), Allowance(records=plan), [])
@@ -76,7 +114,8 @@ def spending(experiment: Experiment, method: Method, records: np.ndarray, schedu
     notes = check_delta(delta, units, method.unit, experiment.allow_vacuous_delta or published)
     notes += [method.caveats[method.variant]] if method.variant in method.caveats else same_as_sound(method)
     if method.unit == "record":
-        plan = _record_plan(experiment, method, records, schedule, delta)
+        budgets = client_budgets(experiment, _record_level(method), schedule)
+        plan = record_plan(experiment, method, records, budgets, schedule, delta, calibration)
         return Spending(Budget(delta, float(np.median(plan.multipliers))), Allowance(records=plan), notes)
     multiplier = experiment.noise_multiplier
     if multiplier is None:
@@ -89,15 +128,21 @@ def spending(experiment: Experiment, method: Method, records: np.ndarray, schedu
                     f"{epsilon:g}; the true epsilon is computed from what really leaves."
                 )
         if multiplier is None:
-            multiplier = multiplier_for(epsilon, delta, schedule.turns)
-    noise = Noise(multiplier, experiment.protect_from, minimum, experiment.colluders)
+            multiplier = calibration.multiplier(epsilon, delta)
+    noise = Noise(multiplier, experiment.protect_from, minimum, experiment.colluders, calibration.shares)
     return Spending(Budget(delta, multiplier), Allowance(noise), notes)
+
+
+def has_published_noise(method: Method) -> bool:
+    """Whether a method in the variant `paper` takes its noise from the paper's own accounting."""
+    return method.variant == "paper" and type(method).published_multiplier is not Method.published_multiplier
 
 
 def same_as_sound(method: Method) -> list[str]:
     """A note that a method in the variant `paper` is the same mechanism as in `sound`, where that is so."""
-    accounts = type(method).published_multiplier is not Method.published_multiplier
-    if method.variant == "sound" or accounts or _mechanism(method) != _mechanism(replace(method, variant="sound")):
+    if method.variant == "sound" or has_published_noise(method):
+        return []
+    if _mechanism(method) != _mechanism(replace(method, variant="sound")):
         return []
     return ["In the variant `paper` of this method the same leaves as in `sound`, and with the same noise."]
 
@@ -107,23 +152,29 @@ def _mechanism(method: Method) -> tuple[object, ...]:
     return (method.steps(), method.varied if isinstance(method, RecordLevel) else None)
 
 
-def _record_plan(
-    experiment: Experiment, method: Method, records: np.ndarray, schedule: Schedule, delta: float
+def record_plan(
+    experiment: Experiment,
+    method: Method,
+    records: np.ndarray,
+    budgets: np.ndarray,
+    schedule: Schedule,
+    delta: float,
+    calibration: Calibration,
 ) -> RecordPlan:
-    """What each client's records pay: from the clients' budgets, or from a given noise multiplier."""
+    """What records pay of clients that have so many `records` and these `budgets`; or from a given noise multiplier."""
     method = _record_level(method)
-    needs, budgets = method.record_needs(), client_budgets(experiment, method, schedule)
+    needs = method.record_needs()
     multiplier = experiment.noise_multiplier
     # Where the noise is given, who has budget left may take the turns of those who have none.
     stops = multiplier is not None and method.varied == "noise"
     takes_over = stops and np.isfinite(budgets).all() and not needs.means
-    plan = plan_records(
+    plan = calibration.plan(
         records.tolist(),
         budgets,
         delta,
         batch=method.batch,
         epochs=method.epochs,
-        turns=schedule.rounds if takes_over else schedule.turns,
+        turns=schedule.rounds if takes_over else calibration.turns,
         multiplier=multiplier,
         needs=needs,
         varied=method.varied,
@@ -214,6 +265,27 @@ def unusual(experiment: Experiment, method: Method, schedule: Schedule) -> list[
             "its records, for example with --method dp-fedavg-record."
         )
     return notes
+
+
+def notes_before(
+    experiment: Experiment, method: Method, schedule: Schedule, spent: Spending, choices: list[str], layout: Layout
+) -> list[str]:
+    """What the user should know before a run, wherever it is made; `choices` are those that the method made."""
+    return [
+        *unusual(experiment, method, schedule),
+        *spent.notes,
+        *choices,
+        *returned(method, "notes", method.notes(schedule, spent.budget), list),
+        *infeasible(method, spent.allowance, schedule, layout),
+    ]
+
+
+def not_covered_before(experiment: Experiment, method: Method) -> list[str]:
+    """What epsilon does not cover besides what was read from records, known before a run, in sentences."""
+    if method.privacy != "dp":  # there is no epsilon that could leave things out
+        return []
+    disclosed = returned(method, "discloses", method.discloses(), list)
+    return disclosed + ([GIVEN_AWAY] if experiment.personal == "blend" else [])
 
 
 def infeasible(method: Method, allowance: Allowance, schedule: Schedule, layout: Layout) -> list[str]:

@@ -31,6 +31,8 @@ RECOMMENDED: dict[str, Any] = {"method": "dp-fedavg", "personal": "blend", "set"
 """What an experiment is that names no method: what our comparisons recommend (`sordino advise`, experiments/)."""
 
 
+AT_SITES = "the sites' own data"
+"""Stands for the data's name in what is stored of a deployment: no server knows what data sites call theirs."""
 DEPLOYED = ("columns", "records_each", "active_server", "spare_turns", "metrics_share")
 """The keys that a simulation does not look at."""
 

@@ -11,7 +11,14 @@ import numpy as np
 from sordino.data.federate import DEFAULT_CLIENTS, usual_names
 from sordino.errors import UserError
 from sordino.experiment.advise import Situation
-from sordino.experiment.budgeting import beyond_budgets, planned_method, shared_parameters, spending, unusual
+from sordino.experiment.budgeting import (
+    beyond_budgets,
+    has_published_noise,
+    planned_method,
+    shared_parameters,
+    spending,
+    unusual,
+)
 from sordino.experiment.config import Experiment
 from sordino.experiment.lifetime import planned_recipes
 from sordino.method import Method
@@ -78,8 +85,7 @@ def plan_of(
         parameters, sizes = parameters or prepared.learner.layout.size, prepared.data.train.sizes
         clients, names = len(sizes), [client.name for client in prepared.data.clients]
     schedule = Schedule.of(experiment.rounds, clients, experiment.participation)
-    published = method.variant == "paper" and type(method).published_multiplier is not Method.published_multiplier
-    if sizes is None and (method.unit == "record" or published):
+    if sizes is None and (method.unit == "record" or has_published_noise(method)):
         raise UserError(
             f"The noise of {experiment.method} depends on how many records a client has: say it with --records, or "
             "name the data with --data."

@@ -15,7 +15,13 @@ from sordino.data import Dataset, FederatedData, federate, load
 from sordino.data.federate import client_count, fingerprint
 from sordino.data.selection import fewer, set_aside
 from sordino.errors import UserError, quoted
-from sordino.experiment.budgeting import infeasible, planned_method, spending, unusual
+from sordino.experiment.budgeting import (
+    SEED_IS_KNOWN,
+    not_covered_before,
+    notes_before,
+    planned_method,
+    spending,
+)
 from sordino.experiment.config import Experiment
 from sordino.experiment.identity import identity_of, repeats, weights_of
 from sordino.learning.parameters import flatten
@@ -34,12 +40,6 @@ from sordino.simulator import bf16, compiling
 from sordino.simulator.choice import Choice, choose
 from sordino.threads import single_threaded
 
-GIVEN_AWAY = (
-    "A blended model stays at its client and costs nothing there; given away, its local parts tell of that client's "
-    "records without any noise"
-)
-SEED_IS_KNOWN = "its noise comes from the run's seed, and whoever knows the seed can subtract it"
-"""Why no epsilon holds where whole numbers are drawn for a simulation."""
 OWN_COINS = (
     "own code: it may not repeat itself, so which records enter a batch follows from a random number that is made for "
     "this run and stored with it; the same command gives other figures, `sordino resume` the same"
@@ -165,11 +165,10 @@ def prepare(
             spent.allowance.records if one_by_one else None,
             experiment.device,
         )
-    noised = method.privacy == "dp"  # else there is no epsilon that could leave things out
     same = repeats(method, name, module, experiment.device)
     # Of whole numbers from a seed no epsilon holds, and a deployment's trial has the same coins.
-    nonce = new_nonce() if noised and method.unit == "record" and experiment.noise == "float" and not same else b""
-    blended = [GIVEN_AWAY] if experiment.personal == "blend" else []
+    own = method.privacy == "dp" and method.unit == "record" and experiment.noise == "float" and not same
+    nonce = new_nonce() if own else b""
     decided = {"model": name, "precision": coarse.precision, "engine": choice.engine, "compiled": decision.compiled}
     experiment = experiment.model_copy(update=decided)
     return Prepared(
@@ -194,16 +193,11 @@ def prepare(
         compiled=decision.made,
         notes=[
             *data.notes,
-            *unusual(experiment, method, schedule),
-            *spent.notes,
-            *choices,
             *([OWN_COINS] if nonce else []),
             *coarse.notes,
-            *returned(method, "notes", method.notes(schedule, spent.budget), list),
-            *infeasible(method, spent.allowance, schedule, learner.layout),
+            *notes_before(experiment, method, schedule, spent, choices, learner.layout),
         ],
-        disclosed=data.disclosed
-        + (returned(method, "discloses", method.discloses(), list) + blended if noised else []),
+        disclosed=data.disclosed + not_covered_before(experiment, method),
     )
 
 

@@ -21,6 +21,7 @@ import torch
 
 from sordino.deploy.site import Site
 from sordino.errors import UserError
+from sordino.files import keep_rotating, rotate, write_output_to
 from sordino.flower import keys, serving
 from sordino.flower.carrier import FlowerCarrier
 from sordino.flower.link import Link, free_port
@@ -79,7 +80,11 @@ class Household:
             os.setsid()  # Ctrl-C is for the server, which ends the sites
             os.close(self._leash[1])
             threading.Thread(target=_follow, args=(self._leash[0],), daemon=True).start()
-            _redirect(folder / JOIN_LOG)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            rotate(folder / JOIN_LOG)
+            write_output_to(folder / JOIN_LOG)
+            keep_rotating(folder / JOIN_LOG)
             leaving = threading.Event()
             signal.signal(signal.SIGTERM, lambda *_: leaving.set())
             signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -103,8 +108,9 @@ class Household:
 
 
 @contextlib.contextmanager
-def household(folder: Path, folders: Sequence[Path]) -> Iterator[FlowerCarrier]:
-    """A server in `folder` and its sites in `folders`, all running, until the end of the block."""
+def household(folder: Path, folders: Sequence[Path], largest: int) -> Iterator[FlowerCarrier]:
+    """A server in `folder` and its sites in `folders`, all running, until the end of the block; a site's answer has
+    at most `largest` bytes."""
     server = folder / SERVER
     if not (server / keys.AUTHORITY_KEY).exists():
         serving.init(server, ["localhost"])
@@ -112,7 +118,7 @@ def household(folder: Path, folders: Sequence[Path]) -> Iterator[FlowerCarrier]:
     port = free_port()
     sites = Household(folders, Server(f"127.0.0.1:{port}", server / keys.AUTHORITY))
     try:
-        with serving.serving(server, ("127.0.0.1", port), node_keys, sites.start) as carrier:
+        with serving.serving(server, ("127.0.0.1", port), node_keys, largest, sites.start) as carrier:
             yield carrier
     finally:
         sites.stop()
@@ -129,15 +135,6 @@ def _follow(leash: int) -> None:
     """End when the process that started this one has ended."""
     os.read(leash, 1)
     os._exit(1)
-
-
-def _redirect(log: Path) -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(handle, 1)
-    os.dup2(handle, 2)
-    os.close(handle)
 
 
 def _say(sentence: str) -> None:

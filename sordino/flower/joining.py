@@ -39,6 +39,8 @@ def join(folder: Path, address: str, authority: Path, threads: int, tell: Callab
 
     site = Site.open(folder)
     site.desk.tell = lambda text: tell(f"{time.strftime('%H:%M:%S')} {text}")
+    for sentence in site.news:
+        tell(sentence)
     if site.desk.allowed.roster is None:
         tell("No roster is pinned in site.toml: nobody else's noise is counted on, and the budget lasts less long.")
     before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -7,10 +7,12 @@ lies in the site's database.
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import ipaddress
 import os
 import re
+import socket
 import ssl
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,38 +33,77 @@ HERE = ("localhost", "127.0.0.1", "::1")
 """Names of this machine, for which every certificate holds."""
 HOST = re.compile(r"(?=.{1,253}$)(\*\.)?[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", re.IGNORECASE)
 """A host's name, perhaps for all names below it."""
+MET = "server.pem"
+"""In a site's folder: the certificate with which the server met it last."""
 AUTHORITY_DAYS, CERTIFICATE_DAYS = 3650, 1825
+NEW_AUTHORITY = (
+    "make another server's folder with `sordino serve init`, add all sites there, and give its ca.pem to their owners"
+)
+WARN_DAYS = 60
+"""So long before a certificate runs out, everybody who looks is told."""
+MEET_SECONDS = 5.0
 EARLIER = datetime.timedelta(days=1)
 """Certificates hold from a day ago: clocks differ."""
 
 
 def make_authority(folder: Path, hosts: Sequence[str]) -> None:
     """Write an authority and a certificate for `hosts`, host names or addresses, into a folder."""
-    names = x509.SubjectAlternativeName([_general_name(host) for host in dict.fromkeys((*hosts, *HERE))])
+    names = [_general_name(host) for host in dict.fromkeys((*hosts, *HERE))]
     authority_key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Sordino deployment")])
     uses = _key_usage(signs=False, certifies=True)
     own = (
-        _begun(name, name, authority_key.public_key(), authority_key.public_key(), AUTHORITY_DAYS)
+        _begun(name, name, authority_key.public_key(), authority_key.public_key(), _in_days(AUTHORITY_DAYS))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(uses, critical=True)
         .sign(authority_key, hashes.SHA256())
     )
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
-    server = (
-        _begun(subject, name, key.public_key(), authority_key.public_key(), CERTIFICATE_DAYS)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_key_usage(signs=True, certifies=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(names, critical=False)
-        .sign(authority_key, hashes.SHA256())
-    )
     _write_secret(folder / CERTIFICATE_KEY, _private_pem(key))
-    (folder / CERTIFICATE).write_bytes(server.public_bytes(serialization.Encoding.PEM))
+    (folder / CERTIFICATE).write_bytes(_certified(key.public_key(), subject, names, own, authority_key))
     (folder / AUTHORITY).write_bytes(own.public_bytes(serialization.Encoding.PEM))
     # Last: where it is there, all are, and what was stopped before can be begun anew.
     _write_secret(folder / AUTHORITY_KEY, _private_pem(authority_key))
+
+
+def renew(folder: Path, hosts: Sequence[str]) -> datetime.datetime:
+    """Replace a server's certificate by one that holds longer, for its names and `hosts` besides; when it runs out.
+
+    Authority and key stay, so that sites need nothing new and only one file is replaced, all of it or nothing.
+    """
+    own, server = _certificates(folder)
+    if own.not_valid_after_utc < _in_days(0):
+        raise UserError(f"The authority in {folder} has run out: {NEW_AUTHORITY}.")
+    authority_key = _private_key(folder / AUTHORITY_KEY)
+    key = _private_key(folder / CERTIFICATE_KEY)
+    known = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    names = list(dict.fromkeys([*known, *(_general_name(host) for host in hosts)]))
+    temporary = folder / f"{CERTIFICATE}.new"
+    made = _certified(key.public_key(), server.subject, names, own, authority_key)
+    temporary.write_bytes(made)
+    temporary.replace(folder / CERTIFICATE)
+    return x509.load_pem_x509_certificate(made).not_valid_after_utc
+
+
+def _certified(
+    key: ec.EllipticCurvePublicKey,
+    subject: x509.Name,
+    names: Sequence[x509.GeneralName],
+    own: x509.Certificate,
+    authority_key: ec.EllipticCurvePrivateKey,
+) -> bytes:
+    """A server's certificate by the authority `own`, which it does not outlive."""
+    until = min(_in_days(CERTIFICATE_DAYS), own.not_valid_after_utc)
+    made = (
+        _begun(subject, own.subject, key, authority_key.public_key(), until)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(signs=True, certifies=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .sign(authority_key, hashes.SHA256())
+    )
+    return made.public_bytes(serialization.Encoding.PEM)
 
 
 def make_node_key(folder: Path) -> str:
@@ -115,9 +156,50 @@ def trusting(authority: Path, any_name: bool = False) -> ssl.SSLContext:
     return context
 
 
-def check_server_keys(folder: Path) -> None:
-    """Refuse a server's folder whose keys are missing, have run out or do not belong together."""
-    for name in (AUTHORITY, CERTIFICATE, CERTIFICATE_KEY):
+def check_server_keys(folder: Path) -> list[str]:
+    """Refuse a server's folder whose keys are missing, have run out or do not belong together; warnings of those that
+    soon will."""
+    if not (folder / CERTIFICATE_KEY).is_file():
+        raise UserError(f"{folder} has no {CERTIFICATE_KEY}: `sordino serve init --host NAME` makes a server's keys.")
+    own, server = _certificates(folder)
+    renewal = f"`sordino serve renew --folder {folder}` makes a new one, and sites need nothing new"
+    if own.not_valid_after_utc < _in_days(0):
+        raise UserError(f"The authority in {folder} has run out: {NEW_AUTHORITY}.")
+    if server.not_valid_after_utc < _in_days(0):
+        raise UserError(f"The certificate in {folder} has run out: {renewal}.")
+    over = soon_over(own, f"The authority in {folder}", NEW_AUTHORITY)
+    return over or soon_over(server, f"The certificate in {folder}", renewal)
+
+
+def soon_over(certificate: x509.Certificate, what: str, cure: str) -> list[str]:
+    """A warning where a certificate runs out within `WARN_DAYS`: `what` it is, and its `cure`."""
+    left = certificate.not_valid_after_utc - _in_days(0)
+    if left > datetime.timedelta(days=WARN_DAYS):
+        return []
+    return [f"{what} runs out in {max(0, left.days)} days, on {certificate.not_valid_after_utc:%d %B %Y}: {cure}."]
+
+
+def warnings_for_site(folder: Path) -> list[str]:
+    """Warnings of the certificate with which the server met a site last, where it has met any."""
+    try:
+        met = x509.load_pem_x509_certificate((folder / MET).read_bytes())
+    except (OSError, ValueError):
+        return []
+    return soon_over(met, "The server's certificate", "its operator makes a new one with `sordino serve renew`")
+
+
+def keep_met(folder: Path, host: str, port: int, authority: Path) -> None:
+    """Keep the certificate with which a server meets a site, if it can be had, for `warnings_for_site`."""
+    with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=MEET_SECONDS) as plain:
+        with trusting(authority).wrap_socket(plain, server_hostname=host) as secured:
+            found = secured.getpeercert(binary_form=True)
+        if found is not None:
+            (folder / MET).write_text(ssl.DER_cert_to_PEM_cert(found))
+
+
+def _certificates(folder: Path) -> tuple[x509.Certificate, x509.Certificate]:
+    """The authority's and the server's certificate."""
+    for name in (AUTHORITY, CERTIFICATE):
         if not (folder / name).is_file():
             raise UserError(f"{folder} has no {name}: `sordino serve init --host NAME` makes a server's keys.")
     try:
@@ -126,23 +208,39 @@ def check_server_keys(folder: Path) -> None:
         server.verify_directly_issued_by(own)
     except (ValueError, TypeError, InvalidSignature) as error:
         raise UserError(f"The certificates in {folder} cannot be read, or do not belong together.") from error
-    if server.not_valid_after_utc < datetime.datetime.now(datetime.UTC):
-        raise UserError(f"The certificate in {folder} has run out: `sordino serve init` makes a new one.")
+    return own, server
+
+
+def _private_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except (OSError, ValueError) as error:
+        raise UserError(f"The key {path} cannot be read, and without it no certificate can be renewed.") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise UserError(f"{path} holds no key that `sordino serve init` makes.")
+    return key
+
+
+def _in_days(days: int) -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
 
 
 def _begun(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, by: ec.EllipticCurvePublicKey, days: int
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePublicKey,
+    by: ec.EllipticCurvePublicKey,
+    until: datetime.datetime,
 ) -> x509.CertificateBuilder:
     """A certificate to which its uses have yet to be added."""
-    now = datetime.datetime.now(datetime.UTC)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - EARLIER)
-        .not_valid_after(now + datetime.timedelta(days=days))
+        .not_valid_before(_in_days(0) - EARLIER)
+        .not_valid_after(until)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(by), critical=False)
     )

@@ -25,9 +25,11 @@ from typing import Any
 import httpx
 
 from sordino.errors import UserError
+from sordino.files import keep_rotating, rotate
 from sordino.flower import QUIET, keys
 
 HEADER = "x-sordino-operator"
+REFUSED = b'{"detail": "This server is for the sites of its roster."}'
 FLEET, HEALTH = "/v1/fleet/", "/health"
 """What is open to sites."""
 STARTS_RUN = "/v1/control/start-run"
@@ -43,47 +45,96 @@ class LinkError(UserError):
 
 
 class Guard:
-    """Lets through what is for sites, once these are registered, and what bears the operator's secret."""
+    """Lets through what is for sites, once these are registered, and what bears the operator's secret.
 
-    def __init__(self, app: Application, secret: str) -> None:
-        self.app, self.secret = app, secret.encode()
+    Of everybody else's requests no more than `largest` bytes are read: whoever sends one has not proved who it is yet.
+    """
+
+    def __init__(self, app: Application, secret: str, largest: int) -> None:
+        self.app, self.secret, self.largest = app, secret.encode(), largest
         self.registered = False
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
         """Pass a request on, or answer it with a refusal."""
         status = self._refusal(scope)
-        if status is None:
+        if status is not None:
+            if scope["type"] == "http":
+                await _refuse(send, status)
+        elif scope["type"] == "lifespan" or self._is_operator(scope):
             await self.app(scope, receive, send)
             self.registered |= scope.get("path") == STARTS_RUN
-        elif scope["type"] == "http":
-            body = b'{"detail": "This server is for the sites of its roster."}'
-            headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-            await send({"type": "http.response.start", "status": status, "headers": headers})
-            await send({"type": "http.response.body", "body": body})
+        else:
+            body = _Capped(receive, send, self.largest)
+            await self.app(scope, body.receive, body.send)
 
     def _refusal(self, scope: Scope) -> int | None:
         """With which status a request is refused; None where it may pass."""
-        if scope["type"] == "lifespan" or (scope["type"] == "http" and scope["path"] == HEALTH):
+        if scope["type"] == "lifespan":
             return None
-        if scope["type"] == "http" and scope["path"].startswith(FLEET):
-            return None if self.registered else httpx.codes.SERVICE_UNAVAILABLE
+        path = scope.get("path", "")
+        if scope["type"] != "http" or not (path == HEALTH or path.startswith(FLEET) or self._is_operator(scope)):
+            return httpx.codes.FORBIDDEN
+        if path.startswith(FLEET) and not self.registered:
+            return httpx.codes.SERVICE_UNAVAILABLE
+        lengths = [value for name, value in scope.get("headers", ()) if name == b"content-length"]
+        too_long = any(not value.isdigit() or int(value) > self.largest for value in lengths)
+        return httpx.codes.REQUEST_ENTITY_TOO_LARGE if too_long and not self._is_operator(scope) else None
+
+    def _is_operator(self, scope: Scope) -> bool:
         given = [value for name, value in scope.get("headers", ()) if name == HEADER.encode()]
-        known = scope["type"] == "http" and len(given) == 1 and hmac.compare_digest(given[0], self.secret)
-        return None if known else httpx.codes.FORBIDDEN
+        return len(given) == 1 and hmac.compare_digest(given[0], self.secret)
+
+
+async def _refuse(send: Any, status: int) -> None:
+    """Answer a request, of which nothing more is read."""
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(REFUSED)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, (b"connection", b"close")]})
+    await send({"type": "http.response.body", "body": REFUSED})
+
+
+class _Capped:
+    """A request's body as far as it may be read, whatever length it said; a longer one is refused on the way."""
+
+    def __init__(self, receive: Any, send: Any, largest: int) -> None:
+        self._receive, self._send, self._left = receive, send, largest
+        self._started = self._refused = False
+
+    async def receive(self) -> Any:
+        """The next part of the body; to the application the sender of too much is gone."""
+        if self._refused:
+            return {"type": "http.disconnect"}
+        event = await self._receive()
+        self._left -= len(event.get("body", b""))
+        if self._left >= 0:
+            return event
+        self._refused = True
+        if not self._started:
+            await _refuse(self._send, httpx.codes.REQUEST_ENTITY_TOO_LARGE)
+        return {"type": "http.disconnect"}
+
+    async def send(self, event: Any) -> None:
+        """Send the application's answer, unless the request was refused."""
+        self._started = True
+        if not self._refused:
+            await self._send(event)
 
 
 class Link:
     """The SuperLink of one run."""
 
-    def __init__(self, folder: Path, host: str, port: int, work: Path) -> None:
-        """`folder` has the server's keys; `work` gets the log and what Flower writes."""
+    def __init__(self, folder: Path, host: str, port: int, work: Path, largest: int) -> None:
+        """`folder` has the server's keys; `work` gets the log and what Flower writes; of a site's request no more than
+        `largest` bytes are read."""
         self.folder, self.port, self.log = folder, port, work / "link.log"
         self.secret = secrets.token_hex(32)
         connect = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
         self.address = f"[{connect}]:{port}" if ":" in connect else f"{connect}:{port}"
         self.trust = keys.trusting(folder / keys.AUTHORITY, any_name=True)  # it is this machine, whatever its name
         self._host = host
-        self._options = {"host": host, "port": port, "folder": str(folder.resolve()), "secret": self.secret}
+        self._options = {
+            **{"host": host, "port": port, "folder": str(folder.resolve()), "secret": self.secret},
+            **{"largest": largest, "log": str(self.log.resolve())},
+        }
         self._work = work
         self._process: subprocess.Popen[str] | None = None
 
@@ -93,6 +144,7 @@ class Link:
         environment = os.environ | QUIET | {"FLWR_LOG_LEVEL": "INFO", "FLWR_HOME": str((self._work / "home").resolve())}
         environment |= {"OMP_NUM_THREADS": "1"}
         command = [sys.executable, "-m", "sordino.flower.link"]
+        rotate(self.log)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 command,
@@ -185,12 +237,13 @@ def main() -> None:
         os._exit(0)
 
     threading.Thread(target=follow, daemon=True).start()
+    keep_rotating(Path(options["log"]))
     from flwr.superlink import extensions
     from flwr.superlink.cli import flower_superlink
     from flwr.superlink.servicer.fleet import fleet_handlers
     from starlette.middleware import Middleware
 
-    extensions.get_middleware = lambda: (Middleware(Guard, secret=options["secret"]),)
+    extensions.get_middleware = lambda: (Middleware(Guard, secret=options["secret"], largest=options["largest"]),)
     fleet_handlers.push_messages = own_replies_only(fleet_handlers.push_messages)
     folder = Path(options["folder"])
     sys.argv = [

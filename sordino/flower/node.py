@@ -71,6 +71,12 @@ class Server:
     authority: Path
     """The certificate of the authority that vouches for it."""
 
+    @property
+    def place(self) -> tuple[str, int]:
+        """Host and port apart."""
+        host, _, port = self.address.rpartition(":")
+        return host.removeprefix("[").removesuffix("]"), int(port)
+
 
 class Connection:
     """A site's connection to the SuperLink, from activation to deactivation."""
@@ -148,6 +154,9 @@ def take_part(
         if connection is None:
             return
         told(f"Connected to {server.address}.")
+        keys.keep_met(folder, *server.place, server.authority)
+        for sentence in keys.warnings_for_site(folder):
+            told(sentence)
         try:
             _work(connection, answer, stop, slowest)
         except LostError:
@@ -234,7 +243,10 @@ def _untrusted(server: Server, why: str) -> str:
             "`sordino serve init --host`."
         )
     if "expired" in why or "not yet valid" in why:
-        return f"The certificate of {server.address} has run out, or this machine's clock is wrong."
+        return (
+            f"The certificate of {server.address} has run out, and its operator makes a new one with `sordino serve "
+            "renew`; or this machine's clock is wrong."
+        )
     return (
         f"The server at {server.address} is not vouched for by {server.authority}: ask its operator for the server's "
         "ca.pem, and do not connect before you have it."

@@ -9,6 +9,7 @@ server/link.log              what the SuperLink says
 from __future__ import annotations
 
 import contextlib
+import datetime
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -82,6 +83,14 @@ def init(folder: Path, hosts: Sequence[str]) -> None:
         keys.make_authority(folder, hosts)
 
 
+def renew(folder: Path, hosts: Sequence[str]) -> datetime.datetime:
+    """Make a new certificate under a server's authority, for `hosts` too; when it runs out."""
+    if not (folder / keys.AUTHORITY_KEY).exists():
+        raise UserError(f"There is no authority in {folder}: `sordino serve init --host NAME` makes a server's keys.")
+    with writing(folder / keys.CERTIFICATE):
+        return keys.renew(folder, hosts)
+
+
 def add(folder: Path, files: Sequence[Path]) -> list[PublicSite]:
     """Let sites take part, by their public lines; all sites that may."""
     keys.check_server_keys(folder)
@@ -143,14 +152,19 @@ def parsed_address(text: str) -> tuple[str, int]:
 
 @contextlib.contextmanager
 def serving(
-    folder: Path, address: tuple[str, int], node_keys: Sequence[str], fork: Callable[[Link], None] | None = None
+    folder: Path,
+    address: tuple[str, int],
+    node_keys: Sequence[str],
+    largest: int,
+    fork: Callable[[Link], None] | None = None,
 ) -> Iterator[FlowerCarrier]:
     """A SuperLink at an address, and this process as the server that speaks through it.
 
+    `largest` is how many bytes a site's answer may have (`Terms.largest_answer`).
     `fork` is called when the SuperLink is starting, and may start processes of a trial's sites in the meantime.
     """
     keys.check_server_keys(folder)
-    link = Link(folder, *address, folder)
+    link = Link(folder, *address, folder, largest)
     try:
         link.start()
         if fork is not None:

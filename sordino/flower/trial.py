@@ -18,6 +18,7 @@ from sordino.deploy.journal import FILE as JOURNAL
 from sordino.deploy.journal import Journal
 from sordino.deploy.roster import read_roster, written_roster
 from sordino.deploy.rules import FILE as RULES
+from sordino.deploy.terms import terms_of
 from sordino.deploy.trial import lay_out, with_accuracies
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
@@ -68,7 +69,7 @@ def new(experiment: Experiment, sites: int, folder: Path) -> Iterator[Trial]:
         return coordinator.start(deployed, members, carrier, store, watch, tell)
 
     try:
-        with household(where, folders) as carrier:
+        with household(where, folders, terms_of(deployed).largest_answer) as carrier:
             yield Trial(carrier, store, folders, deployed.rounds, begin)
     finally:
         if not begun:  # no run will ever need these sites and their copies of the data
@@ -85,7 +86,8 @@ def taken_up(run: str, folder: Path) -> Iterator[Trial]:
     where = _folder_of(run, store, folder / TRIALS)
     named = [where / member.name for member in read_roster(where / ROSTER)]
     folders = [path for path in named if (path / RULES).is_file()]  # enough may be left where a site is lost
-    with household(where, folders) as carrier:
+    largest = terms_of(coordinator.deployed_experiment(run, store)).largest_answer
+    with household(where, folders, largest) as carrier:
         yield Trial(
             carrier,
             store,

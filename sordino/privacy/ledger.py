@@ -287,6 +287,10 @@ class Ledger:
         """For each observer, the epsilon that holds for every unit at `delta`; infinity where none does."""
         return self._epsilon(self.spent, delta)
 
+    def epsilon_so_far(self, delta: float) -> dict[View, float]:
+        """The figures of `epsilon` while a run goes on, for people who watch it."""
+        return self.epsilon(delta)
+
     def covered_epsilon(self, delta: float) -> dict[View, float]:
         """What would hold if everything that left bare were public: the published claim's best reading."""
         return self._epsilon(self._covered, delta)

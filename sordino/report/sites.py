@@ -18,6 +18,15 @@ MISFITS = (
     "This site looks at no experiment any more: it has told servers too often that theirs did not fit its data "
     "(site.log says why). Raise max_misfits in site.toml if they may be told more."
 )
+RULES_CHANGED = (
+    "The rules in site.toml, or the roster, are not those under which this site was last open: read them before it "
+    "takes part."
+)
+
+
+def times(count: int) -> str:
+    """How often, in words."""
+    return "once" if count == 1 else f"{count} times"
 
 
 def site_report(status: Mapping[str, Any]) -> RenderableType:
@@ -38,6 +47,12 @@ def site_report(status: Mapping[str, Any]) -> RenderableType:
     parts += [Text(f"  {name}  {digits}") for name, digits in (status["roster"] or {}).items()]
     if status["spoiled"]:
         parts.append(Text(f"This site takes part no more: {status['spoiled']}", style="red"))
+    if status["rules_changed"]:
+        parts.append(Text(RULES_CHANGED, style="red"))
+    elif status["rules_changes"]:
+        parts.append(
+            Text(f"Its rules have changed {times(status['rules_changes'])} since it was made.", style="yellow")
+        )
     if status["misfits"] >= status["max_misfits"]:
         parts.append(Text(MISFITS, style="red"))
     parts += ["", _runs(status["runs"]) if status["runs"] else Text("It has not taken part in a run yet.")]

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
+from sordino.data.schema import Label, Number, Schema
 from sordino.errors import UserError
 from sordino.experiment.account import Account
-from sordino.experiment.config import Experiment
+from sordino.experiment.config import AT_SITES, Experiment
 from sordino.experiment.hyperparameters import called
 from sordino.experiment.lifetime import over_runs, sentence
 from sordino.experiment.store import RunRow, Store, unfinished
@@ -28,6 +31,8 @@ WHO = {
 }
 NAMED = 12
 """How many clients are named."""
+EACH_ITS_OWN = "(named by each site)"
+"""Stands for the label's column where sites do not share its name."""
 UNBOUNDED = "without bound"
 """What an infinite epsilon is called here."""
 
@@ -57,6 +62,20 @@ class Leaving:
 
 
 @dataclass(frozen=True)
+class DataColumn:
+    """One column of the tables that clients hold."""
+
+    name: str
+    kind: str
+    values: str
+    """The range or the values that may occur."""
+    missing: str
+    """What is done where a record has no value."""
+    source: str
+    """Who says so."""
+
+
+@dataclass(frozen=True)
 class Statement:
     """Everything that stands on the page."""
 
@@ -75,8 +94,10 @@ class Statement:
     classes: list[str]
     predicted: str | None
     """The name of the column that is predicted, in tables."""
-    columns: list[str]
-    """The columns of each record that the model sees, in tables."""
+    columns: list[DataColumn]
+    """Every column of the clients' tables; none for arrays."""
+    shape: tuple[int, ...]
+    """Shape of one record as the model sees it."""
     simulated: bool
     unit: str
     neighbours: str
@@ -107,6 +128,7 @@ def statement_of(store: Store, run: str) -> Statement:
         raise unfinished(row, store.folder)
     models = load_models(run, store.folder)
     names = list(models.about.clients)
+    simulated = not summary.get("deployed", False)
     schema = models.about.meaning.schema
     total = over_runs(store, row.people, row.unit, summary["delta"])
     return Statement(
@@ -114,7 +136,7 @@ def statement_of(store: Store, run: str) -> Statement:
         date=datetime.fromtimestamp(row.created, UTC).strftime("%d %B %Y, %H:%M UTC"),
         version=models.about.version,
         method=called(row.configuration),
-        data=str(row.configuration["data"]),
+        data=str(row.configuration["data"]) if simulated else AT_SITES,
         clients=names[:NAMED],
         others=max(0, len(names) - NAMED),
         records=summary.get("records"),
@@ -122,9 +144,10 @@ def statement_of(store: Store, run: str) -> Statement:
         parameters=summary["parameters"],
         rounds=summary["rounds_done"],
         classes=list(models.about.meaning.classes),
-        predicted=None if schema is None else schema.label_name,
-        columns=[] if schema is None else list(schema.inputs()),
-        simulated=not summary.get("deployed", False),
+        predicted=None if schema is None or not _names_label(row.configuration, simulated) else schema.label_name,
+        columns=[] if schema is None else _columns(schema, row.configuration, simulated),
+        shape=models.about.shape,
+        simulated=simulated,
         unit=row.unit,
         neighbours=NEIGHBOURS[row.unit],
         rows_not_persons=rows_words(summary.get("epsilon_rows") or {}) if row.unit == "record" else "",
@@ -142,6 +165,25 @@ def statement_of(store: Store, run: str) -> Statement:
         head=account.head,
         rows=len(account.ledger.rows),
     )
+
+
+def _names_label(configuration: Mapping[str, Any], simulated: bool) -> bool:
+    """Whether all clients call the label's column the same; without a schema each site has a name of its own for it."""
+    return simulated or configuration["table"] is not None
+
+
+def _columns(schema: Schema, configuration: Mapping[str, Any], simulated: bool) -> list[DataColumn]:
+    """Every column as it is declared."""
+    found = []
+    for name, column in schema.columns.items():
+        is_label = isinstance(column, Label)
+        occurring = is_label and configuration["table"] is None and configuration["labels"] is None
+        source = "declared as public" if column.public and not occurring else "read from the records"
+        if isinstance(column, Number) and column.released is not None:
+            source = f"scaled by what {column.released} released"
+        called = EACH_ITS_OWN if is_label and not _names_label(configuration, simulated) else name
+        found.append(DataColumn(called, column.kind, column.describe(), str(getattr(column, "missing", "")), source))
+    return found
 
 
 def _leaving(account: Account) -> list[Leaving]:
@@ -169,7 +211,6 @@ def sentences(found: Statement) -> dict[str, list[str]]:
     """The page as paragraphs, by heading; figures and lists apart."""
     whom = ", ".join(found.clients) + (f" and {found.others} more" if found.others else "")
     column = f" in the column {found.predicted}" if found.predicted else ""
-    used = f" Of a record, the model is given {_listed(found.columns)}." if found.columns else ""
     records = f" They hold {found.records:,} training records together." if found.records else ""
     how = (
         "This run was a simulation: all data lay on one machine, and this page says what would have left each client."
@@ -180,15 +221,25 @@ def sentences(found: Statement) -> dict[str, list[str]]:
         "What was done": [
             f"A model of the kind {found.network} with {found.parameters:,} parameters was trained to tell "
             f"{_listed(found.classes)} apart{column}, with the method {found.method}, in {found.rounds} rounds, on "
-            f"{found.data}, the data of {len(found.clients) + found.others} clients: {whom}.{records}{used}",
+            f"{found.data}, the data of {len(found.clients) + found.others} clients: {whom}.{records}",
             how,
         ],
+        "What a record holds": [_holds(found)],
         "What left each client": [_left(found)],
         "What somebody could learn from it": [
             *_protected(found),
             *([found.together] if found.together else []),
         ],
     }
+
+
+def _holds(found: Statement) -> str:
+    """What is known of the records, and who said so."""
+    by = "" if found.simulated else " The experiment declares this, and every site took part with data that fit it."
+    if found.columns:
+        return f"These are all columns of the clients' tables; one that is an id is dropped.{by}"
+    shape = " x ".join(str(size) for size in found.shape)
+    return f"A record is an array of shape {shape}, whose numbers have no names.{by}"
 
 
 def _left(found: Statement) -> str:

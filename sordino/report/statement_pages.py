@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Callable
+from dataclasses import astuple
 from typing import Any
 
 from markupsafe import Markup
@@ -12,11 +13,15 @@ from markupsafe import Markup
 from sordino.methods.bases import SIZES
 from sordino.report.page import page
 from sordino.report.statement import UNBOUNDED, Leaving, Observer, Statement, sentences
-from sordino.report.wording import attack_words, epsilon_words
+from sordino.report.wording import attack_words, epsilon_words, markdown_table
 
 BAR = 40
 """Characters of a bar in plain text."""
 PERCENT = " %"
+
+
+COLUMNS = ["column", "kind", "values", "without a value", "source"]
+"""Head of the table of a record's columns."""
 
 
 def _times(one: Leaving) -> str:
@@ -35,6 +40,8 @@ def markdown(found: Statement) -> str:
         parts += [f"## {heading}", ""]
         for paragraph in paragraphs:
             parts += [paragraph, ""]
+        if heading.startswith("What a record") and found.columns:
+            parts += [markdown_table(COLUMNS, [[_cell(text) for text in astuple(one)] for one in found.columns]), ""]
         if heading.startswith("What left") and found.leaving:
             parts += [
                 "| what | how it is made | from a client at most | clients | covered by noise |",
@@ -65,9 +72,17 @@ def _bars(found: Statement) -> list[str]:
     return lines
 
 
+def _cell(text: str) -> str:
+    """Text that stays in its cell of a table in Markdown."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
 def _always(found: Statement) -> list[str]:
     """What no epsilon covers in any run."""
-    shown = "Accuracies were measured by the simulation on the clients' raw test records; no client would send them."
+    shown = (
+        "Accuracies, and notes on how models do, were measured by the simulation on the clients' raw test records, and "
+        "its training records were counted; no client would send any of it."
+    )
     return [
         "A personal model stays at its client; whoever is given it may learn more about that client's records.",
         *([SIZES] if found.unit == "record" and SIZES not in found.not_covered else []),
@@ -91,6 +106,8 @@ def hypertext(found: Statement) -> str:
     parts = [f"<h1>Privacy statement: {_html(found.run)}</h1>"]
     for heading, paragraphs in sentences(found).items():
         parts += [f"<h2>{_html(heading)}</h2>", *(f"<p>{_html(paragraph)}</p>" for paragraph in paragraphs)]
+        if heading.startswith("What a record") and found.columns:
+            parts.append(_table(COLUMNS, [list(astuple(one)) for one in found.columns]))
         if heading.startswith("What left") and found.leaving:
             head = ["what", "how it is made", "from a client at most", "clients", "covered by noise"]
             rows = [

@@ -70,9 +70,12 @@ def test_rows_become_records_as_the_schema_says(folder: Path) -> None:
     assert data.y.tolist() == [1, 0, 0]
     assert data.owner_names == ("north", "west")
     assert schema_of(folder).features() == ["age", "age is missing", "weight", "sex = f", "sex = m"]
-    assert data.disclosed == (), "all of it was declared"
-    assert any("1 value of 'age' lies outside" in note and "held to it" in note for note in data.notes)
-    assert any("1 of 3 rows" in note and "dropped" in note for note in data.notes)
+    told = list(data.disclosed)  # all of the schema was declared: nothing but counts
+    assert len(told) == 2
+    assert all(sentence.endswith(": counted in the records, without noise.") for sentence in told)
+    assert any("1 value of 'age' lies outside" in sentence and "held to it" in sentence for sentence in told)
+    assert any("1 of 3 rows" in sentence and "dropped" in sentence for sentence in told)
+    assert data.notes == ()
     assert data.known is not None
     assert data.known.positive_name == "yes"
 
@@ -139,14 +142,16 @@ def test_what_is_noticed(tmp_path: Path) -> None:
     (folder / "older").mkdir(parents=True)
     (folder / "notes.txt").write_text("beside")
     (folder / "a.csv").write_text("label,pressure,x\n" + "0,120,1\n1,140,0\n" * 10)
-    notes = load(str(folder)).notes
-    assert any("Not read" in note and "notes.txt, older/" in note for note in notes)
-    assert any("Not scaled: pressure" in note for note in notes)
+    data = load(str(folder))
+    assert any("Not read" in note and "notes.txt, older/" in note for note in data.notes)
+    assert any("Not scaled: pressure" in sentence for sentence in data.disclosed)
+    assert len(data.notes) == 1
     keys = {"data": str(folder), "method": "dp-fedavg", "rounds": 1, "store": tmp_path / "s"}
     alone = prepare(Experiment.make(keys, {"epsilon": 200}))
     assert any("There is one client" in note for note in alone.notes)
     assert any("epsilon = 200 means hardly any protection" in note for note in alone.notes)
-    assert set(notes) <= set(alone.notes)
+    assert set(data.notes) <= set(alone.notes)
+    assert set(data.disclosed) <= set(alone.disclosed)
 
 
 def test_a_draft_asks_and_says_what_was_read_from_the_records(tmp_path: Path) -> None:

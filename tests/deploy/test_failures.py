@@ -466,8 +466,8 @@ def test_a_full_disk_lets_nothing_leave(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     "what",
     [
-        "update ledger set content = replace(content, 'local', 'other') where position = 1",
-        "delete from ledger where position = 1",
+        "update ledger set content = replace(content, 'local', 'other') where position = 2",
+        "delete from ledger where position = 2",
         "delete from ledger",
         "delete from ledger where position = (select max(position) - 1 from ledger)",
         "delete from ledger where position = (select max(position) from ledger)",

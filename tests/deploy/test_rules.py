@@ -8,8 +8,13 @@ from typing import Any
 import pytest
 import torch
 
+from sordino import files
+from sordino.deploy.book import Book
+from sordino.deploy.keys import package_hash
 from sordino.deploy.roster import Member, read_roster, written_roster
-from sordino.deploy.rules import Allowed, RefusedError, Rules
+from sordino.deploy.rules import RULES_CHANGED, Allowed, RefusedError, Rules, read_rules
+from sordino.deploy.site import Site
+from sordino.deploy.standing import status
 from sordino.deploy.terms import Terms, terms_of
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
@@ -18,16 +23,20 @@ from sordino.privacy.mechanism import MECHANISMS
 from sordino.privacy.noise import Secure, Seeded
 from sordino.privacy.release import Public
 
+LIMITS: dict[str, Any] = {
+    **{"unit": "client", "max_epsilon": 8.0, "max_delta": 1e-5, "min_cohort": 3, "methods": ("dp-fedavg",)}
+}
 CARRIED = {"method": "dp-fedavg", "model": "mlp", "set": {"clip": 0.5}}
 
 
 def allowed() -> Allowed:
-    return Allowed(Rules(name="north", data=Path("records.csv"), label="y"), None)
+    return Allowed(Rules(name="north", data=Path("records.csv"), label="y", **LIMITS), None)
 
 
 def test_models_that_a_site_would_not_read_are_refused_at_once() -> None:
     """Two models of 800,000 bytes at the end of a run that blends, one of any other."""
-    rules = Allowed(Rules(name="north", data=Path("records.csv"), label="y", unit="record", max_message_mb=1), None)
+    given = {"label": "y", **LIMITS, "unit": "record", "max_message_mb": 1}
+    rules = Allowed(Rules(name="north", data=Path("records.csv"), **given), None)
     terms: Any = SimpleNamespace(
         method=SimpleNamespace(unit="record"), initial=torch.zeros(200_000), experiment=SimpleNamespace(personal="own")
     )
@@ -62,7 +71,15 @@ def terms(**changes: Any) -> Terms:
 
 
 def rules(**changes: Any) -> Allowed:
-    return Allowed(Rules(name="north", data=Path("records.csv"), label="y", **changes), None)
+    return Allowed(
+        Rules(
+            name="north",
+            data=Path("records.csv"),
+            label="y",
+            **{**LIMITS, "methods": ("dp-fedavg", "dp-fedavg-record"), **changes},
+        ),
+        None,
+    )
 
 
 @pytest.mark.parametrize(
@@ -112,3 +129,91 @@ def test_nobody_stands_twice_in_a_roster(twin: Member, tmp_path: Path) -> None:
     (tmp_path / "roster.toml").write_text(written_roster([north, twin]))
     with pytest.raises(UserError, match=r"has the same (name|identity) twice"):
         read_roster(tmp_path / "roster.toml")
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Path:
+    """A site whose rules are stricter than usual, with every key that may narrow them."""
+    (tmp_path / "records.csv").write_text("age,ill\n1,no\n2,yes\n")
+    strict: dict[str, Any] = {
+        **{"max_epsilon": 1e-3, "max_delta": 1e-12, "min_cohort": 12, "colluders": 11, "unit": "record"},
+        **{"methods": ("dp-fedavg", "dp-fedavg-record"), "models": ("logistic",), "clip": (0.25, 1.5)},
+        **{"package": package_hash(), "max_message_mb": 12, "max_misfits": 1},
+    }
+    Site.create(tmp_path, "north", Path("records.csv"), label="ill", **strict)
+    return tmp_path
+
+
+def test_a_file_that_was_cut_short_at_any_byte_allows_nothing_or_the_same(site: Path) -> None:
+    whole, rules = (site / "site.toml").read_bytes(), read_rules(site).rules
+    accepted = 0
+    for length in range(len(whole)):
+        (site / "site.toml").write_bytes(whole[:length])
+        try:
+            found = read_rules(site).rules
+        except UserError:
+            continue
+        assert found == rules, whole[:length][-40:]
+        accepted += 1
+    assert accepted == 1  # all but the last line's end
+
+
+@pytest.mark.parametrize("lost", [("max_epsilon",), ("methods", "unit"), ("max_delta",), ("min_cohort", "max_epsilon")])
+def test_limits_have_no_defaults(lost: tuple[str, ...], site: Path) -> None:
+    lines = (site / "site.toml").read_text().splitlines()
+    kept = [line for line in lines if not line.startswith(tuple(f"{key} =" for key in lost))]
+    (site / "site.toml").write_text("\n".join(kept))
+    with pytest.raises(UserError, match="have no defaults") as refused:
+        Site.open(site)
+    for key in lost:
+        assert f"{key} = " in str(refused.value)
+
+
+def test_a_change_of_rules_stands_in_the_ledger_and_is_told(site: Path) -> None:
+    def opened() -> tuple[list[str], int]:
+        there = Site.open(site)
+        there.close()
+        with Book(site) as book:
+            return list(there.news), book.head().position
+
+    assert opened() == ([], 1)
+    assert not status(site)["rules_changed"]
+    text = (site / "site.toml").read_text()
+    (site / "site.toml").write_text(text.replace("max_epsilon = 0.001", "max_epsilon = 8.0"))
+    assert read_rules(site).rules.max_epsilon == 8.0
+    assert status(site)["rules_changed"]
+    assert opened() == ([RULES_CHANGED], 2)
+    assert RULES_CHANGED in (site / "site.log").read_text()
+    assert opened() == ([], 2)
+    assert (status(site)["rules_changed"], status(site)["rules_changes"]) == (False, 1)
+    (site / "site.toml").write_text(text)  # back again: another change
+    assert opened() == ([RULES_CHANGED], 3)
+    with Book(site) as book:
+        digests = [entry.content["rules"] for entry in book.entries()]
+        secret = book.known("secret")
+    assert (
+        digests[0]
+        == digests[2]
+        != digests[1]
+        == Allowed(read_rules(site).rules.model_copy(update={"max_epsilon": 8.0}), None).digest(secret)
+    )
+
+
+def test_another_roster_is_another_rule(site: Path) -> None:
+    rules = read_rules(site).rules
+    ours, theirs = Member("a", bytes(32)), Member("b", bytes([1] * 32))
+    secret = bytes(range(32))
+    found = {Allowed(rules, roster).digest(secret) for roster in (None, (ours,), (ours, theirs))}
+    assert len(found) == 3
+    assert Allowed(rules, None).digest(bytes(32)) not in found
+
+
+def test_the_log_of_a_site_is_put_aside_when_it_is_long(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "LOG_BYTES", 200)
+    there = Site.open(site)
+    for _ in range(100):
+        there.answer(b"nonsense")
+    there.close()
+    logs = sorted(path.name for path in site.glob("site.log*"))
+    assert logs == ["site.log", "site.log.1", "site.log.2", "site.log.3"]
+    assert all((site / name).stat().st_size < 1000 for name in logs)

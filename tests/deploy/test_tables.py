@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from federations import QUICK
+from federations import QUICK, federation
 
 from sordino.deploy.coordinator import start
 from sordino.deploy.direct import Direct
@@ -17,6 +17,8 @@ from sordino.deploy.standing import status
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.store import Store
+from sordino.report.statement import statement_of
+from sordino.report.statement_pages import markdown
 
 DECLARED: dict[str, Any] = {
     **{"clients": 3, "method": "dp-fedavg", "rounds": 1, "epsilon": 8.0, "labels": ["no", "yes"]},
@@ -29,6 +31,7 @@ SCHEMA = {
         "ill": {"kind": "label", "values": ["no", "yes"]},
     }
 }
+BY_SCHEMA = {k: v for k, v in DECLARED.items() if k not in ("columns", "shape", "labels")} | {"table": SCHEMA}
 
 
 def sites(folder: Path, headers: list[str], rows: Any) -> tuple[list[Member], list[Site]]:
@@ -57,23 +60,35 @@ def numbers(number: int, header: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("headers", "declared"),
+    ("headers", "declared", "expected"),
     [
-        (["age,dose,ill", "dose,age,ill", "ill,dose,age"], DECLARED),
+        (
+            ["age,dose,ill", "dose,age,ill", "ill,dose,age"],
+            DECLARED,
+            ["age | number | any number", "dose | number | any number", "(named by each site) | label | no, yes"],
+        ),
         (
             ["dose,sex,ill"] * 3,
-            {k: v for k, v in DECLARED.items() if k not in ("columns", "shape", "labels")} | {"table": SCHEMA},
+            BY_SCHEMA,
+            ["dose | number | 0 to 10", "sex | category | f, m", "ill | label | no, yes"],
         ),
     ],
     ids=["columns", "schema"],
 )
-def test_tables_are_read_as_they_are_declared(headers: list[str], declared: dict[str, Any], tmp_path: Path) -> None:
+def test_tables_are_read_as_they_are_declared(
+    headers: list[str], declared: dict[str, Any], expected: list[str], tmp_path: Path
+) -> None:
     members, there = sites(tmp_path, headers, numbers)
     try:
         summary = start(Experiment.make(declared), members, Direct(there), Store(tmp_path / "store"), deadlines=QUICK)
         assert summary["rounds_done"] == 1
         assert 7.99 < summary["epsilon"]["outsider"] <= 8  # type: ignore[operator]
         assert status(tmp_path / "s0")["runs"][0]["personal"] is not None
+        text = markdown(statement_of(Store(tmp_path / "store"), summary["run"]))
+        assert "digits" not in text
+        assert "on the sites' own data, the data of 3 clients: s0, s1, s2." in text
+        for column in expected:
+            assert f"\n| {column} | refuse | declared as public |" in text
     finally:
         for site in there:
             site.close()
@@ -127,3 +142,35 @@ def test_a_site_is_made_once_and_its_keys_are_its_own(tmp_path: Path) -> None:
     site.close()
     with pytest.raises(UserError, match="There is no site"):
         Site.open(tmp_path / "elsewhere")
+
+
+def test_what_a_site_counts_in_its_records_is_told_to_its_owner_alone(tmp_path: Path) -> None:
+    def rows(number: int, names: list[str]) -> list[str]:
+        return [f"{-place},{'fm'[place % 2]},{['no', 'yes'][place % 2]}" for place in range(40)]
+
+    members, there = sites(tmp_path, ["dose,sex,ill"] * 3, rows)
+    told: list[str] = []
+    store = Store(tmp_path / "store")
+    try:
+        summary = start(Experiment.make(BY_SCHEMA), members, Direct(there), store, None, told.append, QUICK)
+    finally:
+        for site in there:
+            site.close()
+    assert "39 values of 'dose' lie outside 0 to 10" in (tmp_path / "s0" / "site.log").read_text()
+    handed_on = [str(summary), *told, markdown(statement_of(store, summary["run"]))]
+    assert not any("lie outside" in text or "39 " in text for text in handed_on)
+    assert store.get(summary["run"]).configuration["data"] == "the sites' own data"
+
+
+def test_a_trial_names_the_columns_and_classes_of_the_tables_that_were_dealt(tmp_path: Path) -> None:
+    folder = tmp_path / "clinics"
+    folder.mkdir()
+    for number in range(3):
+        lines = ["dose,sex,ill", *numbers(number, ["dose", "sex", "ill"])]
+        (folder / f"clinic-{number}.csv").write_text("\n".join(lines))
+    keys = {"data": str(folder), "table": SCHEMA, "partition": None, "model": "logistic", "rounds": 1}
+    with federation(tmp_path / "trial", **keys) as made:
+        summary = made.run()
+        text = markdown(statement_of(made.store, summary["run"]))
+    assert "to tell no and yes apart in the column ill" in text
+    assert "| dose | number | 0 to 10 | refuse | declared as public |" in text

@@ -15,9 +15,9 @@ from sordino.deploy.coordinator import check_deployable
 from sordino.deploy.session import Session
 from sordino.deploy.terms import terms_of
 from sordino.errors import UserError
+from sordino.experiment.budgeting import SEED_IS_KNOWN
 from sordino.experiment.config import Experiment
 from sordino.experiment.lifetime import planned, to_be_kept, whole
-from sordino.experiment.prepare import SEED_IS_KNOWN
 from sordino.privacy.accountant import epsilon_of
 from sordino.privacy.integers import charged_multiplier
 from sordino.privacy.ledger import Ledger, Row

@@ -120,7 +120,9 @@ def test_a_statement_on_tables_names_what_is_predicted_from_what(tmp_path: Path)
     command("statement", name, "-o", tmp_path / "s.md", "--store", tmp_path / "store")
     text = (tmp_path / "s.md").read_text()
     assert "to tell 0 and 1 apart in the column ill" in text
-    assert "Of a record, the model is given age." in text
+    assert "| age | number | any number | refuse | declared as public |" in text
+    assert "| case | id | dropped |  | declared as public |" in text
+    assert "| ill | label | 0, 1 | refuse | declared as public |" in text
     assert "which holds against every observer" in text
     assert text.count("How many records") == 1
 
@@ -144,3 +146,26 @@ def test_a_statement_tells_each_observers_figure_and_what_left_bare(run: tuple[s
     assert [(one.name, one.covered) for one in found.leaving] == [("update", True)]
     bare = sordino.run(store=tmp_path, method="fedavg", **QUICK_KEYS)["run"]
     assert not any(one.covered for one in statement_of(Store(tmp_path), bare).leaving)
+
+
+def test_what_is_counted_in_raw_records_stands_only_under_what_epsilon_does_not_cover(tmp_path: Path) -> None:
+    folder = tmp_path / "clinics"
+    folder.mkdir()
+    for name in ("north", "south"):
+        rows = "".join(f"{place % 2},{place},{'' if place == 7 else place}\n" for place in range(40))
+        (folder / f"{name}.csv").write_text(f"ill,chol,age\n{rows}")
+    (tmp_path / "schema.toml").write_text(
+        '[columns.ill]\nkind = "label"\nvalues = ["0", "1"]\n[columns.chol]\nkind = "number"\nrange = [5, 30]\n'
+        '[columns.age]\nkind = "number"\nmissing = "drop"\n'
+    )
+    keys = {"data": str(folder), "schema": str(tmp_path / "schema.toml"), "rounds": 1, "workers": 1}
+    done = sordino.run(store=tmp_path / "store", method="dp-fedavg", epsilon=4, **keys)
+    counts = [f"14 values of 'chol' lie outside 5 to 30 in {folder / name}.csv" for name in ("north", "south")]
+    counts += [f"1 of 40 rows of {folder / name}.csv lack a value" for name in ("north", "south")]
+    command("statement", done["run"], "-o", tmp_path / "s.md", "--store", tmp_path / "store")
+    sections = (tmp_path / "s.md").read_text().split("\n## ")
+    for count in counts:
+        assert any(one.startswith(count) for one in done["not_covered"])
+        assert not any(count in note for note in done["notes"])
+        assert [text.splitlines()[0] for text in sections if count in text] == ["What these figures do not cover"]
+    assert "training records were counted" in sections[-2] + sections[-1] + sections[-3]

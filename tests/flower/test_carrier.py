@@ -70,6 +70,10 @@ class Echo:
         self.thread.join()
 
 
+LARGEST = 60_000_000
+"""Bytes of a request that the SuperLink of these tests reads."""
+
+
 @dataclass
 class Post:
     """A SuperLink with a server, and folders of sites that it knows."""
@@ -89,7 +93,7 @@ def post(tmp_path_factory) -> Iterator[Post]:
     for one in folders:
         one.mkdir()
     node_keys = [keys.make_node_key(one) for one in folders]
-    with Link(folder, "127.0.0.1", free_port(), folder).running() as link:
+    with Link(folder, "127.0.0.1", free_port(), folder, LARGEST).running() as link:
         carrier = FlowerCarrier(link, node_keys)
         try:
             yield Post(carrier, link, Server(link.address, folder / keys.AUTHORITY), folders)
@@ -307,17 +311,36 @@ def test_an_app_of_somebody_else_runs_nowhere(post, sites):
 
 
 def test_a_port_that_is_taken_is_told_in_a_sentence(post):
-    again = Link(post.link.folder, "127.0.0.1", post.link.port, post.link.folder)
+    again = Link(post.link.folder, "127.0.0.1", post.link.port, post.link.folder, LARGEST)
     with pytest.raises(UserError, match="cannot be listened at"):
         again.start()
 
 
 def test_a_superlink_that_died_is_told_in_a_sentence(tmp_path):
     serving.init(tmp_path, ["localhost"])
-    link = Link(tmp_path, "127.0.0.1", free_port(), tmp_path)
+    link = Link(tmp_path, "127.0.0.1", free_port(), tmp_path, LARGEST)
     link.start()
     assert link._process is not None
     link._process.kill()
     with pytest.raises(UserError, match=r"The SuperLink has ended; why is in .*link\.log"):
         link.wait()
     link.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads a process's memory as Linux tells it")
+def test_a_body_that_does_not_end_is_refused_and_takes_no_memory(post):
+    """A stranger sends a gigabyte in chunks, without a length."""
+
+    def most_memory() -> int:
+        status = Path(f"/proc/{post.link._process.pid}/status").read_text()
+        return 1024 * int(status.split("VmHWM:")[1].split()[0])
+
+    headers, before = {"content-type": "application/protobuf"}, most_memory()
+    with httpx.Client(verify=post.link.trust, timeout=60.0) as client:
+        where = f"https://{post.link.address}/v1/fleet/push-object"
+        with contextlib.suppress(httpx.TransportError):  # the connection may be closed while we still send
+            endless = (bytes(2**20) for _ in range(1024))
+            assert client.post(where, content=endless, headers=headers).status_code == 413
+        assert client.get(f"https://{post.link.address}/health").status_code == 200
+    assert most_memory() - before < 4 * LARGEST

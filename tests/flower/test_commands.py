@@ -164,6 +164,19 @@ def test_a_server_and_its_sites_are_made(sordino, tmp_path):
     assert found["fingerprint"] not in out
 
 
+def test_a_certificate_is_renewed_by_a_command(sordino):
+    assert "There is no authority in server" in refusal(sordino("serve", "renew"))
+    sordino("serve", "init", "--host", "fl.example.org")
+    before = Path("server/server.pem").read_bytes()
+    code, out, _ = sordino("serve", "renew", "--host", "new.example.org")
+    assert code == 0
+    assert "Sites need nothing new" in out
+    assert Path("server/server.pem").read_bytes() != before
+    code, out, _ = sordino("serve", "renew", "--json")
+    assert (code, json.loads(out)["hosts"]) == (0, [])
+    assert "neither a host's name nor an address" in refusal(sordino("serve", "renew", "--host", "a b"))
+
+
 def test_mistakes_of_a_site_are_told_in_a_sentence(sordino, tmp_path):
     sordino("serve", "init", "--host", "localhost")
     ca = ("--ca", "server/ca.pem")
@@ -196,6 +209,16 @@ def test_help_names_the_commands_of_a_group(sordino):
         assert all(word in out for word in words)
 
 
+def test_help_of_the_server_lists_the_options_of_serving_and_its_commands(sordino):
+    code, out, _ = sordino("serve", "--help")
+    assert code == 0
+    options, commands = out.split("Commands:")
+    for option in ("--address", "--resume RUN", "--wait", "--folder", "--store", "--json", "--help", "EXPERIMENT"):
+        assert option in options
+    assert options.count("--help") == 1
+    assert [line.split()[0] for line in commands.splitlines() if line.strip()] == ["init", "renew", "add", "roster"]
+
+
 @pytest.fixture
 def stopped(tmp_path, monkeypatch):
     """A trial of two sites whose run was stopped after it began; the folders of sites that are started anew."""
@@ -210,7 +233,8 @@ def stopped(tmp_path, monkeypatch):
     with contextlib.closing(Journal(store.path(name))) as journal:
         journal.decide("roster", [[one.name, one.identity.hex()] for one in members])
         journal.decide("run", name)
-    monkeypatch.setattr(trial, "household", lambda _, folders: contextlib.nullcontext(folders))
+    monkeypatch.setattr(trial, "household", lambda _, folders, largest: contextlib.nullcontext(folders))
+    monkeypatch.setattr(trial, "terms_of", lambda _: SimpleNamespace(largest_answer=1))
     return store, name, where
 
 
@@ -246,6 +270,7 @@ def test_a_trial_that_never_began_leaves_no_copies_of_data(tmp_path, monkeypatch
     monkeypatch.setattr(trial, "lay_out", lay_out)
     monkeypatch.setattr(trial.coordinator, "check_deployable", lambda _: None)
     monkeypatch.setattr(trial, "household", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(trial, "terms_of", lambda _: SimpleNamespace(largest_answer=1))
     with pytest.raises(KeyboardInterrupt), trial.new(None, 2, tmp_path):
         raise KeyboardInterrupt
     assert not made[0].exists()

@@ -5,7 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from sordino.flower.link import HEADER, STARTS_RUN, Guard
+
+LARGEST = 1_000_000
+PART = bytes(65536)
 
 
 def asked(guard: Guard, path: str, secret: str | None = None, kind: str = "http") -> int:
@@ -25,7 +30,7 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 
 
 def test_sites_are_let_in_when_all_of_them_are_registered():
-    guard = Guard(app, "secret")
+    guard = Guard(app, "secret", LARGEST)
     assert asked(guard, "/health") == 200
     assert asked(guard, "/v1/fleet/activate-node") == 503
     assert asked(guard, STARTS_RUN) == 403
@@ -37,9 +42,66 @@ def test_sites_are_let_in_when_all_of_them_are_registered():
 
 
 def test_everything_else_needs_the_secret():
-    guard = Guard(app, "secret")
+    guard = Guard(app, "secret", LARGEST)
     for path in ("/", "/docs", "/v1/runtime/acquire-task", "/v1/control/stop-run", "/v1/fleet", "/healthy"):
         assert asked(guard, path) == 403
         assert asked(guard, path, "guess") == 403
         assert asked(guard, path, "secret") == 200
     assert asked(guard, "/v1/fleet/x", "secret", "websocket") == 0
+
+
+class Stream:
+    """A request whose body never ends, or has so many parts; it says how much of it was read."""
+
+    def __init__(
+        self, guard: Guard, parts: int, headers: dict[str, str] | None = None, path: str = "/v1/fleet/x"
+    ) -> None:
+        self.read, self.status, self.parts = 0, [], parts
+        told = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
+        asyncio.run(guard({"type": "http", "path": path, "headers": told}, self.receive, self.send))
+
+    async def receive(self) -> dict[str, Any]:
+        self.read += len(PART)
+        return {"type": "http.request", "body": PART, "more_body": self.read < self.parts * len(PART)}
+
+    async def send(self, event: dict[str, Any]) -> None:
+        self.status += [event["status"]] if "status" in event else []
+
+
+async def reads_all(scope: Any, receive: Any, send: Any) -> None:
+    """An application that wants the whole body before it looks at who sends it, and answers somebody who is gone."""
+    more = True
+    while more:
+        event = await receive()
+        more = event.get("more_body", False)
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+
+
+def registered() -> Guard:
+    guard = Guard(reads_all, "secret", LARGEST)
+    guard.registered = True
+    return guard
+
+
+@pytest.mark.parametrize("path", ["/v1/fleet/push-object", "/health"])
+def test_a_body_without_a_length_is_read_up_to_the_limit_and_refused_once(path: str) -> None:
+    """A gigabyte in parts: at most one part beyond the limit is ever taken."""
+    stream = Stream(registered(), parts=16384, path=path)
+    assert stream.status == [413]
+    assert stream.read <= LARGEST + len(PART)
+
+
+@pytest.mark.parametrize("length", ["1000001", "1000000000", "99999999999999999999999", "-1", "1e3", ""])
+def test_a_length_beyond_the_limit_is_refused_before_anything_is_read(length: str) -> None:
+    stream = Stream(registered(), 16384, {"content-length": length})
+    assert (stream.status, stream.read) == ([413], 0)
+
+
+def test_bodies_within_the_limit_and_the_operators_are_read() -> None:
+    assert Stream(registered(), 15, {"content-length": str(15 * len(PART))}).status == [200]
+    assert Stream(registered(), 15).status == [200]
+    assert Stream(registered(), 15, {"content-length": "1"}).status == [200]  # the server's own matter
+    assert Stream(registered(), 16, {"content-length": "1"}).status == [413]
+    long = Stream(registered(), 100, {HEADER: "secret", "content-length": "6553600"})
+    assert (long.status, long.read) == ([200], 6_553_600)
+    assert Stream(registered(), 100, {HEADER: "guess"}).status == [413]

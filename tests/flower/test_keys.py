@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import socket
 import ssl
 import stat
@@ -9,6 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, sign_message, verify_signature
 
@@ -102,3 +105,76 @@ def test_what_is_no_key_is_told_in_a_sentence(tmp_path, server):
         keys.trusting(tmp_path / keys.NODE_KEY)
     with pytest.raises(UserError, match="serve init"):
         keys.check_server_keys(tmp_path)
+
+
+def test_a_certificate_is_renewed_under_the_same_authority(server, tmp_path):
+    """A site that has the old ca.pem trusts the new certificate, under the old names and the new one."""
+    authority = (server / keys.AUTHORITY).read_bytes()
+    before = (server / keys.CERTIFICATE).read_bytes()
+    (tmp_path / "ca.pem").write_bytes(authority)
+    until = keys.renew(server, ["new.example.org", "fl.example.org"])
+    assert (server / keys.AUTHORITY).read_bytes() == authority
+    assert (server / keys.CERTIFICATE).read_bytes() != before
+    assert keys.check_server_keys(server) == []
+    trust = keys.trusting(tmp_path / "ca.pem")
+    for name in ("fl.example.org", "10.1.2.3", "localhost", "new.example.org"):
+        handshake(server, trust, name)
+    own, made = (x509.load_pem_x509_certificate((server / one).read_bytes()) for one in ("ca.pem", "server.pem"))
+    assert made.not_valid_after_utc == until <= own.not_valid_after_utc
+    assert until - datetime.datetime.now(datetime.UTC) > datetime.timedelta(days=keys.CERTIFICATE_DAYS - 1)
+    assert not list(server.glob("*.new"))
+
+
+def test_what_runs_out_is_told_beforehand_and_refused_afterwards(server, tmp_path, monkeypatch):
+    site = tmp_path / "site"
+    site.mkdir()
+    assert keys.warnings_for_site(site) == []
+
+    def renewed(days):
+        monkeypatch.setattr(keys, "CERTIFICATE_DAYS", days)
+        keys.renew(server, [])
+        (site / keys.MET).write_bytes((server / keys.CERTIFICATE).read_bytes())
+        return keys.check_server_keys(server), keys.warnings_for_site(site)
+
+    assert renewed(62) == ([], [])
+    (told,), (told_site,) = renewed(59)
+    assert "runs out in 58 days" in told
+    assert f"`sordino serve renew --folder {server}`" in told
+    assert "with `sordino serve renew`" in told_site
+    with pytest.raises(UserError, match=r"has run out: `sordino serve renew .*sites need nothing new"):
+        renewed(0)
+    assert renewed(1825) == ([], [])
+
+
+def test_an_authority_that_has_run_out_cannot_renew(tmp_path, monkeypatch):
+    monkeypatch.setattr(keys, "AUTHORITY_DAYS", 30)
+    keys.make_authority(tmp_path, ["fl.example.org"])
+    (told,) = keys.check_server_keys(tmp_path)
+    assert "The authority" in told
+    assert "`sordino serve init`" in told
+    later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=31)
+    monkeypatch.setattr(keys, "_in_days", lambda days: later + datetime.timedelta(days=days))
+    with pytest.raises(UserError, match="has run out: make another server's folder"):
+        keys.renew(tmp_path, [])
+    with pytest.raises(UserError, match="has run out: make another server's folder"):
+        keys.check_server_keys(tmp_path)
+
+
+def test_a_site_keeps_the_certificate_with_which_the_server_met_it(server, tmp_path):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(server / keys.CERTIFICATE, server / keys.CERTIFICATE_KEY)
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def answer() -> None:
+        accepted, _ = listening.accept()
+        with contextlib.suppress(OSError), context.wrap_socket(accepted, server_side=True) as channel:
+            channel.recv(1)
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    port = listening.getsockname()[1]
+    keys.keep_met(tmp_path, "127.0.0.1", port, server / keys.AUTHORITY)
+    thread.join()
+    listening.close()
+    assert (tmp_path / keys.MET).read_text().split() == (server / keys.CERTIFICATE).read_text().split()
+    keys.keep_met(tmp_path, "127.0.0.1", port, server / keys.AUTHORITY)  # nobody is there: nothing happens

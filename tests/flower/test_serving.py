@@ -88,7 +88,7 @@ def test_the_superlink_is_told_to_be_quiet(tmp_path, monkeypatch):
     monkeypatch.setattr(link.subprocess, "Popen", lambda command, **given: started.update(given) or Process())
     for name in QUIET:
         monkeypatch.setenv(name, "loud")
-    link.Link(tmp_path, "127.0.0.1", link.free_port(), tmp_path).start()
+    link.Link(tmp_path, "127.0.0.1", link.free_port(), tmp_path, 1).start()
     assert {name: started["env"][name] for name in QUIET} == QUIET | {"FLWR_LOG_LEVEL": "INFO"}
     assert Path(started["env"]["FLWR_HOME"]).is_relative_to(tmp_path)
 

@@ -59,6 +59,7 @@ def _context(told: Told) -> dict[str, Any]:
         "notes": sentences_of(told.comparison.rows, "notes"),
         "together": told.comparison.together("outsider") if len(told.groups) == 1 else [],
         "store": str(told.store),
+        "deployed": any(run.summary.get("deployed", False) for group in told.groups for run in group.runs),
     }
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from sordino.errors import UserError
-from sordino.experiment.config import Experiment
+from sordino.experiment.config import AT_SITES, Experiment
 from sordino.experiment.summary import against
 from sordino.methods import find
 from sordino.privacy.views import VIEWS, View, rows_words
@@ -103,6 +103,8 @@ def experiment_file(run: RunTold) -> str:
     given = {key: value for key, value in run.row.configuration.items() if value is not None}
     plain = {key: value for key, value in given.items() if key != "set" and value != defaults.get(key)}
     plain = {"data": given["data"], "method": given["method"]} | plain
+    if plain["data"] == AT_SITES:
+        del plain["data"]
     tables = {key: value for key, value in plain.items() if isinstance(value, dict)} | {"set": given["set"]}
     lines = [f"{key} = {toml_value(value)}" for key, value in plain.items() if key not in tables and key != "workers"]
     for name, table in tables.items():
