@@ -9,6 +9,9 @@ from typing import Any
 
 from sordino.privacy.ledger import Row
 
+LINK_BYTES = 32
+"""Of a SHA-256."""
+
 
 @dataclass(frozen=True)
 class Head:
@@ -22,13 +25,22 @@ class Head:
         """As it travels."""
         return [self.position, self.link]
 
+    def said(self) -> tuple[str, bytes, bytes]:
+        """What a site signs of it."""
+        return "head", self.position.to_bytes(8, "big"), self.link
+
     @classmethod
     def read(cls, value: Any) -> Head:
         """The inverse of `packed`; anything else raises `ValueError`."""
         if not isinstance(value, list) or len(value) != 2:
             raise ValueError("a head is a position and a link")
         position, link = value
-        if type(position) is not int or not 0 <= position < 2**53 or not isinstance(link, bytes) or len(link) != 32:
+        if (
+            type(position) is not int
+            or not 0 <= position < 2**53
+            or not isinstance(link, bytes)
+            or len(link) != LINK_BYTES
+        ):
             raise ValueError("a head is a position and a link")
         return cls(position, link)
 
@@ -58,7 +70,7 @@ class Entry:
     """A row of a site's ledger."""
 
     kind: str
-    """`begin`, `data`, `reserve`, `release`, `misfit` or `spoiled`."""
+    """`begin`, `data`, `start`, `reserve`, `confirmed`, `release`, `opened`, `misfit`, `accepted` or `spoiled`."""
     content: dict[str, Any]
 
     def written(self) -> str:

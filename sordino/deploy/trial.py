@@ -24,6 +24,8 @@ from sordino.rounds import mean, worst
 
 ROSTER = "roster.toml"
 DATA = "data.npz"
+WITNESS = Path("..", "witness")
+"""Of a trial's sites, beside their folders: a trial leaves nothing elsewhere."""
 PUBLIC = "public"
 
 
@@ -71,6 +73,7 @@ def _rules(experiment: Experiment, of_records: bool, minimum: int, delta: float)
         "methods": (experiment.method,),
         "models": None if experiment.model is None or ":" not in experiment.model else (experiment.model,),
         "roster": Path(ROSTER),
+        "witness": WITNESS,
         "allow_trusted_server": not experiment.active_server,
     }
 

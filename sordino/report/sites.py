@@ -19,6 +19,11 @@ MISFITS = (
     "(site.log says why). Raise max_misfits in site.toml if they may be told more."
 )
 
+DOUBTFUL = (
+    "Its owner has accepted this ledger without a witness: its budget counts as used up until the other sites of the "
+    "roster confirm the ledger, which they are asked for at the next question."
+)
+
 
 def site_report(status: Mapping[str, Any]) -> RenderableType:
     """A site's spending, runs and models."""
@@ -37,6 +42,8 @@ def site_report(status: Mapping[str, Any]) -> RenderableType:
     parts += [Text(f"  {name}  {digits}") for name, digits in (status["roster"] or {}).items()]
     if status["spoiled"]:
         parts.append(Text(f"This site takes part no more: {status['spoiled']}", style="red"))
+    if status["doubtful"]:
+        parts.append(Text(DOUBTFUL, style="red"))
     if status["misfits"] >= status["max_misfits"]:
         parts.append(Text(MISFITS, style="red"))
     parts += ["", _runs(status["runs"]) if status["runs"] else Text("It has not taken part in a run yet.")]

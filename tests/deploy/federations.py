@@ -51,6 +51,21 @@ class Federation:
         """The rest of a run."""
         return resume(run, Direct(self.sites, fault), self.store, tell=self.told.append, deadlines=deadlines)
 
+    def ask(self, number: int, request: bytes) -> bytes:
+        """What a site answers to a question, once the others have confirmed its ledger where it waits for them."""
+        site = self.sites[number]
+        reply = wire.unpacked(site.answer(request))
+        if reply.get("code") != "unconfirmed":
+            return wire.packed(reply)
+        return site.answer(changed(request, notes=self.notes(number, reply["statement"])))
+
+    def notes(self, number: int, statement: Any) -> dict[bytes, Any]:
+        """What the others note on a site's ledger."""
+        owner = self.sites[number].identity
+        asked = wire.request("note", statements={owner: statement})
+        others = [one for one in self.sites if one.identity != owner]
+        return {one.identity: wire.unpacked(one.answer(asked))["notes"][owner] for one in others}
+
     def reopen(self, number: int) -> Site:
         """A site that was closed and is open again, as after a restart."""
         self.sites[number].close()
@@ -86,6 +101,12 @@ def kind(request: bytes) -> str:
     return str(wire.unpacked(request)["kind"])
 
 
+def is_confirmed(request: bytes) -> bool:
+    """Whether a request is no question, or comes with the notes for which a site waits before its first one."""
+    message = wire.unpacked(request)
+    return message["kind"] != "work" or bool(message["notes"]) or wire.unpacked(message["ask"].tobytes())["round"] > 0
+
+
 def changed(request: bytes, **changes: Any) -> bytes:
     """A request with other contents."""
     return wire.packed({**wire.unpacked(request), **changes})
@@ -114,6 +135,8 @@ class Recorder:
 
     def __call__(self, node: int, request: bytes, answer: Callable[[], bytes]) -> bytes | Failure:
         reply = answer()
+        if refused(reply) == "unconfirmed":  # it is asked again, with the notes that it waits for
+            return reply
         self.seen.append((node, kind(request), request, reply))
         return reply
 

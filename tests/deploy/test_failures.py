@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federations import QUICK, Federation, Recorder, changed, federation, kind, refused, with_ask
+from federations import QUICK, Federation, Recorder, changed, federation, is_confirmed, kind, refused, with_ask
 from killing import die_at, killed
 from safetensors.torch import load_file
 
@@ -50,7 +50,7 @@ class Probe:
         self.what, self.action, self.node, self.left = what, action, node, skip + 1
 
     def __call__(self, node: int, request: bytes, answer: Callable[[], bytes]) -> bytes | Failure:
-        if node == self.node and kind(request) == self.what:
+        if node == self.node and kind(request) == self.what and is_confirmed(request):
             self.left -= 1
             if self.left == 0:
                 found = self.action(request)
@@ -73,12 +73,13 @@ def test_a_site_killed_at_its_commit(when: str, tmp_path: Path) -> None:
 
         def die(request: bytes) -> None:
             def child() -> None:
-                die_at(Book, "_commit", 1, when)
+                die_at(Book, "_commit", 2, when)  # the first one says who has confirmed its ledger
                 made.sites[0].answer(request)
 
             assert killed(child)
             assert releases(made, 0) == (when == "after")
-            again = made.reopen(0).answer(request)
+            made.reopen(0)
+            again = made.ask(0, request)
             assert refused(again) == ""
             assert made.sites[0].answer(request) == again
             assert releases(made, 0) == 1
