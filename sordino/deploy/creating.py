@@ -61,7 +61,7 @@ def create(folder: Path, name: str, data: Path, label: str | None, rules: Mappin
         witness = Witness.of(folder, made, private)
         Book.create(folder, {"identity": private, "secret": secret, WITNESSED: b"1"}, begin)
         with Book(folder) as book:
-            witness.follow(book)
+            witness.write(book.head())
         (folder / FILE).write_text(written(made))
     return keys.public_identity(private)
 

@@ -49,6 +49,7 @@ SENTENCES = {
     "budget": "The site's budget does not pay for this question.",
     "restored": "The site's ledger is behind what is known of it: it was restored from a copy, or there are two of it.",
     "closed": "The site is closed: its ledger was altered, or it was restored from a copy.",
+    "witness": "The witness of the site's ledger is missing, or knows a newer one: its owner has to decide.",
     "disk": "The site cannot write down what it would spend.",
     "failed": "The site could not work on this question; its log says why.",
     "misfits": "The site has said too often that something does not fit its data: its owner has to decide.",

@@ -36,7 +36,7 @@ from sordino.deploy.freshness import note
 from sordino.deploy.opening import open_sum
 from sordino.deploy.records import keyed_fingerprint, read_records
 from sordino.deploy.rules import MEGABYTE, SENTENCES, RefusedError, read_rules
-from sordino.deploy.witness import Witness, hold
+from sordino.deploy.witness import DoubtError, Witness, hold
 from sordino.deploy.working import work
 
 HANDLERS: dict[str, Callable[[Desk, Mapping[str, Any]], bytes]] = {
@@ -90,6 +90,8 @@ class Site:
             with Book(self.desk.folder) as book:
                 if book.head() != self._witnessed:
                     self._witnessed = self._witness.follow(book)
+        except DoubtError as error:
+            return self._refusal("witness", error)
         except AlteredError as error:
             return self._refusal("closed", error)
         except DatabaseError as error:
@@ -128,7 +130,7 @@ def _take_stock(desk: Desk, book: Book, witness: Witness) -> list[str]:
     """Look whether the ledger is as it was written, and the newest that its witness knows; note that the data have
     changed, where they have. Sentences for the owner."""
     book.check()
-    witness.check(book)
+    witness.check(book)  # before anything is added to the ledger
     entries = book.entries()
     now = keyed_fingerprint(desk.file, desk.secret)
     noted = [entry.content["data"] for entry in entries if "data" in entry.content]

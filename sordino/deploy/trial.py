@@ -50,7 +50,7 @@ def lay_out(experiment: Experiment, folder: Path, sites: int) -> tuple[Experimen
     deployed = experiment.model_copy(update=declared)
     terms = terms_of(deployed)
     folders = [folder / f"site-{number}" for number in range(sites)]
-    rules = _rules(deployed, isinstance(terms.method, RecordLevel), terms.minimum, terms.budget.delta)
+    rules = _rules(deployed, sites, isinstance(terms.method, RecordLevel), terms.minimum, terms.budget.delta)
     members = []
     for path, client in zip(folders, data.clients, strict=True):
         path.mkdir()
@@ -61,10 +61,12 @@ def lay_out(experiment: Experiment, folder: Path, sites: int) -> tuple[Experimen
     return deployed, members, folders
 
 
-def _rules(experiment: Experiment, of_records: bool, minimum: int, delta: float) -> dict[str, Any]:
+def _rules(experiment: Experiment, sites: int, of_records: bool, minimum: int, delta: float) -> dict[str, Any]:
     """Rules that allow this experiment, once."""
     epsilon = math.inf if experiment.noise == "integers" or experiment.noise_multiplier else experiment.asked_epsilon
+    witnesses = -(-(sites + experiment.colluders) // 2)  # as few as will do: a trial goes on where a site is lost
     return {
+        "witnesses": witnesses if witnesses < sites else None,
         "unit": "record" if of_records else "client",
         "max_epsilon": epsilon,
         "max_delta": delta,

@@ -51,8 +51,8 @@ class Witness:
         """The witness of the site in `folder`: in the folder that `witness` names, or in the user's state directory.
 
         Its name is the site's identity, so that sites share a folder."""
-        where = _state_folder() if rules.witness is None else folder / rules.witness
-        if where.resolve().is_relative_to(folder.resolve()):
+        where = (_state_folder() if rules.witness is None else folder / rules.witness).resolve()
+        if where.is_relative_to(folder.resolve()):
             raise UserError(
                 f"{folder / FILE}: the witness {where} lies inside of the site's folder, and would be restored with "
                 "it: name a folder elsewhere, on another disk if there is one."
@@ -94,6 +94,7 @@ class Witness:
     def follow(self, book: Book) -> Head:
         """Write down where the ledger ends now: nobody else commits meanwhile, so that the witness never goes back."""
         with book.transaction():
+            self.check(book)
             head = book.head()
             self.write(head)
         return head
@@ -150,7 +151,7 @@ def accept(folder: Path) -> str:
         with book.transaction():
             book.append([entry])
             book.know(WITNESSED, b"1")
-        witness.follow(book)
+        witness.write(book.head())
     if entry.kind == "spoiled":
         return f"The budget of the site in {folder} counts as used up: {entry.content['why']}."
     return (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,6 +67,21 @@ class Federation:
         others = [one for one in self.sites if one.identity != owner]
         return {one.identity: wire.unpacked(one.answer(asked))["notes"][owner] for one in others}
 
+    def witness(self, number: int) -> Path:
+        """The file of a site's witness."""
+        return self.folders[number].parent / "witness" / f"{self.members[number].identity.hex()}.json"
+
+    def backup(self, number: int, folder: Path) -> None:
+        """Copy a site's folder and its witness."""
+        shutil.copytree(self.folders[number], folder)
+        shutil.copy(self.witness(number), folder / "witness.json")
+
+    def restore(self, number: int, folder: Path, witness: bool) -> None:
+        """Put a copied ledger back, with its witness or without."""
+        shutil.copy(folder / "site.db", self.folders[number] / "site.db")
+        if witness:
+            shutil.copy(folder / "witness.json", self.witness(number))
+
     def reopen(self, number: int) -> Site:
         """A site that was closed and is open again, as after a restart."""
         self.sites[number].close()
@@ -104,7 +120,7 @@ def kind(request: bytes) -> str:
 def is_confirmed(request: bytes) -> bool:
     """Whether a request is no question, or comes with the notes for which a site waits before its first one."""
     message = wire.unpacked(request)
-    return message["kind"] != "work" or bool(message["notes"]) or wire.unpacked(message["ask"].tobytes())["round"] > 0
+    return message["kind"] != "work" or bool(message.get("notes")) or wire.unpacked(message["ask"].tobytes())["round"] > 0
 
 
 def changed(request: bytes, **changes: Any) -> bytes:
