@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -90,9 +91,10 @@ def linked(previous: bytes, content: str) -> bytes:
 
 
 def released(ask: Ask, unit: str, row: Row) -> Entry:
-    """The ledger's row of a release."""
+    """The ledger's row of a release. Random bytes stand for its draw: another draw has another row, though the question
+    and its cost are the same."""
     values = {name: value.hex() if isinstance(value, bytes) else value for name, value in asdict(row).items()}
-    return Entry("release", {"ask": ask.document(), "unit": unit, "row": values})
+    return Entry("release", {"ask": ask.document(), "unit": unit, "row": values, "draw": secrets.token_hex(16)})
 
 
 def row_of(entry: Entry) -> Row:

@@ -20,6 +20,7 @@ both groups.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -166,7 +167,9 @@ def _begin(book: Book, session: Session, reserved: list[Entry]) -> list[int]:
 
     if reserved or not found():
         with book.transaction():
-            start = Entry("start", {"run": session.run, "unlimited": session.unlimited})
+            # Random, so that a ledger that is restored and begins the run again comes to another head.
+            about = {"run": session.run, "unlimited": session.unlimited, "random": secrets.token_hex(16)}
+            start = Entry("start", about)
             book.append([row for row in (start, *reserved) if row.kind not in found()])
     return sorted(found().values())
 

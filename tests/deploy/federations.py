@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -67,6 +68,20 @@ class Federation:
         others = [one for one in self.sites if one.identity != owner]
         return {one.identity: wire.unpacked(one.answer(asked))["notes"][owner] for one in others}
 
+    def allow_runs(self, times: int) -> None:
+        """Let the sites' budgets pay for so many runs of the experiment."""
+        for number, folder in enumerate(self.folders):
+            rules = self.sites[number].desk.allowed.rules
+            text = (folder / "site.toml").read_text()
+            for name, value in (("max_epsilon", rules.max_epsilon), ("max_delta", rules.max_delta)):
+                text = re.sub(rf"(?m)^{name} = .*$", f"{name} = {times * value!r}", text)
+            (folder / "site.toml").write_text(text)
+            self.reopen(number)
+
+    def forget(self) -> None:
+        """Make the server forget how far the sites' ledgers were."""
+        (self.store.folder / "heads.db").unlink()
+
     def witness(self, number: int) -> Path:
         """The file of a site's witness."""
         return self.folders[number].parent / "witness" / f"{self.members[number].identity.hex()}.json"
@@ -120,7 +135,9 @@ def kind(request: bytes) -> str:
 def is_confirmed(request: bytes) -> bool:
     """Whether a request is no question, or comes with the notes for which a site waits before its first one."""
     message = wire.unpacked(request)
-    return message["kind"] != "work" or bool(message.get("notes")) or wire.unpacked(message["ask"].tobytes())["round"] > 0
+    return (
+        message["kind"] != "work" or bool(message.get("notes")) or wire.unpacked(message["ask"].tobytes())["round"] > 0
+    )
 
 
 def changed(request: bytes, **changes: Any) -> bytes:
