@@ -129,30 +129,15 @@ def test_some_others_suffice_where_the_owners_say_so(tmp_path: Path) -> None:
         assert made.run(silent)["rounds_done"] == 1
 
 
-@pytest.mark.slow
-def test_an_older_head_at_another_site_is_brought_up_to_date(tmp_path: Path) -> None:
-    """A site that others did without holds a head from before the last notes: it is shown how the ledger went on."""
-    with federation(tmp_path, 4, **PLAIN) as made:
-        made.allow_runs(3)
-        made.run()
-        missing = lambda node, request, answer: LOST if node == 3 and kind(request) != "hello" else answer()  # noqa: E731
-        made.run(missing)
-        for number in range(4):
-            made.reopen(number)
-
-        def two(node: int, request: bytes, answer: Callable[[], bytes]) -> bytes | Failure:
-            return LOST if node == 2 and kind(request) != "hello" else answer()
-
-        assert made.run(two)["rounds_done"] == 1
-        assert paid(made) == 3
-
-
 def test_a_note_that_was_lost_does_no_harm(tmp_path: Path) -> None:
+    """Others hold a head of which the site does not know: it is told, and shows how its ledger went on from there."""
     with federation(tmp_path, **PLAIN) as made:
         request = first_question(made)
         made.notes(0, stated(made, request))
+        misfit = enrolment(made.experiment, labels=[*(str(one) for one in range(9)), "other"])
+        assert refused(made.sites[0].answer(misfit)) == "data"
         made.reopen(0)
-        made.notes(0, stated(made, request))
+        assert refused(made.ask(0, request)) == "unconfirmed"
         assert refused(made.ask(0, request)) == ""
 
 
