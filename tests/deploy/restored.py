@@ -2,14 +2,15 @@
 
     PYTHONPATH=tests:tests/deploy python -m restored [TRIALS] [SEED]
 
-Each trial makes runs of a federation of three sites, whose budgets pay for two. Before a random message site 0 is copied,
-and before a later one it is put back: its folder; its folder, while the witness is lost and the owner accepts that; or
-both, as a snapshot of the whole machine does. The server is honest, or lies in one of several ways, and repeats all that
-it has ever asked. In the end every question to site 0 has one answer at the most, whichever ledger it came from, and all
-answers together cost no more than the budget.
+Each trial makes runs of a federation of three sites, whose budgets pay for two. Before a random message site 0 is
+copied, and before a later one it is put back: its folder; its folder, while the witness is lost and the owner accepts
+that; or both, as a snapshot of the whole machine does. The server is honest, or lies in one of several ways, and
+repeats all that it has ever asked. In the end every question to site 0 has one answer at the most, whichever ledger it
+came from, and all answers together cost no more than the budget.
 
-One case is not among the trials, because it is not noticed: a snapshot of folder and witness that is taken in the middle
-of a run and put back under a server that lies. The other sites know where the run began, and only the server how far it was.
+One case is not among the trials, because it is not noticed: a snapshot of folder and witness that is taken in the
+middle of a run and put back under a server that lies. The other sites know where the run began, and only the server
+knows how far it was.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -18,8 +17,6 @@ from sordino.deploy.book import Book
 from sordino.deploy.carrier import Failure
 from sordino.deploy.entries import Head
 from sordino.deploy.freshness import Note, Statement
-from sordino.deploy.roster import written_roster
-from sordino.deploy.rules import read_rules
 from sordino.deploy.standing import status
 from sordino.deploy.trips import Deadlines
 from sordino.errors import UserError
@@ -132,11 +129,9 @@ def test_some_others_suffice_where_the_owners_say_so(tmp_path: Path) -> None:
 def test_a_note_that_was_lost_does_no_harm(tmp_path: Path) -> None:
     """Others hold a head of which the site does not know: it is told, and shows how its ledger went on from there."""
     with federation(tmp_path, **PLAIN) as made:
-        request = first_question(made)
-        made.notes(0, stated(made, request))
-        misfit = enrolment(made.experiment, labels=[*(str(one) for one in range(9)), "other"])
-        assert refused(made.sites[0].answer(misfit)) == "data"
+        made.notes(0, stated(made, first_question(made)))
         made.reopen(0)
+        request = first_question(made)  # of another run
         assert refused(made.ask(0, request)) == "unconfirmed"
         assert refused(made.ask(0, request)) == ""
 
@@ -199,6 +194,17 @@ def test_no_longer_branch_hides_what_another_site_holds(restored: tuple[Federati
     made.notes(0, stated(made, question))
     assert refused(made.ask(0, question)) == "restored"
     assert paid(made) == 0
+
+
+def test_a_server_leaves_out_a_site_whose_ledger_is_older(restored: tuple[Federation, Recorder]) -> None:
+    """One that does not listen to what the server knows of it."""
+    made, _ = restored
+
+    def deaf(node: int, request: bytes, answer: Callable[[], bytes]) -> bytes | Failure:
+        return made.sites[node].answer(silent(request))
+
+    made.run(deaf, QUICK_WORK)
+    assert any("site-0 has a ledger that is older" in sentence for sentence in made.told)
 
 
 def test_notes_that_nobody_gave_do_not_count(tmp_path: Path) -> None:
@@ -294,31 +300,3 @@ def test_statements_that_are_none_are_not_noted(tmp_path: Path) -> None:
         with Book(made.folders[1]) as book:
             assert book.seen(owner) is None
         assert list(ask({owner: statement})["notes"]) == [owner]
-
-
-# ---- how many
-
-
-@pytest.mark.parametrize("sites", [2, 3, 4, 5])
-def test_two_groups_of_witnesses_share_one_that_remembers(sites: int, tmp_path: Path) -> None:
-    """Worked out for all groups: the fewest that the rules take are as many as are needed, and no fewer would do."""
-    with federation(tmp_path, 3, **PLAIN) as made:
-        folder = made.folders[0]
-        members = [type(made.members[0])(f"s{number}", os.urandom(32)) for number in range(sites)]
-        (folder / "roster.toml").write_text(written_roster(members))
-        text = (folder / "site.toml").read_text()
-        others = range(sites - 1)
-        for colluders in range(sites):
-            for witnesses in range(1, sites + 1):
-                lines = text.replace("witnesses = 2", f"witnesses = {witnesses}")
-                (folder / "site.toml").write_text(lines.replace("colluders = 0", f"colluders = {colluders}"))
-                groups = [set(one) for one in itertools.combinations(others, witnesses)]
-                safe = bool(groups) and all(len(one & two) > colluders for one in groups for two in groups)
-                if safe:
-                    assert read_rules(folder).rules.witnesses == witnesses
-                else:
-                    with pytest.raises(UserError, match="witnesses is"):
-                        read_rules(folder)
-        (folder / "site.toml").write_text(text.replace('roster = "', '# roster = "'))
-        with pytest.raises(UserError, match="need a roster"):
-            read_rules(folder)

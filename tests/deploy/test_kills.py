@@ -1,5 +1,5 @@
-"""Deployments that are killed end as if they had not been, and restored sites spend nothing twice: a few each time, more
-among the slow tests."""
+"""Deployments that are killed end as if they had not been, and restored sites spend nothing twice: a few each time,
+more among the slow tests."""
 
 from pathlib import Path
 

@@ -77,3 +77,12 @@ def test_what_no_noise_covers_fits_only_where_anything_does() -> None:
     spending = Spending.of([bare], "outsider")
     assert not spending.fits("client", 1e6, DELTA)
     assert spending.fits("client", math.inf, DELTA)
+
+
+def test_an_accepted_ledger_has_nothing_to_spend_until_it_is_confirmed() -> None:
+    rows = [reserve("run", 2.0, DELTA), Entry("accepted", {"why": ""})]
+    for confirmed in ([], [Entry("confirmed", {"run": "other", "by": {}})]):
+        found = Spending.of([*rows, *confirmed], "server")
+        assert found.fits("record", math.inf, DELTA) == found.fits("record", 2.0, DELTA) == bool(confirmed)
+        assert found.epsilon("record", DELTA) == (2.0 if confirmed else math.inf)
+    assert not Spending.of([*rows, *confirmed, Entry("accepted", {"why": ""})], "server").fits("record", 9.0, DELTA)

@@ -207,6 +207,21 @@ def test_a_ledger_put_back_under_a_running_site_does_not_pass_its_witness(tmp_pa
         assert refused(made.sites[0].answer(request)) == "witness"
 
 
+def test_a_site_restored_to_before_it_opened_a_sum_does_not_open(tmp_path: Path) -> None:
+    """It would answer to another list of survivors."""
+    with federation(tmp_path, rounds=1, noise="integers") as made:
+
+        def copy(node: int, request: bytes, answer: Callable[[], bytes]) -> bytes | Failure:
+            if node == 0 and kind(request) == "open":
+                made.backup(0, tmp_path / "backup")
+            return answer()
+
+        made.run(copy)
+        made.restore(0, tmp_path / "backup", witness=False)
+        with pytest.raises(DoubtError, match="restored from a backup"):
+            made.reopen(0)
+
+
 # ---- what an owner accepts
 
 
