@@ -4,7 +4,8 @@
 # make mutants      break the code of privacy and of methods in many ways and see that the tests notice
 # make audit        attack what every method claims, in each variant, at three epsilons: a table, under twenty minutes
 # make faults       kill runs, damage stores, fuzz input, fill disks and see that no promise breaks, a quarter of an hour
-# make deployments  kill deployments at 200 random moments and send sites and servers 10,000 hostile messages; 1,000 flips
+# make deployments  kill deployments at 200 random moments, restore 50 sites, send sites and servers 10,000 hostile
+#                   messages and flip 1,000 bits
 # make bench        speed against bare PyTorch loops and what was aimed at, about a quarter of an hour
 # make bench-scale  how time and memory grow with clients, rounds and parameters
 # make bench-peers  the same against Flower, pfl and Opacus, each in an environment of its own under .bench/
@@ -45,6 +46,7 @@ faults: $(INSTALLED)
 
 deployments: $(INSTALLED)
 	PYTHONPATH=tests:tests/deploy $(BIN)/python -m kill_points 200
+	PYTHONPATH=tests:tests/deploy $(BIN)/python -m restored 50
 	SORDINO_FUZZ=10000 $(BIN)/pytest -n 0 --timeout 0 -m "slow or not slow" tests/deploy/test_fuzz.py tests/deploy/test_damage.py
 
 bench: $(INSTALLED)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -17,6 +18,9 @@ settings.load_profile("steady")
 
 # No test reads what an earlier one has worked out, in this process or in others that it starts.
 os.environ["SORDINO_CACHE"] = ""
+
+# Nor does any write to the home directory: sites keep their witnesses here.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="sordino-state-")
 
 # Before any test computes: what a virtual machine advertises and does not have can be done without only from the start.
 with contextlib.suppress(UserError):

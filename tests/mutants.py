@@ -293,8 +293,103 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "deploy/opening.py": (
-        "tests/deploy/test_failures.py",
-        [("a second list of survivors is answered", 'if kept["survivors"] is not None:', "if False:")],
+        "tests/deploy/test_failures.py tests/deploy/test_witness.py",
+        [
+            ("a second list of survivors is answered", 'if kept["survivors"] is not None:', "if False:"),
+            ("a restored site opens for others", 'book.append([Entry("opened"', 'str([Entry("opened"'),
+        ],
+    ),
+    "deploy/entries.py": (
+        "tests/deploy/test_witness.py",
+        [("two draws have one row", '"draw": secrets.token_hex(16)', '"draw": ""')],
+    ),
+    "deploy/desk.py": (
+        "tests/deploy/test_freshness.py tests/deploy/test_failing_steps.py",
+        [
+            ("one nonce for all times", "lambda: secrets.token_bytes(32)", "lambda: bytes(32)"),
+            ("one witness is enough", "return len(self.others) if named is None else named", "return 1"),
+            (
+                "outlet: only some errors stay at the site",
+                "        except BaseException:\n            self.note",
+                "        except ValueError:\n            self.note",
+            ),
+            ("outlet: errors are not logged", '            self.note(f"{what}:', '            id(f"{what}:'),
+        ],
+    ),
+    "deploy/site.py": (
+        "tests/deploy/test_witness.py tests/deploy/test_rules.py",
+        [
+            ("replies leave before the witness", "if book.head() != self._witnessed:", "if False:"),
+            ("a change of rules is not in the ledger", "            book.append(changed)", "            pass"),
+            ("a change of rules is not told", "news = [RULES_CHANGED] if", "news = [] if"),
+        ],
+    ),
+    "deploy/witness.py": (
+        "tests/deploy/test_witness.py",
+        [
+            ("a folder behind its witness opens", "elif book.link(seen.position) != seen.link:", "elif False:"),
+            ("a lost witness is not told", "if book.is_witnessed():", "if False:"),
+            (
+                "any witness is believed",
+                "if not keys.is_signed(keys.public_identity(self.private), signature, *head.said()):",
+                "if False:",
+            ),
+            ("the witness goes back", "            self.check(book)\n", ""),
+            ("a witness inside of the folder", "if where.is_relative_to(folder.resolve()):", "if False:"),
+            ("an accepted backup has a budget", "if isinstance(doubt, BehindError):", "if False:"),
+            ("nobody confirms what is accepted", "if allowed.roster is None:", "if False:"),
+            ("open runs are forgiven", 'run["state"] == "open" and run["run"] in unlimited', "False"),
+        ],
+    ),
+    "deploy/freshness.py": (
+        "tests/deploy/test_freshness.py tests/deploy/test_witness.py",
+        [
+            ("restored sites go on", "if book.link(position) != note.head.link:", "if False:"),
+            ("nobody needs to confirm", "if len(counted) < desk.quorum:", "if False:"),
+            ("notes on an earlier run count", "if position >= needed and not forgot:", "if not forgot:"),
+            ("who has forgotten is a witness", "if position >= needed and not forgot:", "if position >= needed:"),
+            (
+                "notes are not checked",
+                "return found if found.is_signed(sender, desk.nonce, desk.identity) else None",
+                "return found",
+            ),
+            (
+                "the owner's signature is not checked",
+                'return keys.is_signed(sender, self.signature, "note", *about) and keys.is_signed(',
+                'return keys.is_signed(sender, self.signature, "note", *about) or keys.is_signed(',
+            ),
+            ("a restart needs no notes", "if not (confirmed and desk.is_fresh):", "if not confirmed:"),
+            ("one run is confirmed for all", "if not (confirmed and desk.is_fresh):", "if not desk.is_fresh:"),
+            ("a longer branch hides the last", "if held is None or statement.passed(held[0]):", "if True:"),
+            ("statements are not checked", "if statement.is_signed(owner):", "if True:"),
+            (
+                "links are not signed",
+                "_said(self.nonce, self.since, self.links)\n        )",
+                "_said(self.nonce, 0, b'')\n        ) or True",
+            ),
+            ("a run begins twice alike", '"random": secrets.token_hex(16)}', '"random": ""}'),
+            ("what is reserved is not confirmed", "for row in (start, *reserved) if", "for row in (start,) if"),
+            (
+                "runs go on that an owner accepted",
+                'if any(entry.kind == "accepted" for entry in entries[begun[0] :]):',
+                "if False:",
+            ),
+        ],
+    ),
+    "deploy/presence.py": (
+        "tests/deploy/test_failures.py tests/deploy/test_freshness.py",
+        [
+            (
+                "the server forgets between runs",
+                "head = self._heads.head(identity)",
+                "head = self._journal.head(identity)",
+            ),
+            (
+                "the server takes an older ledger",
+                "if before is not None and head.position < before.position:",
+                "if False:",
+            ),
+        ],
     ),
     "deploy/paying.py": (
         "tests/deploy/test_spending.py tests/deploy/test_failures.py tests/deploy/test_attacks.py",
@@ -314,7 +409,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         [
             (
                 "forged heads are believed",
-                "if place and not keys.is_signed(own, mine, *_said(seen)):",
+                "if place and not keys.is_signed(own, mine, *seen.said()):",
                 "if False:",
             ),
             ("restored ledgers go on", "if place and book.link(place) != known:", "if False:"),
@@ -396,6 +491,11 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
     "deploy/rules.py": (
         "tests/deploy/test_rules.py tests/deploy/test_failures.py tests/deploy/test_attacks.py",
         [
+            (
+                "too few witnesses",
+                "if not (sites + colluders) / 2 <= witnesses < sites:",
+                "if not 1 <= witnesses < sites:",
+            ),
             ("any method", "if method not in self.rules.methods:", "if False:"),
             ("any network", "if model not in networks:", "if False:"),
             ("a cut file allows eight", "Field(gt=0)", "Field(default=8.0, gt=0)"),
@@ -420,13 +520,6 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("the owner's colluders are ignored", "if experiment.colluders < rules.colluders and", "if False and"),
             ("the owner's min_cohort is ignored", "if terms.minimum < rules.min_cohort:", "if False:"),
             ("noise that eats the signal", "            gate.check(releases, public)\n", ""),
-        ],
-    ),
-    "deploy/site.py": (
-        "tests/deploy/test_rules.py",
-        [
-            ("a change of rules is not in the ledger", "            book.append(changed)", "            pass"),
-            ("a change of rules is not told", "news = [RULES_CHANGED] if", "news = [] if"),
         ],
     ),
     "flower/link.py": (
@@ -467,6 +560,12 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("record-level runs cost the site nothing", "math.inf if self.reserved else", ""),
             ("gaps are free", "for shares, many in self.entries.items()]", "for shares, many in ()]"),
             ("whole numbers of the last release alone", "self.entries.get(row.shares, 0) + row.entries", "row.entries"),
+            (
+                "what is accepted is there to spend",
+                'found.doubtful = entry.kind == "accepted"',
+                "found.doubtful = False",
+            ),
+            ("a doubtful ledger pays", "return not (self.spoiled or self.doubtful) and", "return not self.spoiled and"),
         ],
     ),
     "deploy/terms.py": (
@@ -1761,17 +1860,6 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "value.tobytes() if value.nbytes <= SMALL",
                 "None if value.nbytes <= SMALL",
             ),
-        ],
-    ),
-    "deploy/desk.py": (
-        "tests/deploy/test_failing_steps.py",
-        [
-            (
-                "outlet: only some errors stay at the site",
-                "        except BaseException:\n            self.note",
-                "        except ValueError:\n            self.note",
-            ),
-            ("outlet: errors are not logged", '            self.note(f"{what}:', '            id(f"{what}:'),
         ],
     ),
     "privacy/audit/worlds.py": (

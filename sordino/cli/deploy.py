@@ -51,7 +51,7 @@ serve_commands = typer.Typer(
 )
 site_commands = typer.Typer(
     rich_markup_mode=None,
-    help="A site of a deployment: make one, look at what it has spent.",
+    help="A site of a deployment: make one, look at what it has spent, go on after its witness was lost.",
     no_args_is_help=True,
     add_completion=False,
 )
@@ -301,6 +301,18 @@ def status(folder: SiteFolder, as_json: Json = False) -> None:
     console.print(site_report(found), highlight=False)
     for sentence in warnings:
         console.print(sentence, style="yellow", highlight=False)
+
+
+@site_commands.command()
+def accept(folder: SiteFolder, as_json: Json = False) -> None:
+    """Go on with a site whose witness is lost or knows a newer ledger: its budget counts as used up."""
+    from sordino.flower import check_installed
+
+    check_installed()
+    from sordino.deploy.witness import accept as accept_site
+
+    told = accept_site(folder)
+    typer.echo(json.dumps({"folder": str(folder), "accepted": told}) if as_json else told)
 
 
 def join(

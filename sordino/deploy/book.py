@@ -43,6 +43,8 @@ MEMORY = Table(
 ROUNDS = Table("rounds", {"run": "text", "round": "integer", "personal": "real", "start": "real"}, ("run", "round"))
 SEEN = Table("seen", {"identity": "blob", "position": "integer", "head": "blob", "signature": "blob"}, ("identity",))
 TABLES = (FACTS, RUNS, ASKS, MEMORY, ROUNDS, SEEN)
+WITNESSED = "witness"
+"""The fact that says that there is a witness outside of the folder; earlier versions had none."""
 HEAD = "head"
 """The fact that says where the ledger ends: rows that are missing there leave no gap."""
 THIS = "where run = ? and round = ? and place = ? and attempt = ?"
@@ -105,6 +107,14 @@ class Book(Database):
             raise AlteredError(f"The book {self.path} has lost the site's {name}: enrol a new site.")
         return bytes(found[0]["value"])
 
+    def know(self, name: str, value: bytes) -> None:
+        """Write down a fact."""
+        self.put(FACTS, name=name, value=value)
+
+    def is_witnessed(self) -> bool:
+        """Whether there has been a witness of this book."""
+        return bool(self.find(FACTS, "where name = ?", WITNESSED))
+
     # ---- the ledger
 
     def entries(self) -> list[Entry]:
@@ -135,6 +145,11 @@ class Book(Database):
         """The link after so many rows; None where there are fewer."""
         found = self.all("select link from ledger where position = ?", position - 1)
         return bytes(found[0][0]) if found else None
+
+    def links(self, since: int) -> bytes:
+        """The link after the first `since` rows, and after each row behind them."""
+        rows = self.all("select link from ledger where position >= ? order by position", since - 1)
+        return b"".join([BLANK] * (since == 0) + [bytes(link) for (link,) in rows])
 
     # ---- runs
 
@@ -218,6 +233,8 @@ class Book(Database):
     def see(self, identity: bytes, head: Head, signature: bytes) -> None:
         """Remember how far another site's ledger was."""
         known = self.seen(identity)
+        if known is None:
+            self.know(f"began {identity.hex()}", head.position.to_bytes(8, "big"))
         if known is None or known[0].position < head.position:
             self.put(SEEN, identity=identity, position=head.position, head=head.link, signature=signature)
 
@@ -225,6 +242,11 @@ class Book(Database):
         """How far another site's ledger was when it was last heard of, with its signature."""
         found = _first(self.find(SEEN, "where identity = ?", identity))
         return None if found is None else (Head(found["position"], found["head"]), found["signature"])
+
+    def began(self, identity: bytes) -> int:
+        """The position at which another site's ledger was first heard of; 0 where an earlier version heard of it."""
+        found = self.find(FACTS, "where name = ?", f"began {identity.hex()}")
+        return int.from_bytes(found[0]["value"], "big") if found else 0
 
 
 def _append(database: Database, head: Head, entries: Iterable[Entry]) -> None:

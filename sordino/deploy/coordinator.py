@@ -25,7 +25,7 @@ from sordino.client import Question
 from sordino.data import Dataset, load
 from sordino.deploy import accuracies
 from sordino.deploy.carrier import Carrier
-from sordino.deploy.journal import FILE, Journal
+from sordino.deploy.journal import FILE, Heads, Journal
 from sordino.deploy.rehearsal import rehearse
 from sordino.deploy.reserving import ReservingLedger
 from sordino.deploy.roster import Member, check_members
@@ -123,7 +123,9 @@ def resume(
         if journal.fact("run") is None:
             raise UserError(f"The run {run!r} was stopped before it began: start it anew.")
         roster = [Member(name, bytes.fromhex(identity)) for name, identity in journal.fact("roster")]
-        sites = Sites(terms, roster, carrier, journal, server_gate(terms), tell or _silent, deadlines)
+        heads = Heads(store.folder)
+        closing.callback(heads.close)
+        sites = Sites(terms, roster, carrier, journal, heads, server_gate(terms), tell or _silent, deadlines)
         try:
             summary = cast(Summary | None, row.summary)
             if summary is None:

@@ -44,7 +44,7 @@ def check_only_one(book: Book, message: Mapping[str, Any]) -> None:
 def notes(book: Book, cohort: Cohort, head: Head, private: bytes) -> dict[bytes, bytes]:
     """For each site of a cohort: where this ledger ends, signed with the `private` key, and where that one's did when
     it was last heard of."""
-    signature, found = keys.signed(private, *_said(head)), {}
+    signature, found = keys.signed(private, *head.said()), {}
     for party in cohort.parties:
         seen, theirs = book.seen(party.identity) or (Head(0, bytes(32)), b"")
         found[party.identity] = NOTE.pack(head.position, head.link, signature, seen.position, seen.link, theirs)
@@ -58,18 +58,13 @@ def check_note(book: Book, own: bytes, sender: bytes, note: bytes) -> None:
         raise MaskingError("A share's note is not of the right length.")
     position, link, signature, place, known, mine = NOTE.unpack(note)
     head, seen = Head(position, link), Head(place, known)
-    if not keys.is_signed(sender, signature, *_said(head)):
+    if not keys.is_signed(sender, signature, *head.said()):
         raise MaskingError("A site did not sign what it says of its ledger.")
-    if place and not keys.is_signed(own, mine, *_said(seen)):
+    if place and not keys.is_signed(own, mine, *seen.said()):
         raise MaskingError("A site tells of a ledger that this one never had.")
     if place and book.link(place) != known:
         raise BehindError(f"another site has seen row {place - 1} of this ledger otherwise, or it is not there")
     book.see(sender, head, signature)
-
-
-def _said(head: Head) -> tuple[str, bytes, bytes]:
-    """What a site signs of its ledger."""
-    return "head", head.position.to_bytes(8, "big"), head.link
 
 
 def spoil(book: Book, why: object) -> None:

@@ -11,10 +11,11 @@ from pydantic import ValidationError
 
 from sordino.data.tables import Table
 from sordino.deploy import keys
-from sordino.deploy.book import Book
+from sordino.deploy.book import WITNESSED, Book
 from sordino.deploy.entries import Entry
 from sordino.deploy.records import keyed_fingerprint, read_records
 from sordino.deploy.rules import FILE, Allowed, Rules
+from sordino.deploy.witness import Witness
 from sordino.errors import UserError, unknown, writing
 from sordino.files import write_whole
 from sordino.methods import names
@@ -33,6 +34,9 @@ COMMENTS = {
     "models": "the networks that may be trained here; without this key, all that come with Sordino",
     "clip": "between which clipping thresholds must lie",
     "roster": "the sites that may be in a cohort; without it others' noise is not counted on",
+    "witness": "the folder outside of this one with the file that shows when this one was restored or copied; without "
+    "this key, the user's state directory",
+    "witnesses": "how many other sites of the roster must confirm this one's ledger; without this key, all",
     "allow_trusted_server": "whether the server may be taken to follow the protocol (active_server = false)",
     "max_message_mb": "the largest message that is read",
     "max_misfits": "how often a server is told that something does not fit these data: that is told without noise",
@@ -61,7 +65,10 @@ def create(folder: Path, name: str, data: Path, label: str | None, rules: Mappin
         begin = {"random": secrets.token_hex(32), "data": keyed_fingerprint(file, secret)}
         if made.roster is None:  # else the roster, which is yet to be put there, belongs to the rules
             begin["rules"] = Allowed(made, None).digest(secret)
-        Book.create(folder, {"identity": private, "secret": secret}, Entry("begin", begin))
+        witness = Witness.of(folder, made, private)
+        Book.create(folder, {"identity": private, "secret": secret, WITNESSED: b"1"}, Entry("begin", begin))
+        with Book(folder) as book:
+            witness.write(book.head())
         write_whole(folder / FILE, written(made))
     return keys.public_identity(private)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 import time
 import traceback
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 
 from sordino.deploy import keys
 from sordino.deploy.records import SiteFile
+from sordino.deploy.roster import Member
 from sordino.deploy.rules import Allowed
 from sordino.deploy.session import Session
 from sordino.files import rotate
@@ -33,6 +35,12 @@ class Desk:
     """Tells whoever watches the site what it does."""
     sessions: dict[str, Session] = field(default_factory=dict)
     """The runs that it has been asked about since it was opened."""
+    nonce: bytes = field(default_factory=lambda: secrets.token_bytes(32))
+    """Made when the site was opened: what others note for it is no older."""
+    is_fresh: bool = False
+    """Whether enough others have confirmed its ledger since it was opened."""
+    held: dict[bytes, int] = field(default_factory=dict)
+    """The position of the head that each other site holds of its ledger, as far as that is known."""
 
     @property
     def identity(self) -> bytes:
@@ -49,6 +57,17 @@ class Desk:
             raise
         except BaseException:
             self.note(f"{what}:\n{traceback.format_exc()}")
+
+    @property
+    def others(self) -> list[Member]:
+        """The other sites that the owner pinned; without a roster nobody, whom the server might have invented."""
+        return [one for one in self.allowed.roster or () if one.identity != self.identity]
+
+    @property
+    def quorum(self) -> int:
+        """How many of them have to confirm its ledger."""
+        named = self.allowed.rules.witnesses
+        return len(self.others) if named is None else named
 
     def note(self, text: str) -> None:
         """Tell what the site does, and write it into its log, if that can be written.

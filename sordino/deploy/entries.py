@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from sordino.privacy.ledger import Row
+
+LINK_BYTES = 32
+"""Of a SHA-256."""
 
 
 @dataclass(frozen=True)
@@ -23,13 +27,22 @@ class Head:
         """As it travels."""
         return [self.position, self.link]
 
+    def said(self) -> tuple[str, bytes, bytes]:
+        """What a site signs of it."""
+        return "head", self.position.to_bytes(8, "big"), self.link
+
     @classmethod
     def read(cls, value: Any) -> Head:
         """The inverse of `packed`; anything else raises `ValueError`."""
         if not isinstance(value, list) or len(value) != 2:
             raise ValueError("a head is a position and a link")
         position, link = value
-        if type(position) is not int or not 0 <= position < 2**53 or not isinstance(link, bytes) or len(link) != 32:
+        if (
+            type(position) is not int
+            or not 0 <= position < 2**53
+            or not isinstance(link, bytes)
+            or len(link) != LINK_BYTES
+        ):
             raise ValueError("a head is a position and a link")
         return cls(position, link)
 
@@ -59,7 +72,8 @@ class Entry:
     """A row of a site's ledger."""
 
     kind: str
-    """`begin`, `data`, `rules`, `reserve`, `release`, `misfit` or `spoiled`."""
+    """`begin`, `data`, `rules`, `start`, `reserve`, `confirmed`, `release`, `opened`, `misfit`, `accepted` or
+    `spoiled`."""
     content: dict[str, Any]
 
     def written(self) -> str:
@@ -84,9 +98,10 @@ def linked(previous: bytes, content: str) -> bytes:
 
 
 def released(ask: Ask, unit: str, row: Row) -> Entry:
-    """The ledger's row of a release."""
+    """The ledger's row of a release. Random bytes stand for its draw: another draw has another row, though the question
+    and its cost are the same."""
     values = {name: value.hex() if isinstance(value, bytes) else value for name, value in asdict(row).items()}
-    return Entry("release", {"ask": ask.document(), "unit": unit, "row": values})
+    return Entry("release", {"ask": ask.document(), "unit": unit, "row": values, "draw": secrets.token_hex(16)})
 
 
 def row_of(entry: Entry) -> Row:

@@ -17,6 +17,7 @@ from sordino.deploy.entries import Ask, Head
 from sordino.experiment.run import DEPLOYMENT
 
 FILE = DEPLOYMENT
+HEADS_FILE = "heads.db"
 VERSION = 2
 State = Literal["asked", "fixed", "done", "failed"]
 FACTS = Table("facts", {"name": "text", "value": "text"}, ("name",))
@@ -25,6 +26,7 @@ SITES = Table(
     {"identity": "blob", "key": "blob", "signature": "blob", "position": "integer", "head": "blob"},
     ("identity",),
 )
+HEADS = Table("heads", {"identity": "blob", "position": "integer", "head": "blob"}, ("identity",))
 ASKS = Table(
     "asks",
     {
@@ -135,6 +137,25 @@ class Journal(Database):
         row = self._row(ask)
         if row is not None:
             self.put(ASKS, **row | changes)
+
+
+class Heads(Database):
+    """Where each site's ledger ended when it was last heard of, over all runs of a store."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder / HEADS_FILE)
+        self.do(HEADS.statement().replace("create table", "create table if not exists"))
+
+    def saw(self, identity: bytes, head: Head) -> None:
+        """Write down how far a site's ledger is, by its own account."""
+        known = self.head(identity)
+        if known is None or known.position < head.position:
+            self.put(HEADS, identity=identity, position=head.position, head=head.link)
+
+    def head(self, identity: bytes) -> Head | None:
+        """How far a site's ledger was."""
+        found = self.find(HEADS, "where identity = ?", identity)
+        return Head(found[0]["position"], found[0]["head"]) if found else None
 
 
 def _written(value: list[Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ from sordino.deploy import copies, reading, wire
 from sordino.deploy.book import Book
 from sordino.deploy.desk import Desk
 from sordino.deploy.enrolling import session_of
-from sordino.deploy.entries import Ask
+from sordino.deploy.entries import Ask, Entry
 from sordino.deploy.masking import Cohort, Masker, MaskingError
 from sordino.deploy.rules import RefusedError
 from sordino.deploy.session import Session
@@ -80,4 +81,6 @@ def _opened(desk: Desk, book: Book, request: Request, session: Session) -> bytes
         raise RefusedError("share", error) from error
     reply = reading.answered(shares=opening.shares, seeds=opening.seeds)
     book.open(kept, named, reply)
+    # In the ledger too: one that was restored would answer to other survivors.
+    book.append([Entry("opened", {"ask": request.ask.document(), "survivors": hashlib.sha256(named).hexdigest()})])
     return reply

@@ -10,7 +10,7 @@ from typing import Any
 from sordino.deploy import keys, wire
 from sordino.deploy.carrier import Carrier, Failure
 from sordino.deploy.entries import Head
-from sordino.deploy.journal import Enrolled, Journal
+from sordino.deploy.journal import Enrolled, Heads, Journal
 from sordino.deploy.roster import Member
 from sordino.deploy.terms import Terms
 from sordino.errors import UserError
@@ -28,6 +28,7 @@ class Presence:
         roster: Sequence[Member],
         carrier: Carrier,
         journal: Journal,
+        heads: Heads,
         tell: Callable[[str], None],
         patience: float,
     ) -> None:
@@ -37,6 +38,9 @@ class Presence:
         """Of each site, as a client."""
         self.nodes: dict[bytes, int] = {}
         """Where those can be reached that take part."""
+        self.reached: dict[bytes, int] = {}
+        """Where any site of the roster can be reached, whether it takes part or not."""
+        self._heads = heads
         self._terms, self._carrier, self._journal, self._tell, self._patience = terms, carrier, journal, tell, patience
         self._greeted: set[int] = set()
 
@@ -45,9 +49,14 @@ class Presence:
         return self.roster[self.number[identity]].name
 
     def echo(self, identity: bytes) -> list[Any] | None:
-        """Where a site's ledger ended when it was last heard of, as the site is told."""
-        head = self._journal.head(identity)
+        """Where a site's ledger ended when it was last heard of, in whatever run, as the site is told."""
+        head = self._heads.head(identity)
         return None if head is None else head.packed()
+
+    def saw(self, identity: bytes, head: Head) -> None:
+        """Write down how far a site's ledger is, by its own account."""
+        self._journal.saw(identity, head)
+        self._heads.saw(identity, head)
 
     def gather(self) -> None:
         """Wait until all sites of the roster take part, or, when the time is over, enough of them."""
@@ -72,6 +81,7 @@ class Presence:
         """Greet nodes that are new, and enrol the sites of the roster among them."""
         online = set(self._carrier.nodes())
         self.nodes = {identity: node for identity, node in self.nodes.items() if node in online}
+        self.reached = {identity: node for identity, node in self.reached.items() if node in online}
         self._greeted &= online
         challenge = secrets.token_bytes(32)
         new = dict.fromkeys(online - self._greeted, wire.request("hello", challenge=challenge))
@@ -85,6 +95,7 @@ class Presence:
                 found[identity] = node
                 if reply.get("package") != keys.package_hash():
                     self._tell(f"{self.name(identity)} runs other code of Sordino than this server.")
+        self.reached |= found
         self._enrol(found)
 
     def _enrol(self, found: Mapping[bytes, int]) -> None:
@@ -102,6 +113,11 @@ class Presence:
             except ValueError:
                 self._tell(f"{self.name(identity)} gave no key that it has signed: it is left out.")
                 continue
+            before = self._heads.head(identity)
+            if before is not None and head.position < before.position:
+                self._tell(f"{self.name(identity)} has a ledger that is older than one seen before: it is left out.")
+                continue
+            self._heads.saw(identity, head)
             if identity not in known:
                 self._journal.enrol(site, head)
                 self._tell(f"{self.name(identity)} takes part.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,12 +63,12 @@ class Put:
             return b""
         return wire.packed({name: value.values[number : number + 1] for name, value in rows.items()})
 
-    def request(self, number: int, echo: list[Any] | None) -> bytes:
-        """The message to client `number`."""
+    def request(self, number: int, echo: list[Any] | None, notes: Mapping[bytes, Any]) -> bytes:
+        """The message to client `number`, with the `notes` of others on its ledger."""
         arrays = {
             name: np.frombuffer(part, np.uint8) for name, part in (("ask", self.content), ("own", self.own(number)))
         }
-        return wire.request("work", echo=echo, **arrays)
+        return wire.request("work", echo=echo, notes=notes, **arrays)
 
     def hash(self) -> bytes:
         """Of all that a site is told, where all are told the same: what masks are bound to."""

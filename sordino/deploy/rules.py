@@ -48,9 +48,11 @@ SENTENCES = {
     "other": "The site has answered this question with another content.",
     "survivors": "The site has been told of other survivors of this sum, or these are not acceptable.",
     "share": "A share was altered on its way, or is missing.",
+    "unconfirmed": "The site waits until the other sites confirm where its ledger ends.",
     "budget": "The site's budget does not pay for this question.",
     "restored": "The site's ledger is behind what is known of it: it was restored from a copy, or there are two of it.",
     "closed": "The site is closed: its ledger was altered, or it was restored from a copy.",
+    "witness": "The witness of the site's ledger is missing, or knows a newer one: its owner has to decide.",
     "disk": "The site cannot write down what it would spend.",
     "failed": "The site could not work on this question; its log says why.",
     "misfits": "The site has said too often that something does not fit its data: its owner has to decide.",
@@ -61,9 +63,9 @@ SENTENCES = {
 class RefusedError(Exception):
     """A message that a site does not answer."""
 
-    def __init__(self, code: str, detail: object = "") -> None:
-        """`detail` stays at the site."""
-        self.code, self.detail = code, str(detail)
+    def __init__(self, code: str, detail: object = "", **more: Any) -> None:
+        """`detail` stays at the site; `more` goes with the sentence."""
+        self.code, self.detail, self.more = code, str(detail), more
         super().__init__(f"{SENTENCES[code]} {self.detail}")
 
 
@@ -115,6 +117,10 @@ class Rules(BaseModel):
     roster: Path | None = None
     """The file with the sites that may be in a cohort. Without it nobody else's noise is counted on: the server could
     have invented them."""
+    witness: Path | None = None
+    """The folder with the site's witness, outside of the site's own; without it, the user's state directory."""
+    witnesses: int | None = Field(default=None, ge=1)
+    """How many other sites of the roster must confirm the ledger before a run and after a restart; without it, all."""
     allow_trusted_server: bool = False
     """Whether experiments are accepted that take the server to follow the protocol: `active_server = false`."""
     max_message_mb: int = Field(default=512, ge=1, le=65536)
@@ -254,6 +260,8 @@ def read_rules(folder: Path) -> Allowed:
             "install that one, or look at this one and write its hash there."
         )
     roster = None if rules.roster is None else tuple(read_roster(folder / rules.roster))
+    if rules.witnesses is not None:
+        _check_witnesses(path, rules.witnesses, rules.colluders, roster)
     return Allowed(rules, roster)
 
 
@@ -263,3 +271,15 @@ def _lacking(path: Path, missing: Sequence[str]) -> str:
         f"{path} lacks {', '.join(missing)}: a site's limits have no defaults, so that a file that was cut short "
         f"allows nothing. Write what this site allows, as in: {examples}."
     )
+
+
+def _check_witnesses(path: Path, witnesses: int, colluders: int, roster: Sequence[Member] | None) -> None:
+    """Refuse a quorum of which none need have been in the last one with an honest memory."""
+    if roster is None:
+        raise UserError(f"{path}: witnesses need a roster: without one the server could invent them.")
+    sites = len(roster)
+    if not (sites + colluders) / 2 <= witnesses < sites:
+        raise UserError(
+            f"{path}: witnesses is {witnesses}, but of {sites} sites, {colluders} of them colluders, at least "
+            f"{-(-(sites + colluders) // 2)} others must confirm a ledger, and there are {sites - 1}."
+        )

@@ -57,6 +57,11 @@ class Session:
         """The exit."""
         return self.clients.gate
 
+    @property
+    def unlimited(self) -> bool:
+        """Whether it may spend as long as the site's budget lasts: only what records pay for is reserved."""
+        return any(one.unit == "client" for releases in self.terms.steps().values() for one in releases.values())
+
     def checked(self, work: Work, allowed: Allowed) -> tuple[Releases, Public]:
         """What a question would let leave, and on which public values that depends, if the rules allow it."""
         terms, steps = self.terms, self.terms.steps()

@@ -15,7 +15,7 @@ from sordino.client import Question
 from sordino.deploy import wire
 from sordino.deploy.carrier import Carrier
 from sordino.deploy.entries import Ask
-from sordino.deploy.journal import Enrolled, Journal
+from sordino.deploy.journal import Enrolled, Heads, Journal
 from sordino.deploy.plain import Plain
 from sordino.deploy.presence import Presence, accepted
 from sordino.deploy.put import Put
@@ -38,14 +38,15 @@ class Sites:
         roster: Sequence[Member],
         carrier: Carrier,
         journal: Journal,
+        heads: Heads,
         gate: Gate,
         tell: Callable[[str], None],
         deadlines: Deadlines,
     ) -> None:
         self._terms, self._carrier, self._journal = terms, carrier, journal
         self._tell, self._deadlines = tell, deadlines
-        self.presence = Presence(terms, roster, carrier, journal, tell, deadlines.hello)
-        trips = Trips(self.presence, carrier, journal, deadlines, terms.minimum, tell)
+        self.presence = Presence(terms, roster, carrier, journal, heads, tell, deadlines.hello)
+        trips = Trips(self.presence, carrier, deadlines, terms.minimum, tell)
         self._plain, self._summed = Plain(terms, trips, journal, gate), Summed(terms, trips, journal, gate)
         self._steps = terms.steps()
         self._round, self._place = -1, -1

@@ -37,6 +37,8 @@ class Spending:
     """At record level: the epsilon and delta of each run."""
     spoiled: bool = False
     """Whether there may be another ledger of these data: then nothing is left to spend."""
+    doubtful: bool = False
+    """Whether the owner has accepted a ledger that nobody vouches for, and no others have confirmed it since."""
 
     @classmethod
     def of(cls, entries: Iterable[Entry], view: View) -> Spending:
@@ -49,6 +51,8 @@ class Spending:
                 found.reserve(entry.content["run"], entry.content["epsilon"], entry.content["delta"])
             elif entry.kind == "spoiled":
                 found.spoiled = True
+            elif entry.kind in ("accepted", "confirmed"):
+                found.doubtful = entry.kind == "accepted"
         return found
 
     def add(self, row: Row) -> None:
@@ -65,7 +69,7 @@ class Spending:
 
     def epsilon(self, unit: Unit, delta: float) -> float:
         """What has been spent of a unit, at `delta`; infinity where no epsilon holds."""
-        if self.spoiled:
+        if self.spoiled or self.doubtful:
             return math.inf
         if unit == "client":
             return math.inf if self.reserved else self._of_the_whole(1, delta)
@@ -79,7 +83,9 @@ class Spending:
 
     def fits(self, unit: Unit, epsilon: float, delta: float) -> bool:
         """Whether it is within a budget."""
-        return not self.spoiled and (math.isinf(epsilon) or self.epsilon(unit, delta) <= epsilon * ROUNDING)
+        return not (self.spoiled or self.doubtful) and (
+            math.isinf(epsilon) or self.epsilon(unit, delta) <= epsilon * ROUNDING
+        )
 
     def _of_the_whole(self, times: int, delta: float) -> float:
         gaps = [whole_gap(many, "", shares, self.view) for shares, many in self.entries.items()]

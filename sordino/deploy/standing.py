@@ -44,6 +44,7 @@ def status(folder: Path) -> dict[str, Any]:
         "roster": None if allowed.roster is None else {one.name: fingerprint(one.identity) for one in allowed.roster},
         "spent": {view: _finite(figure) for view, figure in figures.items()},
         "spoiled": next((entry.content["why"] for entry in entries if entry.kind == "spoiled"), None),
+        "doubtful": spent[allowed.view].doubtful,
         "misfits": sum(entry.kind == misfits.KIND for entry in entries),
         "max_misfits": rules.max_misfits,
         "rules_changed": noted_last(entries, "rules") not in (None, rules_now),

@@ -26,6 +26,8 @@ from sordino.rounds import mean, worst
 
 ROSTER = "roster.toml"
 DATA = "data.npz"
+WITNESS = Path("..", "witness")
+"""Of a trial's sites, beside their folders: a trial leaves nothing elsewhere."""
 PUBLIC = "public"
 
 
@@ -67,7 +69,10 @@ def _rules(experiment: Experiment, terms: Terms) -> dict[str, Any]:
     """Rules that allow this experiment, once."""
     given = experiment.noise == "integers" or experiment.noise_multiplier or has_published_noise(terms.method)
     epsilon = math.inf if given else experiment.asked_epsilon
+    sites = terms.schedule.clients
+    witnesses = -(-(sites + experiment.colluders) // 2)  # as few as will do: a trial goes on where a site is lost
     return {
+        "witnesses": witnesses if witnesses < sites else None,
         "unit": terms.method.unit,
         "max_epsilon": epsilon,
         "max_delta": terms.budget.delta,
@@ -76,6 +81,7 @@ def _rules(experiment: Experiment, terms: Terms) -> dict[str, Any]:
         "methods": (experiment.method,),
         "models": None if experiment.model is None or ":" not in experiment.model else (experiment.model,),
         "roster": Path(ROSTER),
+        "witness": WITNESS,
         "allow_trusted_server": not experiment.active_server,
     }
 

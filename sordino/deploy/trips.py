@@ -7,11 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from sordino.deploy import wire
 from sordino.deploy.answers import Work
 from sordino.deploy.carrier import Carrier, Failure
-from sordino.deploy.journal import Journal
+from sordino.deploy.freshness import UNCONFIRMED, Statement
 from sordino.deploy.masking import MaskingError
-from sordino.deploy.presence import PAUSE, Presence, replies, said
+from sordino.deploy.presence import PAUSE, Presence, accepted, replies, said
 from sordino.deploy.put import Put
 from sordino.transport import OutOfBudgetError
 
@@ -36,29 +37,32 @@ class Trips:
         self,
         presence: Presence,
         carrier: Carrier,
-        journal: Journal,
         deadlines: Deadlines,
         least: int,
         tell: Callable[[str], None],
     ) -> None:
         """`least` is with how many sites that can pay the run goes on."""
         self.presence, self.deadlines, self.tell = presence, deadlines, tell
-        self._carrier, self._journal, self._least = carrier, journal, least
+        self._carrier, self._least = carrier, least
         self._broke: set[bytes] = set()
         """Sites whose budget is used up."""
+        self._notes: dict[bytes, dict[bytes, Any]] = {}
+        """For sites that wait until others confirm their ledgers: what those have said."""
+        self._waited = ""
+        """Last sentence on who waits for whom."""
 
     def work(self, put: Put, asked: Sequence[bytes], read: Reader, patient: bool) -> dict[bytes, Work]:
         """What sites answer to a question, its content by `read`; `patient`: nobody of them can be done without."""
 
         def request(one: bytes) -> bytes:
-            return put.request(self.presence.number[one], self.presence.echo(one))
+            return put.request(self.presence.number[one], self.presence.echo(one), self._notes.pop(one, {}))
 
         def answered(one: bytes, reply: Mapping[str, Any]) -> Work:
             return Work.read(reply, read(one, reply))
 
         got: dict[bytes, Work] = self.answers(asked, request, answered, self.deadlines.work, len(asked), patient)
         for one, found in got.items():
-            self._journal.saw(one, found.head)
+            self.presence.saw(one, found.head)
         if self._broke and len(self.presence.roster) - len(self._broke) < self._least:
             raise OutOfBudgetError
         return got
@@ -74,24 +78,31 @@ class Trips:
     ) -> dict[bytes, Any]:
         """What sites answer, until as many as are `needed` have, nobody is left, or the time is over.
 
-        Who cannot be reached is looked for again while there is time, or once, where others can do without.
+        Who cannot be reached is looked for again while there is time, or once, where others can do without. Who waits
+        until others confirm its ledger is brought their notes.
         """
         until = time.monotonic() + seconds
         got: dict[bytes, Any] = {}
         refused: set[bytes] = set()
         looked = 0
+        unsure: dict[bytes, Any] = {}
         while len(got) < needed:
             waiting = [one for one in sites if one not in got and one not in refused]
             left = until - time.monotonic()
-            if not waiting or left <= 0 or (looked > 1 and not patient):
+            enough = not patient and (not unsure or len(got) >= self._least)
+            if not waiting or left <= 0 or (looked > 1 and enough):
                 break
             if looked:
                 time.sleep(min(PAUSE * (looked > 1), left))
                 self.presence.find()
             looked += 1
+            unsure = {}
             back = {self.presence.nodes[one]: one for one in waiting if one in self.presence.nodes}
             for node, reply in replies(self._carrier, {n: request(one) for n, one in back.items()}, left):
                 if isinstance(reply, Failure):
+                    continue
+                if reply.get("code") == UNCONFIRMED:
+                    unsure[back[node]] = reply.get("statement")
                     continue
                 answer = self._read(back[node], reply, read)
                 if answer is None:
@@ -100,7 +111,36 @@ class Trips:
                     got[back[node]] = answer
                 if len(got) >= needed:
                     break
+            self._collect(unsure, min(until - time.monotonic(), self.deadlines.open))
         return got
+
+    def _collect(self, unsure: Mapping[bytes, Any], seconds: float) -> None:
+        """Bring the statements of sites to all others, and keep what these note on them; tell whom a site waits for."""
+        known = {one: statement for one, statement in unsure.items() if _is_statement(statement)}
+        if not known:
+            return
+        back = {node: one for one, node in self.presence.reached.items()}
+        requests = {
+            node: wire.request("note", statements={owner: said for owner, said in known.items() if owner != one})
+            for node, one in back.items()
+        }
+        silent = {member.identity for member in self.presence.roster}
+        for node, reply in accepted(self._carrier, requests, seconds, self.presence.telling(back)):
+            found = reply.get("notes")
+            notes = found if isinstance(found, dict) else {}
+            silent.discard(back[node])
+            for owner in known:
+                if owner in notes:
+                    self._notes.setdefault(owner, {})[back[node]] = notes[owner]
+        if silent:
+            owners = ", ".join(self.presence.name(one) for one in known)
+            missing = ", ".join(self.presence.name(one) for one in silent)
+            self._tell_once(f"{owners} wait until all others confirm their ledgers; missing: {missing}.")
+
+    def _tell_once(self, sentence: str) -> None:
+        if sentence != self._waited:
+            self._waited = sentence
+            self.tell(sentence)
 
     def _read(self, one: bytes, reply: Mapping[str, Any], read: Reader) -> Any:
         """What a site answered; None, and a sentence, where it is a refusal or no answer."""
@@ -115,3 +155,12 @@ class Trips:
         except (ValueError, KeyError, TypeError, MaskingError):
             self.tell(f"{name} sent something that is no answer: it is left out.")
             return None
+
+
+def _is_statement(value: Any) -> bool:
+    """Whether a site that waits says where its ledger ends, so that others can be asked."""
+    try:
+        Statement.read(value)
+    except ValueError:
+        return False
+    return True

@@ -16,7 +16,7 @@ from safetensors.torch import save as saved
 from torch import Tensor
 
 from sordino.client import Outcome
-from sordino.deploy import copies, reading, summing, wire
+from sordino.deploy import copies, freshness, reading, summing, wire
 from sordino.deploy.book import Book
 from sordino.deploy.desk import Desk
 from sordino.deploy.enrolling import session_of
@@ -66,7 +66,7 @@ def work(desk: Desk, message: Mapping[str, Any]) -> bytes:
         copies.check_only_one(book, message)
         releases, public = session.checked(asked, desk.allowed)
         cohort = session.cohort(asked, releases, desk.allowed, desk.identity)
-        payable(book.entries(), session, session.charged(asked, releases, public), desk.allowed)
+        freshness.check_confirmed(desk, book, session, session.charged(asked, releases, public), message)
         state = _state(book, asked.ask, session)
         with single_threaded(), telling(book, desk.allowed, asked.hash.hex()):
             made = _made(desk, session, asked, state)

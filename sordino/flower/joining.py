@@ -42,7 +42,10 @@ def join(folder: Path, address: str, authority: Path, threads: int, tell: Callab
     for sentence in site.news:
         tell(sentence)
     if site.desk.allowed.roster is None:
-        tell("No roster is pinned in site.toml: nobody else's noise is counted on, and the budget lasts less long.")
+        tell(
+            "No roster is pinned in site.toml: nobody else's noise is counted on, so that the budget lasts less long, "
+            "and no other site can confirm this one's ledger."
+        )
     before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         take_part(site.answer, Server(address, authority), folder, tell, leaving.is_set)

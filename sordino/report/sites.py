@@ -29,6 +29,12 @@ def times(count: int) -> str:
     return "once" if count == 1 else f"{count} times"
 
 
+DOUBTFUL = (
+    "Its owner has accepted this ledger without a witness: its budget counts as used up until the other sites of the "
+    "roster confirm the ledger, which they are asked for at the next question."
+)
+
+
 def site_report(status: Mapping[str, Any]) -> RenderableType:
     """A site's spending, runs and models."""
     head = Text(f"{status['name']}  {status['fingerprint']}", style="bold")
@@ -53,6 +59,8 @@ def site_report(status: Mapping[str, Any]) -> RenderableType:
         parts.append(
             Text(f"Its rules have changed {times(status['rules_changes'])} since it was made.", style="yellow")
         )
+    if status["doubtful"]:
+        parts.append(Text(DOUBTFUL, style="red"))
     if status["misfits"] >= status["max_misfits"]:
         parts.append(Text(MISFITS, style="red"))
     parts += ["", _runs(status["runs"]) if status["runs"] else Text("It has not taken part in a run yet.")]

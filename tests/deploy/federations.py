@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import re
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,6 +53,50 @@ class Federation:
         """The rest of a run."""
         return resume(run, Direct(self.sites, fault), self.store, tell=self.told.append, deadlines=deadlines)
 
+    def ask(self, number: int, request: bytes) -> bytes:
+        """What a site answers to a question, once the others have confirmed its ledger where it waits for them."""
+        site = self.sites[number]
+        reply = wire.unpacked(site.answer(request))
+        if reply.get("code") != "unconfirmed":
+            return wire.packed(reply)
+        return site.answer(changed(request, notes=self.notes(number, reply["statement"])))
+
+    def notes(self, number: int, statement: Any) -> dict[bytes, Any]:
+        """What the others note on a site's ledger."""
+        owner = self.sites[number].identity
+        asked = wire.request("note", statements={owner: statement})
+        others = [one for one in self.sites if one.identity != owner]
+        return {one.identity: wire.unpacked(one.answer(asked))["notes"][owner] for one in others}
+
+    def allow_runs(self, times: int) -> None:
+        """Let the sites' budgets pay for so many runs of the experiment."""
+        for number, folder in enumerate(self.folders):
+            rules = self.sites[number].desk.allowed.rules
+            text = (folder / "site.toml").read_text()
+            for name, value in (("max_epsilon", rules.max_epsilon), ("max_delta", rules.max_delta)):
+                text = re.sub(rf"(?m)^{name} = .*$", f"{name} = {times * value!r}", text)
+            (folder / "site.toml").write_text(text)
+            self.reopen(number)
+
+    def forget(self) -> None:
+        """Make the server forget how far the sites' ledgers were."""
+        (self.store.folder / "heads.db").unlink()
+
+    def witness(self, number: int) -> Path:
+        """The file of a site's witness."""
+        return self.folders[number].parent / "witness" / f"{self.members[number].identity.hex()}.json"
+
+    def backup(self, number: int, folder: Path) -> None:
+        """Copy a site's folder and its witness."""
+        shutil.copytree(self.folders[number], folder)
+        shutil.copy(self.witness(number), folder / "witness.json")
+
+    def restore(self, number: int, folder: Path, witness: bool) -> None:
+        """Put a copied ledger back, with its witness or without."""
+        shutil.copy(folder / "site.db", self.folders[number] / "site.db")
+        if witness:
+            shutil.copy(folder / "witness.json", self.witness(number))
+
     def reopen(self, number: int) -> Site:
         """A site that was closed and is open again, as after a restart."""
         self.sites[number].close()
@@ -86,6 +132,14 @@ def kind(request: bytes) -> str:
     return str(wire.unpacked(request)["kind"])
 
 
+def is_confirmed(request: bytes) -> bool:
+    """Whether a request is no question, or comes with the notes for which a site waits before its first one."""
+    message = wire.unpacked(request)
+    return (
+        message["kind"] != "work" or bool(message.get("notes")) or wire.unpacked(message["ask"].tobytes())["round"] > 0
+    )
+
+
 def changed(request: bytes, **changes: Any) -> bytes:
     """A request with other contents."""
     return wire.packed({**wire.unpacked(request), **changes})
@@ -114,6 +168,8 @@ class Recorder:
 
     def __call__(self, node: int, request: bytes, answer: Callable[[], bytes]) -> bytes | Failure:
         reply = answer()
+        if refused(reply) == "unconfirmed":  # it is asked again, with the notes that it waits for
+            return reply
         self.seen.append((node, kind(request), request, reply))
         return reply
 

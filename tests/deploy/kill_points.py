@@ -37,19 +37,23 @@ from sordino.deploy.direct import Direct
 from sordino.deploy.journal import Journal
 from sordino.deploy.roster import Member
 from sordino.deploy.site import Site
+from sordino.deploy.witness import Witness
 from sordino.errors import UserError
 from sordino.experiment.books import RunBooks
 from sordino.experiment.config import Experiment
 from sordino.experiment.store import Store
 
 POINTS: list[tuple[Any, str, int]] = [
-    (Book, "_commit", 15),
+    (Book, "_commit", 40),
+    (Witness, "write", 20),
     (Journal, "do", 40),
     (RunBooks, "save", 3),
     (RunBooks, "charge", 2),
     (Site, "answer", 24),
 ]
 """What a process may die at, and at which call at the latest."""
+DYING: list[tuple[Any, str]] = [(Book, "_commit"), (Witness, "write")]
+"""What a site may die at while it answers."""
 
 
 @dataclass(frozen=True)
@@ -84,10 +88,11 @@ class Wire:
 
     def __call__(self, node: int, request: bytes, answer: Callable[[], bytes]) -> bytes | Failure:
         if self.chance is not None and kind(request) in ("work", "open") and self.chance.random() < 0.25:
-            when = self.chance.choice(["before", "after"])
+            chance, when = self.chance, self.chance.choice(["before", "after"])
 
             def child() -> None:
-                die_at(Book, "_commit", 1, when)
+                owner, name = chance.choice(DYING)
+                die_at(owner, name, chance.randint(1, 2), when)
                 answer()
 
             killed(child)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federations import QUICK, Federation, Recorder, changed, federation, kind, refused
+from federations import QUICK, Federation, Recorder, changed, federation, is_confirmed, kind, refused
 from safetensors.torch import load_file
 
 from sordino.deploy import copies, keys, wire
@@ -81,7 +81,7 @@ def test_a_question_that_fails_whatever_the_records_is_counted_and_costs_nothing
             assert "ZeroDivisionError" in (made.folders[0] / "site.log").read_text()
 
         def fault(node: int, request: bytes, answer: Callable[[], bytes]) -> bytes:
-            if node == 0 and kind(request) == "work" and not paid(made, 0):
+            if node == 0 and kind(request) == "work" and is_confirmed(request) and not paid(made, 0):
                 fail(request)
             return answer()
 
@@ -214,7 +214,7 @@ def test_records_give_no_wider_matrix_and_no_more_gradients_than_was_set_aside_f
         assert refused(site.answer(question(enrol, "describe", {}, own))) == "bounds"
         assert (paid(made, 0), status(made.folders[0])["misfits"]) == (0, 0)
         narrow = {"directions": wide[:, :8]}
-        assert refused(site.answer(question(enrol, "describe", narrow))) == ""
+        assert refused(made.ask(0, question(enrol, "describe", narrow))) == ""
         message = {"global": terms_of(made.experiment).initial, "clip": 1.0}
         local = [question(enrol, "local", message, place=1, attempt=one) for one in range(3)]
         assert [refused(site.answer(one)) for one in local] == ["", "", "budget"]
@@ -228,12 +228,13 @@ def test_a_run_ends_where_a_site_s_records_become_more_or_fewer(tmp_path: Path) 
         assert refused(made.sites[0].answer(enrol)) == ""
         message = {"global": terms_of(made.experiment).initial, "clip": 1.0}
         first, second = (question(enrol, "local", message, round=one) for one in range(2))
-        assert refused(made.sites[0].answer(first)) == ""
+        assert refused(made.ask(0, first)) == ""
         arrays = dict(np.load(made.folders[0] / "data.npz"))
         np.savez(made.folders[0] / "data.npz", **arrays | {name: arrays[name][1:] for name in ("x", "y")})
         assert refused(made.reopen(0).answer(second)) == "data"
         np.savez(made.folders[0] / "data.npz", **arrays)
-        assert refused(made.reopen(0).answer(second)) == ""
+        made.reopen(0)
+        assert refused(made.ask(0, second)) == ""
 
 
 def test_gradients_that_leave_by_two_ways_share_their_turns(tmp_path: Path) -> None:
@@ -243,7 +244,7 @@ def test_gradients_that_leave_by_two_ways_share_their_turns(tmp_path: Path) -> N
         message = {"global": terms_of(made.experiment).initial}
         steps = ("one", "other", "one", "other")
         asked = [question(enrol, step, message, place=place) for place, step in enumerate(steps)]
-        assert [refused(site.answer(one)) for one in asked] == ["", "", "budget", "budget"]
+        assert [refused(made.ask(0, one)) for one in asked] == ["", "", "budget", "budget"]
 
 
 def test_two_questions_at_once_are_not_paid_with_the_same_budget(
@@ -259,11 +260,11 @@ def test_two_questions_at_once_are_not_paid_with_the_same_budget(
         answer, between = session.clients.answer, []
 
         def overtaken(*arguments: Any) -> Any:
-            between.append(refused(site.answer(quick)))
+            between.append(refused(made.ask(0, quick)))
             return answer(*arguments)
 
         monkeypatch.setattr(session.clients, "answer", overtaken)
-        assert refused(site.answer(slow)) == "budget"
+        assert refused(made.ask(0, slow)) == "budget"
         assert (between, paid(made, 0)) == ([""], 1)
 
 
@@ -278,10 +279,10 @@ def test_no_site_closes_another_with_a_row_that_there_never_was(tmp_path: Path) 
             ours = book.head()
         with Book(victim.folder) as book:
             head = book.head()
-            genuine = keys.signed(victim.private, *copies._said(head))
+            genuine = keys.signed(victim.private, *head.said())
 
             def note(seen: Head, signature: bytes) -> bytes:
-                mine = keys.signed(hostile.private, *copies._said(ours))
+                mine = keys.signed(hostile.private, *ours.said())
                 return copies.NOTE.pack(ours.position, ours.link, mine, seen.position, seen.link, signature)
 
             def check(one: bytes) -> None:
@@ -292,7 +293,7 @@ def test_no_site_closes_another_with_a_row_that_there_never_was(tmp_path: Path) 
             for forged in (
                 note(Head(head.position + 1, os.urandom(32)), genuine),
                 note(Head(head.position, os.urandom(32)), bytes(64)),
-                note(head, keys.signed(hostile.private, *copies._said(head))),
+                note(head, keys.signed(hostile.private, *head.said())),
                 note(head, genuine)[:-1],
                 bytes(copies.NOTE.size),
             ):
@@ -300,7 +301,7 @@ def test_no_site_closes_another_with_a_row_that_there_never_was(tmp_path: Path) 
                     check(forged)
             ahead = Head(head.position + 1, os.urandom(32))
             with pytest.raises(copies.BehindError):
-                check(note(ahead, keys.signed(victim.private, *copies._said(ahead))))
+                check(note(ahead, keys.signed(victim.private, *ahead.said())))
 
 
 @pytest.mark.parametrize("value", [2**40, -(2**62)])

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from federations import QUICK, Federation, Recorder, federation, kind, refused
+from federations import QUICK, Federation, Recorder, changed, federation, kind, refused
 from kill_points import template
 from safetensors.torch import load_file
 
@@ -21,6 +21,7 @@ from sordino.deploy.book import Book
 from sordino.deploy.carrier import Failure
 from sordino.deploy.coordinator import resume, start
 from sordino.deploy.direct import Direct
+from sordino.deploy.freshness import Note, Statement
 from sordino.deploy.site import Site
 from sordino.deploy.standing import status
 from sordino.errors import UserError
@@ -71,12 +72,23 @@ def one_sentence(what: str) -> Iterator[None]:
     assert "\n" not in told, what
 
 
-def holds(folder: Path, asked: list[tuple[bytes, bytes]], what: str) -> None:
+def ask(made: Federation, site: Site, request: bytes) -> bytes:
+    """What a copy of site 0 answers; the others confirm its ledger, and forget that they have for the next copy."""
+    reply = wire.unpacked(site.answer(request))
+    if reply.get("code") != "unconfirmed":
+        return wire.packed(reply)
+    said = Statement.read(reply["statement"])
+    about = (said.nonce, site.identity, said.head, said.heads_signature, 0)
+    notes = {one.identity: Note.made(one.desk.private, *about).packed() for one in made.sites[1:]}
+    return site.answer(changed(request, notes=notes))
+
+
+def holds(made: Federation, folder: Path, asked: list[tuple[bytes, bytes]], what: str) -> None:
     """Nothing but a sentence, the same bytes, or a refusal comes of a folder; what leaves has been paid for."""
     with contextlib.ExitStack() as open_, one_sentence(what):
         site = open_.enter_context(contextlib.closing(Site.open(folder)))
         for request, reply in asked:
-            found = site.answer(request)
+            found = ask(made, site, request)
             if refused(found):
                 assert set(wire.unpacked(found)) == {"ok", "code", "sentence"}, what
             elif reply:
@@ -87,6 +99,13 @@ def holds(folder: Path, asked: list[tuple[bytes, bytes]], what: str) -> None:
                 assert paid[-1] == [2, 0, 0], f"{what}: a release that nobody paid for"
                 assert len(paid) == 3, what
         status(folder)
+
+
+def copied(made: Federation, folder: Path) -> Path:
+    """A copy of site 0 and of its witness."""
+    shutil.copytree(made.folders[0], folder / "site")
+    shutil.copytree(made.witness(0).parent, folder / "witness")
+    return folder / "site"
 
 
 @pytest.mark.parametrize("name", ["site.toml", "roster.toml", "data.npz", "site.db"])
@@ -104,21 +123,19 @@ def test_a_damaged_file_never_makes_a_site_draw_again_or_pay_nothing(name: str, 
     many = FLIPS if name == "site.db" else 3
     damaged |= {f"flip {number}": flipped(whole, chance) for number in range(many)}
     for what, content in damaged.items():
-        folder = tmp_path / "site"
-        shutil.copytree(made.folders[0], folder)
+        folder = copied(made, tmp_path / "copy")
         if content is None:
             (folder / name).unlink()
         else:
             (folder / name).write_bytes(content)
-        holds(folder, asked, f"{name}, {what}")
-        shutil.rmtree(folder)
+        holds(made, folder, asked, f"{name}, {what}")
+        shutil.rmtree(tmp_path / "copy")
 
 
 @pytest.mark.usefixtures("one_thread")
 def test_a_disk_that_is_really_full_lets_nothing_leave(stopped: Asked, tmp_path: Path) -> None:
     made, asked = stopped
-    folder = tmp_path / "site"
-    shutil.copytree(made.folders[0], folder)
+    folder = copied(made, tmp_path)
     child = os.fork()
     if child == 0:
         code = "nothing"
@@ -126,13 +143,13 @@ def test_a_disk_that_is_really_full_lets_nothing_leave(stopped: Asked, tmp_path:
             site = Site.open(folder)
             most = (folder / "site.db").stat().st_size
             resource.setrlimit(resource.RLIMIT_FSIZE, (most // 4, resource.RLIM_INFINITY))  # no room for its journal
-            code = refused(site.answer(asked[-1][0]))
+            code = refused(ask(made, site, asked[-1][0]))
         finally:
             os._exit({"disk": 0}.get(code, 1))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     with Book(folder) as book:
         assert [one.content["ask"][1] for one in book.entries() if one.kind == "release"] == [0, 1]
-    holds(folder, asked, "when there is room again")
+    holds(made, folder, asked, "when there is room again")
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from federations import QUICK, Federation, Recorder, changed, federation, kind, refused, with_ask
+from federations import QUICK, Federation, Recorder, changed, federation, is_confirmed, kind, refused, with_ask
 from killing import die_at, killed
 from safetensors.torch import load_file
 
@@ -53,7 +53,7 @@ class Probe:
         self.what, self.action, self.node, self.left = what, action, node, skip + 1
 
     def __call__(self, node: int, request: bytes, answer: Callable[[], bytes]) -> bytes | Failure:
-        if node == self.node and kind(request) == self.what:
+        if node == self.node and kind(request) == self.what and is_confirmed(request):
             self.left -= 1
             if self.left == 0:
                 found = self.action(request)
@@ -76,12 +76,13 @@ def test_a_site_killed_at_its_commit(when: str, tmp_path: Path) -> None:
 
         def die(request: bytes) -> None:
             def child() -> None:
-                die_at(Book, "_commit", 1, when)
+                die_at(Book, "_commit", 2, when)  # the first one says who has confirmed its ledger
                 made.sites[0].answer(request)
 
             assert killed(child)
             assert releases(made, 0) == (when == "after")
-            again = made.reopen(0).answer(request)
+            made.reopen(0)
+            again = made.ask(0, request)
             assert refused(again) == ""
             assert made.sites[0].answer(request) == again
             assert releases(made, 0) == 1
@@ -506,27 +507,29 @@ def test_a_ledger_altered_while_the_site_is_open_closes_it(tmp_path: Path) -> No
             made.run(Probe("work", alter, skip=1))
 
 
-def test_a_restored_backup_is_noticed_though_the_server_lies(tmp_path: Path) -> None:
-    with federation(tmp_path, noise="integers") as made:
-        shutil.copy(made.folders[0] / "site.db", tmp_path / "backup.db")
-        made.run()
-        made.sites[0].close()
-        shutil.copy(tmp_path / "backup.db", made.folders[0] / "site.db")
-        made.sites[0] = Site.open(made.folders[0])
+def test_a_ledger_put_back_under_a_running_site_is_noticed_though_the_server_lies(tmp_path: Path) -> None:
+    """Its process remembers that the others have confirmed it; they say in the notes of a sum that they know more."""
+    with federation(tmp_path, noise="integers", rounds=3) as made:
         codes = []
 
         def lying(node: int, request: bytes, answer: Callable[[], bytes]) -> bytes | Failure:
-            silent = changed(request, echo=None)
+            silent, what = changed(request, echo=None), kind(request)
+            if node == 0 and what == "work" and is_confirmed(request):
+                round = wire.unpacked(wire.unpacked(request)["ask"].tobytes())["round"]
+                if round == 1 and not codes:
+                    made.backup(0, tmp_path / "backup")
+                elif round == 2 and len(codes) == 2:
+                    made.restore(0, tmp_path / "backup", witness=True)
             reply = made.sites[node].answer(silent)
-            if node == 0 and kind(request) in ("work", "open"):
-                codes.append((kind(request), refused(reply)))
-            if node == 0 and kind(request) == "open":
-                assert refused(made.sites[0].answer(silent)) == "closed", "for good, whatever is asked"
+            if node == 0 and what in ("work", "open") and (tmp_path / "backup").exists():
+                codes.append((what, refused(reply)))
+                if codes[-1] == ("open", "restored"):
+                    assert refused(made.sites[0].answer(silent)) == "closed", "for good, whatever is asked"
             return reply
 
         with pytest.raises(UserError, match="too few sites answered"):
             made.run(lying)
-        assert codes[:3] == [("work", ""), ("open", "restored"), ("work", "closed")]
+        assert codes[:5] == [("work", ""), ("open", ""), ("work", ""), ("open", "restored"), ("work", "closed")]
         assert status(made.folders[0])["spoiled"]
         assert status(made.folders[0])["spent"]["server"] is None
 
@@ -537,16 +540,17 @@ def test_an_honest_server_notices_a_restored_backup_before_anything_is_asked(tmp
         def restore(request: bytes) -> None:
             raise Dead
 
-        shutil.copy(made.folders[0] / "site.db", tmp_path / "backup.db")
+        made.backup(0, tmp_path / "backup")
         with pytest.raises(Dead):
             made.run(Probe("work", restore, skip=1))
-        made.sites[0].close()
-        shutil.copy(tmp_path / "backup.db", made.folders[0] / "site.db")
-        made.sites[0] = Site.open(made.folders[0])
+        made.restore(0, tmp_path / "backup", witness=True)
+        made.reopen(0)
         (row,) = made.store.all()
         with pytest.raises(UserError, match="2 of 3 sites take part"):
             made.resume(row.run)
-        assert any("restored from a copy" in sentence for sentence in made.told)
+        with pytest.raises(UserError, match="2 of 3 sites take part"):
+            made.run()  # nor does a new run forget
+        assert sum("restored from a copy" in sentence for sentence in made.told) == 2
 
 
 def test_a_site_is_open_once(finished: Federation) -> None:

@@ -1,6 +1,8 @@
 """What a site refuses of an experiment by its names alone, before anything of it is loaded."""
 
 import dataclasses
+import itertools
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +12,7 @@ import torch
 
 from sordino import files
 from sordino.deploy.book import Book
+from sordino.deploy.creating import written
 from sordino.deploy.keys import package_hash
 from sordino.deploy.roster import Member, read_roster, written_roster
 from sordino.deploy.rules import RULES_CHANGED, Allowed, RefusedError, Rules, read_rules
@@ -217,3 +220,26 @@ def test_the_log_of_a_site_is_put_aside_when_it_is_long(site: Path, monkeypatch:
     logs = sorted(path.name for path in site.glob("site.log*"))
     assert logs == ["site.log", "site.log.1", "site.log.2", "site.log.3"]
     assert all((site / name).stat().st_size < 1000 for name in logs)
+
+
+@pytest.mark.parametrize("sites", [2, 3, 4, 5])
+def test_two_groups_of_witnesses_share_one_that_remembers(sites: int, tmp_path: Path) -> None:
+    """Worked out for all groups: the fewest that the rules take are as many as are needed, and no fewer would do."""
+    members = [Member(f"s{number}", os.urandom(32)) for number in range(sites)]
+    (tmp_path / "roster.toml").write_text(written_roster(members))
+
+    def read(**changes: Any) -> Allowed:
+        rules = allowed().rules.model_copy(update={"roster": Path("roster.toml"), **changes})
+        (tmp_path / "site.toml").write_text(written(rules))
+        return read_rules(tmp_path)
+
+    for colluders in range(sites):
+        for witnesses in range(1, sites + 1):
+            groups = [set(one) for one in itertools.combinations(range(sites - 1), witnesses)]
+            if groups and all(len(one & two) > colluders for one in groups for two in groups):
+                assert read(witnesses=witnesses, colluders=colluders).rules.witnesses == witnesses
+            else:
+                with pytest.raises(UserError, match="witnesses is"):
+                    read(witnesses=witnesses, colluders=colluders)
+    with pytest.raises(UserError, match="need a roster"):
+        read(witnesses=1, roster=None)

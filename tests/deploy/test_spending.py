@@ -19,7 +19,7 @@ from sordino.privacy.accountant import epsilon_of
 from sordino.privacy.allowance import Allowance
 from sordino.privacy.integers import CLIENTS, Gap
 from sordino.privacy.ledger import Row
-from sordino.privacy.record_plan import plan_records
+from sordino.privacy.record_plan import RecordNeeds, plan_records
 from sordino.privacy.release import Charge, Gradients, Public
 
 DELTA = 1e-5
@@ -100,7 +100,12 @@ def of_records(run: str) -> Entry:
 
 def test_every_run_reserves_what_it_may_cost_records() -> None:
     """The first question of each run sets its whole budget aside, and later ones nothing more."""
-    allowed = Allowed(Rules(name="s", data=Path("r.csv"), unit="record", max_epsilon=8.0, max_delta=1e-4), None)
+    allowed = Allowed(
+        Rules(
+            name="s", data=Path("r.csv"), unit="record", max_epsilon=8.0, max_delta=1e-4, min_cohort=3, methods=("m",)
+        ),
+        None,
+    )
 
     def session(run: str) -> Any:
         return SimpleNamespace(run=run, reservation=lambda: reserve(run, 3.0, DELTA), left=lambda row, paid: 1)
@@ -120,9 +125,18 @@ def test_the_server_reserves_each_sites_whole_budget_once() -> None:
     """Budgets of 2 and 3: each pays all of its own with its first turn; noise from a known seed keeps no promise."""
     plan = plan_records([100, 100], np.array([2.0, 3.0]), DELTA, batch=10, epochs=1, turns=2)
     for known, expected in (("", {0: 2.0, 1: 3.0}), ("its seed is known", {0: math.inf, 1: math.inf})):
-        ledger, allowance = ReservingLedger(2, "record", (), DELTA), Allowance(records=plan, known=known)
+        ledger, allowance = ReservingLedger((), DELTA, plan, RecordNeeds()), Allowance(records=plan, known=known)
         for number, who in enumerate(([0], [0, 1], [1])):
             public = Public({"clip": 1.0}, who, layers=[5])
             ledger.charge({"update": Gradients("clip")}, number, number, "local", allowance, public)
         assert ledger.record_epsilons(DELTA) == expected
         assert ledger.times(PLAN).tolist() == [1, 1]
+
+
+def test_an_accepted_ledger_has_nothing_to_spend_until_it_is_confirmed() -> None:
+    rows = [reserve("run", 2.0, DELTA), Entry("accepted", {"why": ""})]
+    for confirmed in ([], [Entry("confirmed", {"run": "other", "by": {}})]):
+        found = Spending.of([*rows, *confirmed], "server")
+        assert found.fits("record", math.inf, DELTA) == found.fits("record", 2.0, DELTA) == bool(confirmed)
+        assert found.epsilon("record", DELTA) == (2.0 if confirmed else math.inf)
+    assert not Spending.of([*rows, *confirmed, Entry("accepted", {"why": ""})], "server").fits("record", 9.0, DELTA)

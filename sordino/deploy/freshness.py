@@ -1,0 +1,264 @@
+"""Other sites as witnesses: whether this ledger is the newest, and the only one, of these data.
+
+A backup of the whole machine brings a site's witness back together with its folder, so sites remember for each other
+how far their ledgers were. Before anything leaves for a run, and again after every restart, a site commits the run's
+beginning with all that it reserves, states where its ledger ends, and waits for the notes of others:
+
+| message | from | says |
+|---|---|---|
+| statement | the site | a fresh nonce, its head, and the links by which the ledger came there, signed |
+| note | another site | the head of that ledger which it holds now, with that owner's signature; signed over the nonce |
+
+Whoever gets a statement keeps its head, unless it holds one that the ledger did not pass: then it keeps that one for
+good. A note on such a head closes the site, since it bears the site's own signature. The server carries both; it can
+withhold, and then the site waits, but it can neither forge a note nor let one be forgotten.
+
+Of n sites, `witnesses` others must have answered before a run and after a restart alike. Twice that number is at least
+n, plus `colluders`, plus the other sites that were restored themselves: then one honest site, with its memory, is in
+both groups.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sordino.deploy import copies, keys, reading
+from sordino.deploy.book import Book
+from sordino.deploy.desk import Desk
+from sordino.deploy.entries import LINK_BYTES, Entry, Head
+from sordino.deploy.paying import payable
+from sordino.deploy.roster import IDENTITY_BYTES
+from sordino.deploy.rules import RefusedError
+from sordino.deploy.session import Session
+
+UNCONFIRMED = "unconfirmed"
+"""The refusal of a site that waits until others confirm its ledger; its statement goes with it."""
+SIGNATURE_BYTES = 64
+NONCE_BYTES = 32
+MOST_STATEMENTS = 1000
+"""In one message."""
+BEGINNING = ("start", "reserve")
+"""Kinds of rows with which a run begins."""
+
+
+@dataclass(frozen=True)
+class Statement:
+    """Where a ledger ends and how it came there, by its owner's word."""
+
+    nonce: bytes
+    since: int
+    links: bytes
+    """After the first `since` rows, and after each row behind them."""
+    heads_signature: bytes
+    """Of the head alone: others hold it, and show it."""
+    signature: bytes
+    """Of all this."""
+
+    @classmethod
+    def made(cls, private: bytes, nonce: bytes, since: int, links: bytes) -> Statement:
+        """A statement of the owner with this key."""
+        head = _last(since, links)
+        return cls(
+            nonce, since, links, keys.signed(private, *head.said()), keys.signed(private, *_said(nonce, since, links))
+        )
+
+    @property
+    def head(self) -> Head:
+        """Where the ledger ends."""
+        return _last(self.since, self.links)
+
+    def packed(self) -> list[Any]:
+        """As it travels."""
+        return [self.nonce, self.since, self.links, self.heads_signature, self.signature]
+
+    @classmethod
+    def read(cls, value: Any) -> Statement:
+        """The inverse of `packed`; anything else raises `ValueError`."""
+        if not isinstance(value, list) or [type(part) for part in value] != [bytes, int, bytes, bytes, bytes]:
+            raise ValueError("a statement is a nonce, a position, links and two signatures")
+        found = cls(*value)
+        sizes = (len(found.nonce), len(found.heads_signature), len(found.signature))
+        if sizes != (NONCE_BYTES, SIGNATURE_BYTES, SIGNATURE_BYTES) or not 0 <= found.since < 2**53:
+            raise ValueError("a part of a statement has another size")
+        if not found.links or len(found.links) % LINK_BYTES:
+            raise ValueError("a statement's links are none")
+        return found
+
+    def is_signed(self, owner: bytes) -> bool:
+        """Whether it is the owner's."""
+        return keys.is_signed(owner, self.heads_signature, *self.head.said()) and keys.is_signed(
+            owner, self.signature, *_said(self.nonce, self.since, self.links)
+        )
+
+    def passed(self, head: Head) -> bool:
+        """Whether the ledger came by a head."""
+        begin = (head.position - self.since) * LINK_BYTES
+        return begin >= 0 and self.links[begin : begin + LINK_BYTES] == head.link
+
+
+@dataclass(frozen=True)
+class Note:
+    """What another site holds of a ledger."""
+
+    head: Head
+    heads_signature: bytes
+    """The ledger's owner's."""
+    began: int
+    """The position at which that site first heard of the ledger."""
+    signature: bytes
+    """Of the site that holds it."""
+
+    @classmethod
+    def made(cls, private: bytes, nonce: bytes, owner: bytes, head: Head, heads_signature: bytes, began: int) -> Note:
+        """A note by the site with this key, to the owner of a ledger who has sent a nonce."""
+        about = _noted(nonce, owner, head, heads_signature, began)
+        return cls(head, heads_signature, began, keys.signed(private, "note", *about))
+
+    def packed(self) -> list[Any]:
+        """As it travels."""
+        return [*self.head.packed(), self.heads_signature, self.began, self.signature]
+
+    @classmethod
+    def read(cls, value: Any) -> Note:
+        """The inverse of `packed`; anything else raises `ValueError`."""
+        if not isinstance(value, list) or [type(part) for part in value] != [int, bytes, bytes, int, bytes]:
+            raise ValueError("a note is a head, a position and two signatures")
+        position, link, heads_signature, began, signature = value
+        if not 0 <= began < 2**53:
+            raise ValueError("a position is no such number")
+        return cls(Head.read([position, link]), heads_signature, began, signature)
+
+    def is_signed(self, sender: bytes, nonce: bytes, owner: bytes) -> bool:
+        """Whether it is the sender's answer to this nonce, on a head that the owner signed."""
+        about = _noted(nonce, owner, self.head, self.heads_signature, self.began)
+        return keys.is_signed(sender, self.signature, "note", *about) and keys.is_signed(
+            owner, self.heads_signature, *self.head.said()
+        )
+
+
+# ---- the site whose ledger it is
+
+
+def check_confirmed(desk: Desk, book: Book, session: Session, cost: list[Entry], message: Mapping[str, Any]) -> None:
+    """Refuse a question that cannot be paid for, or whose run others have not confirmed since this process began."""
+    # An accepted ledger counts on the others: nothing leaves before they have confirmed it.
+    assumed = [Entry("confirmed", {})] if desk.others else []
+    rows = payable([*book.entries(), *assumed], session, cost, desk.allowed)
+    if not desk.others:
+        return
+    begun = _begin(book, session, [row for row in rows if row.kind == "reserve"])
+    entries = book.entries()
+    if any(entry.kind == "accepted" for entry in entries[begun[0] :]):
+        raise RefusedError("closed", "the run had begun before the ledger was accepted")
+    confirmed = any(one.kind == "confirmed" and one.content["run"] == session.run for one in entries[begun[-1] :])
+    if not (confirmed and desk.is_fresh):
+        _confirm(desk, book, session.run, begun[-1] + 1, message.get("notes"))
+
+
+def _begin(book: Book, session: Session, reserved: list[Entry]) -> list[int]:
+    """Commit the beginning of a run and what it reserves, before anybody confirms it; the places of these rows."""
+
+    def found() -> dict[str, int]:
+        rows = enumerate(book.entries())
+        return {one.kind: place for place, one in rows if one.kind in BEGINNING and one.content["run"] == session.run}
+
+    if reserved or not found():
+        with book.transaction():
+            # Random, so that a ledger that is restored and begins the run again comes to another head.
+            about = {"run": session.run, "unlimited": session.unlimited, "random": secrets.token_hex(16)}
+            start = Entry("start", about)
+            book.append([row for row in (start, *reserved) if row.kind not in found()])
+    return sorted(found().values())
+
+
+def _confirm(desk: Desk, book: Book, run: str, needed: int, notes: Any) -> None:
+    """Write down who confirms this ledger from the row `needed` on; too few are waited for."""
+    first: dict[str, int] = {}
+    for entry in book.entries():
+        for one, position in entry.content.get("by", {}).items():
+            first.setdefault(one, position)
+            desk.held.setdefault(bytes.fromhex(one), position)
+    counted: dict[str, int] = {}
+    for member in desk.others:
+        note = _read(notes, member.identity, desk)
+        if note is None:
+            continue
+        position, name = note.head.position, member.identity.hex()
+        if book.link(position) != note.head.link:
+            why = f"{member.name} has seen row {position - 1} of this ledger otherwise, or it is not there"
+            copies.spoil(book, why)
+            raise RefusedError("restored", why)
+        desk.held[member.identity] = position
+        forgot = note.began > first.get(name, note.began)  # that site was restored itself: it is no witness
+        if position >= needed and not forgot:
+            counted[name] = position
+    if len(counted) < desk.quorum:
+        missing = [one.name for one in desk.others if one.identity.hex() not in counted] if notes else []
+        detail = f"missing: {', '.join(missing)}" if missing else ""
+        raise RefusedError(UNCONFIRMED, detail, statement=_statement(desk, book).packed())
+    with book.transaction():
+        book.append([Entry("confirmed", {"run": run, "by": counted})])
+    desk.is_fresh = True
+
+
+def _read(notes: Any, sender: bytes, desk: Desk) -> Note | None:
+    """The note of a site; None where it gave none, or another than it could have given."""
+    try:
+        found = Note.read(notes[sender])
+    except (ValueError, KeyError, TypeError):
+        return None
+    return found if found.is_signed(sender, desk.nonce, desk.identity) else None
+
+
+def _statement(desk: Desk, book: Book) -> Statement:
+    """Where this ledger ends, and its links as far back as anybody of whom that is known may hold one."""
+    since = min([desk.held.get(one.identity, book.head().position) for one in desk.others])
+    return Statement.made(desk.private, desk.nonce, since, book.links(since))
+
+
+# ---- those who confirm it
+
+
+def note(desk: Desk, message: Mapping[str, Any]) -> bytes:
+    """Hold the heads that other sites state, and note down for each what is held of its ledger now."""
+    statements = message.get("statements")
+    if not isinstance(statements, dict) or len(statements) > MOST_STATEMENTS:
+        raise RefusedError("message", "it has no statements, or too many")
+    known = None if desk.allowed.roster is None else {one.identity for one in desk.others}
+    notes = {}
+    with Book(desk.folder) as book, book.transaction():
+        for owner, value in statements.items():
+            if not isinstance(owner, bytes) or len(owner) != IDENTITY_BYTES or not (known is None or owner in known):
+                continue
+            try:
+                statement = Statement.read(value)
+            except ValueError as error:
+                raise RefusedError("message", error) from error
+            if statement.is_signed(owner):
+                notes[owner] = _hold(desk, book, owner, statement).packed()
+    return reading.answered(notes=notes)
+
+
+def _hold(desk: Desk, book: Book, owner: bytes, statement: Statement) -> Note:
+    held = book.seen(owner)
+    if held is None or statement.passed(held[0]):  # else it is another branch, which no longer one may hide
+        book.see(owner, statement.head, statement.heads_signature)
+    head, signature = book.seen(owner) or (statement.head, statement.heads_signature)
+    return Note.made(desk.private, statement.nonce, owner, head, signature, book.began(owner))
+
+
+def _last(since: int, links: bytes) -> Head:
+    return Head(since + len(links) // LINK_BYTES - 1, links[-LINK_BYTES:])
+
+
+def _said(nonce: bytes, since: int, links: bytes) -> tuple[str, bytes, bytes, bytes]:
+    """What a site signs of its statement."""
+    return "statement", nonce, since.to_bytes(8, "big"), links
+
+
+def _noted(nonce: bytes, owner: bytes, head: Head, signature: bytes, began: int) -> tuple[bytes, ...]:
+    """What a site signs of its note."""
+    return nonce, owner, head.position.to_bytes(8, "big"), head.link, signature, began.to_bytes(8, "big")

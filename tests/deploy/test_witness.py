@@ -1,0 +1,291 @@
+"""A site's witness: a folder that was restored or copied does not open for spending, and one that was killed does."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from federations import Federation, federation, is_confirmed, kind, refused
+from killing import die_at, killed
+
+from sordino.deploy import keys, wire
+from sordino.deploy.book import FACTS, WITNESSED, Book
+from sordino.deploy.carrier import Failure
+from sordino.deploy.entries import Entry
+from sordino.deploy.rules import Rules
+from sordino.deploy.site import Site
+from sordino.deploy.standing import status
+from sordino.deploy.witness import DoubtError, Witness, accept
+from sordino.errors import UserError
+
+RECORDS: dict[str, Any] = {"method": "dp-fedavg-record", "records": 300, "rounds": 2}
+PLAIN: dict[str, Any] = {"protect_from": "server", "minimum_cohort": 2, "rounds": 2}
+
+
+def kinds(made: Federation, number: int = 0) -> list[str]:
+    """The kinds of the rows in a site's ledger."""
+    with Book(made.folders[number]) as book:
+        return [entry.kind for entry in book.entries()]
+
+
+@pytest.fixture(scope="module")
+def after_a_run(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A federation that has made a run, its site 0 closed; before the run that one was copied to `backup`."""
+    folder = tmp_path_factory.mktemp("witness")
+    with federation(folder, **RECORDS) as made:
+        made.backup(0, folder / "backup")
+        made.run()
+        made.sites[0].close()
+        yield made, folder / "backup"
+
+
+@pytest.fixture
+def site(after_a_run: tuple[Federation, Path], tmp_path: Path) -> Path:
+    """A copy of site 0 after the run, and of its witness."""
+    made, _ = after_a_run
+    shutil.copytree(made.folders[0], tmp_path / "site")
+    shutil.copytree(made.witness(0).parent, tmp_path / "witness")
+    return tmp_path / "site"
+
+
+def witness_of(folder: Path) -> Path:
+    """The file of the witness of the site in a folder."""
+    with Book(folder) as book:
+        return folder.parent / "witness" / f"{keys.public_identity(book.known('identity')).hex()}.json"
+
+
+def test_a_restored_folder_does_not_open(site: Path, after_a_run: tuple[Federation, Path]) -> None:
+    shutil.copy(after_a_run[1] / "site.db", site / "site.db")
+    with pytest.raises(DoubtError, match=r"restored from a backup or copied.*sordino site accept"):
+        Site.open(site)
+
+
+def test_another_branch_does_not_open_though_it_is_longer(site: Path, after_a_run: tuple[Federation, Path]) -> None:
+    shutil.copy(after_a_run[1] / "site.db", site / "site.db")
+    with Book(site) as book, book.transaction():
+        book.append([Entry("misfit", {"about": str(number)}) for number in range(50)])
+    with pytest.raises(DoubtError, match="restored from a backup or copied"):
+        Site.open(site)
+
+
+def test_a_folder_that_is_ahead_of_its_witness_opens(site: Path, after_a_run: tuple[Federation, Path]) -> None:
+    shutil.copy(after_a_run[1] / "witness.json", witness_of(site))
+    Site.open(site).close()
+    assert witness_of(site).read_bytes() != (after_a_run[1] / "witness.json").read_bytes()
+
+
+def test_a_damaged_or_missing_witness_is_told(site: Path, after_a_run: tuple[Federation, Path]) -> None:
+    made, _ = after_a_run
+    path = witness_of(site)
+    whole = path.read_bytes()
+    contents = [whole[:size] for size in range(len(whole))] + [bytes(10**6), b"[" * 10**5, b"{}", b"7"]
+    contents += [made.witness(1).read_bytes(), whole.replace(b'"position": ', b'"position": 1'), whole[:-2] + b"x}"]
+    for content in contents:
+        path.write_bytes(content)
+        with pytest.raises(DoubtError, match="witness"):
+            Site.open(site)
+    path.unlink()
+    with pytest.raises(DoubtError, match="is gone"):
+        Site.open(site)
+    path.mkdir()
+    with pytest.raises(DoubtError, match="cannot be read"):
+        Site.open(site)
+    path.rmdir()
+    path.write_bytes(whole)
+    Site.open(site).close()
+
+
+def test_a_site_of_an_earlier_version_gets_a_witness_once(site: Path) -> None:
+    witness_of(site).unlink()
+    with Book(site) as book, book.transaction():
+        book.remove(FACTS, "where name = ?", WITNESSED)
+    first = Site.open(site)
+    first.close()
+    second = Site.open(site)
+    second.close()
+    assert ["from now on" in sentence for sentence in first.told] == [True]
+    assert second.told == []
+    witness_of(site).unlink()
+    with pytest.raises(DoubtError, match="is gone"):
+        Site.open(site)
+
+
+def test_witnesses_have_places_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rules, private = Rules(name="one", data=Path("data.csv")), keys.new_identity()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    one, other = (Witness.of(tmp_path / "site", rules, key) for key in (private, keys.new_identity()))
+    assert one.path.parent == other.path.parent == tmp_path / "state" / "sordino" / "witness"
+    assert one.path != other.path
+    monkeypatch.setenv("XDG_STATE_HOME", "somewhere")  # relative: the specification has it ignored
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert Witness.of(tmp_path / "site", rules, private).path.is_relative_to(tmp_path / "home" / ".local" / "state")
+    for inside in (Path("witness"), Path("."), Path("..", "site", "deep")):
+        with pytest.raises(UserError, match="inside of the site's folder"):
+            Witness.of(tmp_path / "site", rules.model_copy(update={"witness": inside}), private)
+
+
+def first_question(made: Federation) -> bytes:
+    """The first question of a run to site 0, with the notes that it waits for; the server is then gone."""
+    found: list[bytes] = []
+
+    def stop(node: int, request: bytes, answer: Callable[[], bytes]) -> bytes | Failure:
+        if node == 0 and kind(request) == "work" and is_confirmed(request):
+            found.append(request)
+            raise KeyError("the server is gone")
+        return answer()
+
+    with pytest.raises(KeyError):
+        made.run(stop)
+    return found[0]
+
+
+def test_nothing_leaves_before_the_witness_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with federation(tmp_path, **PLAIN) as made:
+        request = first_question(made)
+        with monkeypatch.context() as patch:
+
+            def full(*_: object) -> None:
+                raise OSError(28, "No space left on device")
+
+            patch.setattr("sordino.deploy.witness.replace_file", full)
+            assert refused(made.sites[0].answer(request)) == "disk"
+        assert kinds(made).count("release") == 1
+        reply = made.sites[0].answer(request)
+        assert refused(reply) == ""
+        with Book(made.folders[0]) as book:
+            assert Witness(made.witness(0), made.sites[0].desk.private).read() == book.head()
+        assert made.sites[0].answer(request) == reply
+        assert kinds(made).count("release") == 1
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("restart", [False, True])
+@pytest.mark.parametrize(
+    ("owner", "name", "call", "when"),
+    [
+        (Book, "_commit", 2, "after"),
+        (Witness, "write", 1, "before"),
+        (Witness, "write", 1, "after"),
+    ],
+)
+def test_a_site_killed_between_its_ledger_and_its_witness_goes_on(
+    owner: Any, name: str, call: int, when: str, restart: bool, tmp_path: Path
+) -> None:
+    with federation(tmp_path, **PLAIN) as made:
+        request = first_question(made)
+
+        def child() -> None:
+            die_at(owner, name, call, when)
+            made.sites[0].answer(request)
+
+        assert killed(child)
+        assert kinds(made).count("release") == 1
+        if restart:
+            made.reopen(0)
+        reply = made.sites[0].answer(request)
+        assert refused(reply) == "", "no false alarm"
+        with Book(made.folders[0]) as book:
+            assert Witness(made.witness(0), made.sites[0].desk.private).read() == book.head()
+        (row,) = made.store.all()
+        assert made.resume(row.run)["rounds_done"] == 2
+        assert kinds(made).count("release") == 2
+
+
+def test_a_ledger_put_back_under_a_running_site_does_not_pass_its_witness(tmp_path: Path) -> None:
+    with federation(tmp_path, **PLAIN) as made:
+        request = first_question(made)
+        made.backup(0, tmp_path / "backup")
+        assert refused(made.sites[0].answer(request)) == ""
+        made.restore(0, tmp_path / "backup", witness=False)
+        assert refused(made.sites[0].answer(request)) == "witness"
+        made.witness(0).unlink()
+        assert refused(made.sites[0].answer(request)) == "witness"
+
+
+def test_a_site_restored_to_before_it_opened_a_sum_does_not_open(tmp_path: Path) -> None:
+    """It would answer to another list of survivors."""
+    with federation(tmp_path, rounds=1, noise="integers") as made:
+
+        def copy(node: int, request: bytes, answer: Callable[[], bytes]) -> bytes | Failure:
+            if node == 0 and kind(request) == "open":
+                made.backup(0, tmp_path / "backup")
+            return answer()
+
+        made.run(copy)
+        made.restore(0, tmp_path / "backup", witness=False)
+        with pytest.raises(DoubtError, match="restored from a backup"):
+            made.reopen(0)
+
+
+# ---- what an owner accepts
+
+
+def test_nothing_is_accepted_without_need(site: Path) -> None:
+    with pytest.raises(UserError, match="nothing to accept"):
+        accept(site)
+
+
+def test_a_site_that_is_open_is_not_accepted(after_a_run: tuple[Federation, Path]) -> None:
+    with pytest.raises(UserError, match="already open"):
+        accept(after_a_run[0].folders[1])
+
+
+def test_an_accepted_backup_has_no_budget_left(site: Path, after_a_run: tuple[Federation, Path]) -> None:
+    shutil.copy(after_a_run[1] / "site.db", site / "site.db")
+    assert "counts as used up: it was restored" in accept(site)
+    Site.open(site).close()
+    found = status(site)
+    assert found["spoiled"]
+    assert found["spent"]["server"] is None
+
+
+def test_a_lost_witness_without_a_roster_leaves_no_budget(site: Path) -> None:
+    witness_of(site).unlink()
+    rules = (site / "site.toml").read_text()
+    (site / "site.toml").write_text(rules.replace('roster = "', '# roster = "').replace("witnesses =", "# witnesses ="))
+    assert "no roster" in accept(site)
+    assert status(site)["spoiled"]
+
+
+def test_peers_give_an_accepted_site_its_budget_back(tmp_path: Path) -> None:
+    with federation(tmp_path, **RECORDS) as made:
+        made.allow_runs(2)
+        made.run()
+        made.sites[0].close()
+        made.witness(0).unlink()
+        assert "until the other sites" in accept(made.folders[0])
+        assert status(made.folders[0])["spent"]["server"] is None
+        assert status(made.folders[0])["doubtful"]
+        made.reopen(0)
+        assert made.run()["rounds_done"] == 2
+        assert status(made.folders[0])["spent"]["server"] == pytest.approx(40)
+        assert not status(made.folders[0])["doubtful"]
+
+
+@pytest.mark.parametrize(("changes", "left"), [(RECORDS, "doubtful"), ({"rounds": 2}, "spoiled")])
+def test_a_run_that_was_open_when_the_witness_was_lost_is_over(
+    changes: dict[str, Any], left: str, tmp_path: Path
+) -> None:
+    """What left since the last row is unknown: of records no more than was reserved, of a client perhaps all."""
+    with federation(tmp_path, **changes) as made:
+        request = first_question(made)
+        assert refused(made.sites[0].answer(request)) == ""
+        made.sites[0].close()
+        made.witness(0).unlink()
+        accept(made.folders[0])
+        assert status(made.folders[0])[left]
+        made.reopen(0)
+        again = wire.unpacked(request)
+        asked = wire.unpacked(again["ask"].tobytes())
+        again["ask"] = np.frombuffer(wire.packed({**asked, "round": 1, "question": 1}), np.uint8)
+        assert refused(made.ask(0, wire.packed(again))) == "closed"
+        assert kinds(made).count("release") == 1
+
+
+def test_tests_leave_the_home_directory_alone() -> None:
+    assert not Path(os.environ["XDG_STATE_HOME"]).is_relative_to(Path.home() / ".local")
