@@ -173,7 +173,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
     ),
     "privacy/mechanism.py": (
         "tests/privacy/test_mechanism.py tests/privacy/test_gate.py tests/privacy/test_gradients.py "
-        "tests/deploy/test_masking.py",
+        "tests/privacy/test_noise.py tests/deploy/test_masking.py",
         [
             ("floats: half the noise", "noise.mul_(deviations)", "noise.mul_(deviations / 2)"),
             ("floats: half the noise at places", "drawn.mul_(deviations", "drawn.mul_(0.5 * deviations"),
