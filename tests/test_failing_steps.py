@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-import torch
 
 from sordino.errors import UserError
 from sordino.experiment.lifetime import spent_in
@@ -27,6 +27,7 @@ class BrokenError(Exception):
     """What a step raises."""
 
 
+HERE = os.getpid()
 FAILS = {"step": True}
 """Whether the step fails this time: what no method could know, as memory that is short."""
 
@@ -172,6 +173,13 @@ def test_a_run_that_failed_once_says_so_if_it_ever_ends(tmp_path: Path, monkeypa
     assert store.get(run).state == "done"
 
 
+def test_what_failed_first_stays(tmp_path: Path) -> None:
+    _, store, run = prepared_run(Failing(), tmp_path)
+    store.fail(run, "one")
+    store.fail(run, "other")
+    assert store.get(run).failed == "one"
+
+
 class Mistaken(Failing):
     """Makes mistakes of its own, catches the refusals and goes on: nothing was asked, and nothing told."""
 
@@ -233,7 +241,7 @@ class Moody(Failing):
 
     @sends(lambda self: {"update": Update(clip=self.clip)})
     def local(self, message: Any, me: Any, data: Any) -> Result:
-        if torch.multiprocessing.parent_process() is not None:
+        if os.getpid() != HERE:
             raise BrokenError
         return Result(send={"update": 0 * message["global"]}, keep={"model": message["global"]})
 
