@@ -1219,6 +1219,11 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         "tests/experiment/test_lost_journals.py tests/experiment/test_importing.py tests/deploy/test_terms.py",
         [
             (
+                "whole plan: a stopped run's later attempts are free",
+                "plan = _with_attempts(",
+                "plan = (lambda plan, _: plan)(",
+            ),
+            (
                 "runs: one under way has spent nothing yet",
                 'if row.state == "stopped" and not lost and not ledger.rows',
                 "if not lost and not ledger.rows",
@@ -1623,9 +1628,10 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
             (
                 "whole plan: planned recipes are forgotten",
-                "max(history.get((rate, multiplier), 0), count)",
+                "max(history.get((rate, multiplier), 0), sums)",
                 "history.get((rate, multiplier), 0)",
             ),
+            ("whole plan: later attempts are forgotten", "count + more.get((rate, multiplier), 0)", "count"),
             (
                 "whole plan: records pay for one turn",
                 "count * turns / taken[pool, client]",

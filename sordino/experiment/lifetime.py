@@ -411,7 +411,16 @@ def _counted(row: RunRow, store: Store, lost: bool) -> Spent:
         return _unbounded(row.unit) if lost else spent_by(ledger.completed(row.rounds, row.rounds))
     limited = row.configuration.get("budget_over_runs") is not None  # nothing is asked beyond the plan
     turns = 0 if limited else row.planned.get("turns", row.rounds)
-    return larger(spent_by(ledger.completed(row.rounds, turns, planned={})), cast(Spent, row.planned))
+    plan = _with_attempts(cast(Spent, row.planned), ledger)
+    return larger(spent_by(ledger.completed(row.rounds, turns, planned={})), plan)
+
+
+def _with_attempts(plan: Spent, ledger: Ledger) -> Spent:
+    """A plan for records and the later attempts of a run that did not repeat itself, of which no plan knows."""
+    more = [[rate, multiplier, count] for (rate, multiplier), count in ledger.later_attempts().items()]
+    if plan["unit"] == "client" or not more:
+        return plan
+    return {**plan, "recipes": [[*recipe, *more] for recipe in plan["recipes"]]}
 
 
 def _unbounded(unit: Unit) -> Spent:

@@ -226,8 +226,9 @@ class Ledger:
         A run whose end, or whose questions, clients' answers may have chosen is a function of all that the plan would
         have released, and the cost of the whole plan covers it; what was charged so far does not. Every client is
         charged `turns` times what the dearest of the `rounds` cost anybody, what was asked behind the last of them, and
-        `mu` (one for each view) at the least. `planned` has the recipes of clients by pools; without it, what records
-        went through is repeated for `turns` rounds.
+        `mu` (one for each view) at the least. `planned` has the recipes of clients by pools, to which later attempts at
+        a question are added, since no plan knows of them; without it, what records went through is repeated for `turns`
+        rounds.
         """
         whole = Ledger(self.spent.shape[1], self.unit, self.rows)
         if not whole.rows:
@@ -246,12 +247,27 @@ class Ledger:
         whole._covered = np.maximum(whole._covered, covered[:, None])
         for kind, most in entries.items():
             whole._entries[kind] = np.maximum(whole._entries[kind], most)
+        again = self._later_attempts()
         for pool, recipes in (whole._repeated(turns, taken) if planned is None else planned).items():
             for client, recipe in recipes.items():
                 history = whole._histories.setdefault(pool, {}).setdefault(client, {})
+                more = again._histories.get(pool, {}).get(client, {})
                 for rate, multiplier, count in recipe:
-                    history[rate, multiplier] = max(history.get((rate, multiplier), 0), count)
+                    sums = count + more.get((rate, multiplier), 0)
+                    history[rate, multiplier] = max(history.get((rate, multiplier), 0), sums)
         return whole
+
+    def later_attempts(self) -> dict[tuple[float, float], int]:
+        """Most sampled sums of each (rate, multiplier) that any client's records went through in later attempts."""
+        found: Counter[tuple[float, float]] = Counter()
+        for histories in self._later_attempts()._histories.values():
+            for mine in histories.values():
+                found |= Counter(mine)
+        return dict(found)
+
+    def _later_attempts(self) -> Ledger:
+        """The ledger of all attempts at questions but the first ones."""
+        return Ledger(self.spent.shape[1], self.unit, [row for row in self.rows if divided(row.question)[1]])
 
     def _repeated(self, turns: int, taken: Mapping[tuple[str, int], int]) -> dict[str, dict[int, Recipe]]:
         """What records would have gone through in `turns` rounds like those that were `taken` of each pool and client;

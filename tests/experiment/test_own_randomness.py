@@ -28,6 +28,7 @@ from sordino.experiment.books import RunBooks
 from sordino.experiment.config import Experiment
 from sordino.experiment.identity import is_own, is_own_network, repeats
 from sordino.experiment.journal import rows_after
+from sordino.experiment.lifetime import spent_in
 from sordino.experiment.prepare import prepare
 from sordino.experiment.store import Store
 from sordino.learning.records import Records
@@ -418,6 +419,16 @@ def test_what_was_given_up_counts_for_a_run_that_nobody_takes_up(tmp_path: Path)
     name = stopped(tmp_path, 3, **of("Restless", rounds=ROUNDS))
     stopped(tmp_path, 2, name)
     assert len(rows_after(tmp_path / "runs" / name, 0, bytes(32), begun=True)) == 5
+
+
+def test_a_stopped_run_counts_as_planned_and_its_later_attempts(tmp_path: Path) -> None:
+    name = stopped(tmp_path, 3, **of("WhimsicalRecords", rounds=4))
+    stopped(tmp_path, 2, name)
+    store = Store(tmp_path)
+    row = store.get(name)
+    assert row.planned is not None
+    (planned,) = row.planned["recipes"][0]
+    assert max(sum(part[2] for part in recipe) for recipe in spent_in(row, store)["recipes"]) == planned[2] * 6 / 4
 
 
 # ---- whose code it is

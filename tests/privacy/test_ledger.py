@@ -12,7 +12,7 @@ from sordino.message import Each
 from sordino.privacy.accountant import attack_accuracy, epsilon_of, mu_of
 from sordino.privacy.allowance import Allowance, Noise
 from sordino.privacy.integers import CLIENTS, Gap
-from sordino.privacy.ledger import Ledger, Row
+from sordino.privacy.ledger import Ledger, Row, attempt
 from sordino.privacy.record_plan import RecordNeeds, plan_records
 from sordino.privacy.records import record_epsilon
 from sordino.privacy.release import (
@@ -397,3 +397,14 @@ def test_a_matrix_is_made_of_all_records() -> None:
         charge = release.charge(allowance, public)
         assert charge.sampled is not None
         assert charge.sampled.tolist() == [[1.0, multiplier, 1.0]]
+
+
+def test_the_whole_plan_holds_later_attempts_too() -> None:
+    """Thirty sums are planned, ten of them were asked twice: 40 in all, of which no plan knew."""
+    charge = Charge.of_records("training", [(0.1, 2.0, 10)])
+    rows = [Row.of((attempt(0, before), 0, "local", "update"), [0], charge) for before in (0, 1)]
+    ledger = Ledger(1, "record", rows)
+    whole = ledger.completed(3, 3, planned={"training": {0: ((0.1, 2.0, 30),)}})
+    assert whole.recipes() == {((0.1, 2.0, 40),)}
+    assert ledger.later_attempts() == {(0.1, 2.0): 10}
+    assert Ledger(1, "record", rows[:1]).later_attempts() == {}
