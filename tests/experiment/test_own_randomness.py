@@ -7,6 +7,7 @@ import importlib
 import inspect
 import math
 import sys
+import types
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,20 +45,22 @@ from sordino.rounds import RoundReport
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
+ELSEWHERE = types.ModuleType("elsewhere")
+"""Outside of the methods' own module, which steps must leave as it is."""
+ELSEWHERE.raw = []  # type: ignore[attr-defined]  # what steps wanted to send
+
 
 @dataclass(frozen=True)
 class Steady(DPFedAvg):
     """Sends the same each time."""
 
     title: ClassVar[str] = "repeats itself"
-    raw: ClassVar[list[Tensor]] = []
-    """What steps wanted to send."""
 
     @sends(lambda self: self.threshold.releases())
     def local(self, message: Message, me: dict[str, Tensor], data: Records) -> Result:
         found = super().local(message, me, data)
         update = self.moved(found.send["update"])
-        self.raw.append(update.clone())
+        ELSEWHERE.raw.append(update.clone())
         return Result(send={"update": update}, keep=found.keep, start=found.start)
 
     def moved(self, update: Tensor) -> Tensor:
@@ -167,10 +170,10 @@ def correlation(one: Tensor, other: Tensor) -> float:
 
 def noise_of(store: Path, name: str) -> tuple[Tensor, Tensor]:
     """What the mean of raw updates would have been, and the noise on it, in a run of one round."""
-    Steady.raw.clear()
+    ELSEWHERE.raw.clear()
     prepared = prepare(Experiment.make(of(name)))
     raw = published(store, of(name)) - prepared.initial
-    mean = torch.stack(Steady.raw).mean(dim=0)
+    mean = torch.stack(ELSEWHERE.raw).mean(dim=0)
     return mean, raw - mean
 
 
@@ -286,13 +289,14 @@ def numbers(store: Path, name: str) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("method", ["Restless", "Grasping", "Clinging"])
 def test_other_values_are_charged_again(method: str, tmp_path: Path) -> None:
-    """Four rounds were answered; the resumed run comes to other values, so ten answers have left in the end."""
+    """Four rounds were answered; the resumed run comes to other values, so ten answers have left in the end. Somebody
+    may have stopped the run by what they saw: it counts as if all six rounds had been asked twice."""
     keys = of(method, rounds=ROUNDS)
     name = stopped(tmp_path, 4, **keys)
     result = resume(name, tmp_path)
     first, again = [(question, 0) for question in range(4)], [(question, 1) for question in range(4)]
     assert numbers(tmp_path, name) == [*first, *again, (4, 0), (5, 0)]
-    assert result["epsilon"]["outsider"] == pytest.approx(epsilon_of(math.sqrt(10), result["delta"]), rel=1e-6)
+    assert result["epsilon"]["outsider"] == pytest.approx(epsilon_of(math.sqrt(12), result["delta"]), rel=1e-6)
     assert any("asked again" in note for note in result["notes"])
     assert Store(tmp_path).get(name).state == "done"
 
@@ -427,8 +431,11 @@ def test_a_stopped_run_counts_as_planned_and_its_later_attempts(tmp_path: Path) 
     store = Store(tmp_path)
     row = store.get(name)
     assert row.planned is not None
-    (planned,) = row.planned["recipes"][0]
-    assert max(sum(part[2] for part in recipe) for recipe in spent_in(row, store)["recipes"]) == planned[2] * 6 / 4
+    most, counted = (
+        max(sum(part[2] for part in recipe) for recipe in spent["recipes"])
+        for spent in (row.planned, spent_in(row, store))
+    )
+    assert counted >= most * 6 / 4  # two of four rounds once more, by whichever client's rate
 
 
 # ---- whose code it is
