@@ -20,8 +20,6 @@ from sordino.learning.records import Batch, Learner, cross_entropy
 from sordino.learning.singles import FormedBook, Singles
 from sordino.models.tokens import declare_tokens, examples
 from sordino.privacy.clipping import clipped_sum
-from sordino.privacy.gradients import PrivateRecords
-from sordino.privacy.sealed import open_sealed
 
 CLIP = torch.tensor([0.5])
 
@@ -411,20 +409,6 @@ def test_books_of_a_divided_batch_know_of_all_records(monkeypatch: pytest.Monkey
     monkeypatch.setattr("sordino.learning.singles.HELD", 3 * learner.layout.size)
     books = Singles(learner).books(flatten(learner.written), batch_of(learner, (6,)), cross_entropy)
     assert [book.most for book in books] == [7, 7, 7]
-
-
-def test_validation_records_are_judged_one_by_one() -> None:
-    learner = learner_of(Cumulated, (6,))
-    flat, batch = flatten(learner.written), batch_of(learner, (6,))
-    nobody = torch.zeros(7, dtype=torch.bool)
-
-    def losses(x: Tensor) -> Tensor:
-        return open_sealed(PrivateRecords(x, batch.y, ~nobody, Singles(learner), None).judged(flat)[0])
-
-    before = losses(batch.x)
-    batch.x[2] *= 100
-    moved = (losses(batch.x) - before).abs() > 1e-5
-    assert moved.tolist() == [place == 2 for place in range(7)]
 
 
 def test_layers_that_mean_another_dimension_are_not_proven() -> None:

@@ -17,6 +17,7 @@ from sordino.errors import UserError
 from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Bookkeeper
 from sordino.learning.records import Batch, Learner, cross_entropy
+from sordino.learning.singles import Singles
 from sordino.privacy.accountant import epsilon_of
 from sordino.privacy.allowance import Allowance
 from sordino.privacy.clipping import clipping_factors
@@ -208,6 +209,31 @@ def test_without_noise_it_is_the_sum_of_clipped_gradients() -> None:
     clipped = [g * min(1.0, 0.5 / float(g.norm())) for g in each]
     assert torch.allclose(data.gradient(flat), torch.stack(clipped).sum(dim=0) / 40, atol=2e-6)
     assert sum(float(g.norm()) > 0.5 for g in each) > 10, "the threshold matters here"
+
+
+def test_validation_records_are_judged_one_by_one() -> None:
+    """Also with a network that adds up the records of a batch."""
+
+    class Cumulated(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last = nn.Linear(6, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(x.cumsum(0))
+
+    torch.manual_seed(0)
+    learner, x, y = Learner(Cumulated()), torch.randn(7, 6), torch.arange(7) % 3
+    flat = flatten(learner.written)
+
+    def losses() -> Tensor:
+        return open_sealed(
+            PrivateRecords(x, y, torch.ones(7, dtype=torch.bool), Singles(learner), None).judged(flat)[0]
+        )
+
+    before = losses()
+    x[2] *= 100
+    assert ((losses() - before).abs() > 1e-5).tolist() == [place == 2 for place in range(7)]
 
 
 @pytest.mark.parametrize("clip", [0.5, [0.3, 0.4]])
