@@ -1313,11 +1313,6 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("own code: nobody is told that a run was given up", "self._append(_sealed(GIVEN_UP, self._last))", "pass"),
             ("own code: a script goes on", "        if self._gives_up:\n", "        if False:\n"),
             (
-                "own code: a script may catch it",
-                "class OtherValuesError(BaseException)",
-                "class OtherValuesError(Exception)",
-            ),
-            (
                 "own code: answers are forgotten at checkpoints",
                 "_write(path, previous, self._owed, self._answers)\n        self.close",
                 "_write(path, previous, self._owed, {})\n        self.close",

@@ -126,11 +126,12 @@ def _while_held(prepared: Prepared, store: Store, run: str, watch: Watch | None)
         if row.summary is not None:
             return _finished(row, store)
         prepared = replace(prepared, notes=prepared.notes if row.notes is None else row.notes, nonce=row.nonce)
-        while True:
-            # Where a run that was taken up came to other values, the journal says so: all since the last checkpoint is
-            # asked anew, and nothing is compared the second time.
-            with contextlib.suppress(OtherValuesError), contextlib.ExitStack() as closing:
-                return _carried_on(prepared, store, run, watch, closing)
+        # Where a run that was taken up comes to other values, its journal says so and all since the last checkpoint is
+        # asked anew: nothing is compared then, and the second time ends.
+        with contextlib.suppress(OtherValuesError), contextlib.ExitStack() as closing:
+            return _carried_on(prepared, store, run, watch, closing)
+        with contextlib.ExitStack() as closing:
+            return _carried_on(prepared, store, run, watch, closing)
 
 
 def _carried_on(

@@ -344,9 +344,16 @@ def test_answers_yet_to_be_repeated_are_known_beyond_a_checkpoint(
 ) -> None:
     """Four rounds were answered; a resumption repeats and saves two of them, the next one comes to other values."""
     name = stopped(tmp_path, 4, **of("Steady", rounds=ROUNDS))
-    with monkeypatch.context() as saving:
-        saving.setattr(server, "SAVE_SECONDS", 0)
-        stopped(tmp_path, 3, name)
+    original = RunBooks.answered
+
+    def dying(self: RunBooks, question: int, drawn: int) -> None:
+        original(self, question, drawn) if question < 2 else 1 / 0
+
+    with monkeypatch.context() as dies:
+        dies.setattr(server, "SAVE_SECONDS", 0)
+        dies.setattr(RunBooks, "answered", dying)
+        with pytest.raises(ZeroDivisionError):
+            resume(name, tmp_path)
     assert Store(tmp_path).get(name).rounds_done == 2
     monkeypatch.setattr(Steady, "moved", lambda self, update: torch.zeros_like(update))
     resume(name, tmp_path)
