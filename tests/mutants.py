@@ -1478,11 +1478,11 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
             (
                 "own code: known by its name",
-                "file = getattr(sys.modules.get(name), ",
-                "file = None if name in sys.stdlib_module_names else getattr(sys.modules.get(name), ",
+                "    path = Path(file).resolve()\n    within",
+                "    if name in NOT_OURS:\n        return True\n    path = Path(file).resolve()\n    within",
             ),
             ("own code: no weights", 'return {"weights": digest.hexdigest()}', "return {}"),
-            ("own code: weights without buffers", ", *module.named_buffers())", ")"),
+            ("own code: weights without buffers", ", *module.named_buffers())", ",)"),
             (
                 "own code: weights without frozen ones",
                 "*module.named_parameters(remove_duplicate=False)",
