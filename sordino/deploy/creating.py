@@ -12,11 +12,12 @@ from pydantic import ValidationError
 from sordino.data.tables import Table
 from sordino.deploy import keys
 from sordino.deploy.book import WITNESSED, Book
-from sordino.deploy.entries import Entry
+from sordino.deploy.entries import Entry, Head, linked
 from sordino.deploy.records import keyed_fingerprint, read_records
 from sordino.deploy.rules import FILE, Rules
 from sordino.deploy.witness import Witness
 from sordino.errors import UserError, unknown, writing
+from sordino.privacy.ledger import BLANK
 from sordino.toml import toml_value
 
 COMMENTS = {
@@ -58,10 +59,9 @@ def create(folder: Path, name: str, data: Path, label: str | None, rules: Mappin
     with writing(folder / FILE):
         private, secret = keys.new_identity(), secrets.token_bytes(32)
         begin = Entry("begin", {"random": secrets.token_hex(32), "data": keyed_fingerprint(file, secret)})
-        witness = Witness.of(folder, made, private)
+        # First: where it cannot be written, there is no site yet.
+        Witness.of(folder, made, private).write(Head(1, linked(BLANK, begin.written())))
         Book.create(folder, {"identity": private, "secret": secret, WITNESSED: b"1"}, begin)
-        with Book(folder) as book:
-            witness.write(book.head())
         (folder / FILE).write_text(written(made))
     return keys.public_identity(private)
 
