@@ -12,13 +12,14 @@ from pydantic import ValidationError
 from sordino.data.tables import Table
 from sordino.deploy import keys
 from sordino.deploy.book import WITNESSED, Book
-from sordino.deploy.entries import Entry
+from sordino.deploy.entries import Entry, Head, linked
 from sordino.deploy.records import keyed_fingerprint, read_records
 from sordino.deploy.rules import FILE, Allowed, Rules
 from sordino.deploy.witness import Witness
 from sordino.errors import UserError, unknown, writing
 from sordino.files import write_whole
 from sordino.methods import names
+from sordino.privacy.ledger import BLANK
 from sordino.toml import toml_value
 
 COMMENTS = {
@@ -62,13 +63,13 @@ def create(folder: Path, name: str, data: Path, label: str | None, rules: Mappin
         raise unknown("column", label, list(file.content.columns))
     with writing(folder / FILE):
         private, secret = keys.new_identity(), secrets.token_bytes(32)
-        begin = {"random": secrets.token_hex(32), "data": keyed_fingerprint(file, secret)}
+        content = {"random": secrets.token_hex(32), "data": keyed_fingerprint(file, secret)}
         if made.roster is None:  # else the roster, which is yet to be put there, belongs to the rules
-            begin["rules"] = Allowed(made, None).digest(secret)
-        witness = Witness.of(folder, made, private)
-        Book.create(folder, {"identity": private, "secret": secret, WITNESSED: b"1"}, Entry("begin", begin))
-        with Book(folder) as book:
-            witness.write(book.head())
+            content["rules"] = Allowed(made, None).digest(secret)
+        begin = Entry("begin", content)
+        # First: where it cannot be written, there is no site yet.
+        Witness.of(folder, made, private).write(Head(1, linked(BLANK, begin.written())))
+        Book.create(folder, {"identity": private, "secret": secret, WITNESSED: b"1"}, begin)
         write_whole(folder / FILE, written(made))
     return keys.public_identity(private)
 

@@ -29,7 +29,7 @@ from sordino.message import Each
 
 MAGIC = b"sordino1"
 LENGTH_BYTES = 8
-PROTOCOL = 1
+PROTOCOL = 2
 """Of what messages mean: both ends speak the same version."""
 MOST_BYTES = 512 * 2**20
 """How large a message may be, unless a site says otherwise."""

@@ -325,7 +325,7 @@ def test_requests_that_are_none_are_refused(asked: tuple[Federation, bytes]) -> 
         assert refused(site.answer(content)) == "message"
     for changes in ({"kind": "delete"}, {"kind": []}, {"kind": None}):
         assert refused(site.answer(wire.packed({**wire.unpacked(request), **changes}))) == "message"
-    assert refused(site.answer(changed(request, protocol=2))) == "protocol"
+    assert refused(site.answer(changed(request, protocol=wire.PROTOCOL + 1))) == "protocol"
     for name in ("round", "place", "attempt", "question"):
         for value in (-1, 2**40, "0", 0.5, None):
             assert refused(site.answer(with_ask(request, **{name: value}))) == "message"

@@ -203,8 +203,29 @@ def test_mistakes_of_a_site_are_told_in_a_sentence(sordino, tmp_path):
     assert "site.toml" in refusal(sordino("join", "a", *server, *ca))
 
 
+def test_a_site_whose_witness_is_lost_is_accepted_by_its_owner(sordino, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    data = str(table(tmp_path, "a.csv"))
+    made = ("site", "init", "--name", "a", "--data", data, "--label", "outcome")
+    (tmp_path / "state").write_text("no folder")
+    assert "witness" in refusal(sordino(*made))
+    (tmp_path / "state").unlink()
+    assert sordino(*made)[0] == 0
+    assert "nothing to accept" in refusal(sordino("site", "accept", "a"))
+    (witness,) = (tmp_path / "state").rglob("*.json")
+    witness.unlink()
+    sordino("serve", "init", "--host", "localhost")
+    joined = sordino("join", "a", "--server", "localhost:8000", "--ca", "server/ca.pem")
+    assert "sordino site accept" in refusal(joined)
+    code, out, _ = sordino("site", "accept", "a", "--json")
+    assert code == 0
+    assert "used up" in json.loads(out)["accepted"]
+    assert "takes part no more" in sordino("site", "status", "a")[1]
+    assert witness.exists()
+
+
 def test_help_names_the_commands_of_a_group(sordino):
-    for group, words in (("serve", ("init", "add", "roster", "EXPERIMENT")), ("site", ("init", "status"))):
+    for group, words in (("serve", ("init", "add", "roster", "EXPERIMENT")), ("site", ("init", "status", "accept"))):
         _, out, _ = sordino(group, "--help")
         assert all(word in out for word in words)
 
