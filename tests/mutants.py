@@ -895,8 +895,39 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "server.py": (
-        "tests/test_blend.py",
-        [("server: a resumed run begins its mean anew", "else books.restored.averaged", "else None")],
+        "tests/test_blend.py tests/experiment/test_resume.py",
+        [
+            ("server: a resumed run begins its mean anew", "else books.restored.averaged", "else None"),
+            ("lasting: a script that has ended is run again", "and self._books.restored.over:", "and False:"),
+            ("lasting: nobody says that the script has ended", "replace(self._now(), over=True)", "self._now()"),
+        ],
+    ),
+    "files.py": (
+        "tests/test_files.py",
+        [
+            (
+                "lasting: a file takes another's place",
+                "replace_file(temporary, unused(wanted))",
+                "replace_file(temporary, wanted)",
+            ),
+            ("lasting: a device is read", "if not stat.S_ISREG(found.st_mode):", "if False:"),
+            ("lasting: a file of any length is read", "if found.st_size > limit:", "if False:"),
+            ("lasting: a file that hides its length is read", "if len(content) > limit:", "if False:"),
+        ],
+    ),
+    "toml.py": (
+        "tests/test_toml.py",
+        [("lasting: a number that was cut is taken", "if CUT.search(text):", "if False:")],
+    ),
+    "deploy/ending.py": (
+        "tests/deploy/test_failures.py",
+        [
+            (
+                "lasting: models of a stopped end stay",
+                '        if f"{MODELS}/{path.name}" not in kept:',
+                "        if False:",
+            )
+        ],
     ),
     "flower/carrier.py": (
         "tests/flower/test_carrier.py",
