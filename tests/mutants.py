@@ -1356,9 +1356,12 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "server.py": (
-        "tests/test_failing_steps.py tests/test_blend.py tests/experiment/test_stopping.py",
+        "tests/test_failing_steps.py tests/test_blend.py tests/experiment/test_stopping.py "
+        "tests/experiment/test_resume.py",
         [
             ("server: a resumed run begins its mean anew", "else books.restored.averaged", "else None"),
+            ("lasting: a script that has ended is run again", "and self._books.restored.over:", "and False:"),
+            ("lasting: nobody says that the script has ended", "replace(self._now(), over=True)", "self._now()"),
             (
                 "outlet: a run ends although a step failed",
                 '        script made of it."""\n        self._transport.check()',
@@ -1431,6 +1434,34 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "test_fraction, random_stream(int(dataset.y.sum()), 1))\n    train",
             ),
             ("equal rows at several clients are not told", ", *same_rows(x.numpy(), y.numpy(), sizes)]", "]"),
+        ],
+    ),
+    "files.py": (
+        "tests/test_files.py",
+        [
+            (
+                "lasting: a file takes another's place",
+                "replace_file(temporary, unused(wanted))",
+                "replace_file(temporary, wanted)",
+            ),
+            ("lasting: a device is read", "if not stat.S_ISREG(found.st_mode):", "if False:"),
+            ("lasting: a file of any length is read", "if found.st_size > limit:", "if False:"),
+            ("lasting: a file that hides its length is read", "if len(content) > limit:", "if False:"),
+            ("damaged files are read", "if found != self.digest:", "if False:"),
+        ],
+    ),
+    "toml.py": (
+        "tests/test_toml.py",
+        [("lasting: a number that was cut is taken", "if CUT.search(text):", "if False:")],
+    ),
+    "deploy/ending.py": (
+        "tests/deploy/test_failures.py",
+        [
+            (
+                "lasting: models of a stopped end stay",
+                '        if f"{MODELS}/{path.name}" not in kept:',
+                "        if False:",
+            )
         ],
     ),
     "flower/carrier.py": (
@@ -2092,12 +2123,6 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
                 "part for part in whole",
             ),
             ("any signature holds", "        return False\n    return True", "        return True\n    return True"),
-        ],
-    ),
-    "files.py": (
-        "tests/test_files.py",
-        [
-            ("damaged files are read", "if found != self.digest:", "if False:"),
         ],
     ),
     "data/selection.py": (

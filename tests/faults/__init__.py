@@ -1,4 +1,4 @@
-"""Faults on purpose: kills, flips, fuzzed input, deaths of workers, full disks, processors of other ages.
+"""Faults on purpose: kills, cuts, flips, fuzzed input, deaths of workers, full disks, processors of other ages.
 
     PYTHONPATH=tests python -m faults --seed 1
 

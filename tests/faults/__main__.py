@@ -1,6 +1,6 @@
 """Run the harness and tell which promises were kept.
 
-    PYTHONPATH=tests python -m faults                              all of it, about a quarter of an hour on two cores
+    PYTHONPATH=tests python -m faults                              all of it, about half an hour on two cores
     PYTHONPATH=tests python -m faults --scale 0.1 --seed 3         a tenth of it, with other faults
     PYTHONPATH=tests python -m faults --only kills --trial 17      one trial again
 
