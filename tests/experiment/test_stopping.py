@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from sordino.api import run
 from sordino.experiment.account import Account
 from sordino.experiment.config import Experiment
-from sordino.experiment.lifetime import planned, sum_up
+from sordino.experiment.lifetime import over_runs, planned, sum_up
 from sordino.experiment.prepare import prepare
 from sordino.experiment.store import Store
 from sordino.methods.adadp_cfl import AdaDPCFL
@@ -100,6 +100,9 @@ class NeverGrouping(AdaDPCFL):
     """Never asks for the matrices that it declares."""
 
     def _group(self, fed: Any, server: Any, model: Any) -> None:
+        pass
+
+    def pictures(self, state: Any, folder: Path) -> None:
         pass
 
 
@@ -247,6 +250,19 @@ def test_without_a_plan_records_are_taken_to_go_on_as_they_did() -> None:
     ]
     found = Ledger(2, "record", rows).completed(6, 6)
     assert found.recipes() == {((0.1, 1.5, 30),)}
+
+
+def test_a_stopped_run_that_read_single_messages_counts_with_the_server_s_plan(tmp_path: Path) -> None:
+    """As above, though nothing in its plan says that it would read them."""
+
+    def watch(report: RoundReport) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(store=tmp_path, watch=watch, **(KEYS | {"method": own(Exposing)}))
+    store = Store(tmp_path)
+    found = over_runs(store, store.all()[0].people, "client", DELTA)["epsilon"]
+    assert found == pytest.approx(dict.fromkeys(VIEWS, epsilon_of(math.sqrt(8) * MU, DELTA)))
 
 
 def test_a_stopped_run_is_listed_as_planned(tmp_path: Path) -> None:
