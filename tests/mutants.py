@@ -1895,13 +1895,14 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "privacy/audit/worlds.py": (
-        "tests/privacy/audit/test_cheats.py",
+        "tests/privacy/audit/test_cheats.py::test_what_is_published_of_sizes_and_rare_labels_is_noticed",
         [
             ("outlet: clients keep their numbers of records", '    "other numbers of records": _resized,\n', ""),
             ("outlet: no client has a single record", '    "clients of a single record": _single,\n', ""),
             ("outlet: every label occurs", "torch.full_like(data.train.y, data.classes - 1)", "data.train.y"),
             ("outlet: no label is rare", "    y = torch.zeros_like(y)\n    y[int(data", "    y[int(data"),
             ("outlet: no record is extreme", "LOUD * torch.sign(x - x.mean())", "x"),
+            ("outlet: no client has one label", '    "clients of one label each": _one_label,\n', ""),
         ],
     ),
     "privacy/audit/bounds.py": (

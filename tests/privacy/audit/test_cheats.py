@@ -164,6 +164,8 @@ class Publishes(Cheat):
             "whether label 9 occurs": int((data.y == 9).any()),
             "whether label 0 occurs": int((data.y == 0).any()),
             "how many labels occur": len(data.y.unique()),
+            "whether one record alone has label 9": int(sorted(data.y.tolist())[-2:] == [0, 9]),
+            "whether a client has label 3 alone": int(len(data.y) > 1 and bool((data.y == 3).all())),
             "whether a value is extreme": int(data.x.abs().max() > 1e3),
             "whether a record is empty": int((data.x.flatten(1) == 0).all(dim=1).any()),
         }
@@ -175,6 +177,7 @@ class Publishes(Cheat):
     "what",
     [
         *("sizes", "a size above 30", "whether label 9 occurs", "how many labels occur", "whether a value is extreme"),
+        *("whether one record alone has label 9", "whether a client has label 3 alone"),
         *("whether there is a single record", "whether label 0 occurs", "whether a record is empty"),
     ],
 )
