@@ -6,7 +6,7 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from sordino.experiment.database import Database
 from sordino.experiment.journal import MARK, Journal
 from sordino.experiment.lifetime import over_runs, spent_in
 from sordino.experiment.removal import remove
-from sordino.experiment.store import JOURNAL, Store
+from sordino.experiment.store import JOURNAL, PLANNED, Store
 from sordino.privacy.accountant import epsilon_of
 from sordino.privacy.ledger import BLANK
 from sordino.rounds import RoundReport
@@ -201,12 +201,12 @@ def test_one_that_is_lost_while_its_run_goes_on_is_missed_when_that_is_stopped(t
     assert spent(tmp_path) == cost(ROUNDS)
 
 
-def as_an_earlier_version_left_it(store: Path) -> None:
+def as_an_earlier_version_left_it(store: Path, without: Collection[str] = (JOURNAL,)) -> None:
     """Nobody wrote down whether a journal was begun, and journals began with their first record."""
     database = Database(store)
     with database.transaction("immediate"):
         for row in database.runs():
-            plain = {key: value for key, value in json.loads(row["configuration"]).items() if key != JOURNAL}
+            plain = {key: value for key, value in json.loads(row["configuration"]).items() if key not in without}
             database.execute("update runs set configuration = ? where run = ?", (json.dumps(plain), row["run"]))
             database.seal(row["run"])
     database.close()
@@ -226,6 +226,16 @@ def test_runs_of_an_earlier_version_are_read_as_they_were(tmp_path: Path) -> Non
     assert spent(without_files) == cost(ROUNDS)
     remove(name, Store(without_files))
     assert spent(without_files) == cost(ROUNDS)
+
+
+def test_a_run_without_a_plan_whose_folder_is_gone_has_no_bound(tmp_path: Path) -> None:
+    name = stopped(tmp_path, 3)
+    as_an_earlier_version_left_it(tmp_path, {JOURNAL, PLANNED})
+    assert spent(tmp_path) == cost(ROUNDS), "as if it had gone on as it did"
+    take_away_all_files(tmp_path)
+    assert spent(tmp_path) is None
+    remove(name, Store(tmp_path))
+    assert spent(tmp_path) is None
 
 
 @pytest.mark.parametrize("moment", [None, (Store, "begin", 1, "before"), (Journal, "write", 1, "after")])
