@@ -17,6 +17,7 @@ from sordino.errors import UserError
 from sordino.experiment.budgeting import SEED_IS_KNOWN
 from sordino.experiment.config import Experiment
 from sordino.privacy.integers import charged_multiplier
+from sordino.privacy.plan import multiplier_for
 from sordino.privacy.records import record_epsilon
 from sordino.privacy.release import Average, Gradients
 
@@ -104,6 +105,16 @@ def test_every_method_that_can_be_deployed_says_so_before_it_starts() -> None:
     """By the text: dp-fedavg, feddpa, fedglp-adp (summed); dp-fedavg-record, pac-dp, adadp-cfl (plain)."""
     for method in ("dp-fedavg", "feddpa", "fedglp-adp", "dp-fedavg-record", "pac-dp", "adadp-cfl"):
         check_deployable(experiment(method=method, epsilon=20.0))
+
+
+@pytest.mark.parametrize(
+    ("changes", "turns", "left"), [({}, 3, 1.0), ({"spare_turns": 2}, 5, 1.0), ({"metrics_share": 0.5}, 3, 0.5)]
+)
+def test_noise_pays_for_spare_turns_and_shared_accuracies(changes: dict[str, Any], turns: int, left: float) -> None:
+    """Of the budget, accuracies get their share of the squares; whole numbers ask for a little more."""
+    terms = terms_of(experiment(**changes))
+    plain = multiplier_for(4.0, terms.budget.delta, turns) / left**0.5
+    assert plain < terms.budget.multiplier < plain * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("records", [40, 144, 1000])
