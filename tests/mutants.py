@@ -586,7 +586,6 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
             ("sites' personal layers", "    check_head(method, learner.layout)\n", ""),
             ("noise for sizes that nobody declared", "    check_published(experiment, method)\n", ""),
-            ("whole numbers cost no multiplier", " / gap.multiplier(1.0)", ""),
             ("spare turns are free", "schedule.turns + experiment.spare_turns", "schedule.turns"),
         ],
     ),

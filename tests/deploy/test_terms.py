@@ -21,6 +21,7 @@ from sordino.experiment.lifetime import planned, to_be_kept, whole
 from sordino.privacy.accountant import epsilon_of
 from sordino.privacy.integers import charged_multiplier
 from sordino.privacy.ledger import Ledger, Row
+from sordino.privacy.plan import multiplier_for
 from sordino.privacy.records import record_epsilon
 from sordino.privacy.release import Average, Charge, Gradients
 
@@ -108,6 +109,16 @@ def test_every_method_that_can_be_deployed_says_so_before_it_starts() -> None:
     """By the text: dp-fedavg, feddpa, fedglp-adp (summed); dp-fedavg-record, pac-dp, adadp-cfl (plain)."""
     for method in ("dp-fedavg", "feddpa", "fedglp-adp", "dp-fedavg-record", "pac-dp", "adadp-cfl"):
         check_deployable(experiment(method=method, epsilon=20.0))
+
+
+@pytest.mark.parametrize(
+    ("changes", "turns", "left"), [({}, 3, 1.0), ({"spare_turns": 2}, 5, 1.0), ({"metrics_share": 0.5}, 3, 0.5)]
+)
+def test_noise_pays_for_spare_turns_and_shared_accuracies(changes: dict[str, Any], turns: int, left: float) -> None:
+    """Of the budget, accuracies get their share of the squares; whole numbers ask for a little more."""
+    terms = terms_of(experiment(**changes))
+    plain = multiplier_for(4.0, terms.budget.delta, turns) / left**0.5
+    assert plain < terms.budget.multiplier < plain * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("records", [40, 144, 1000])
