@@ -58,7 +58,7 @@ def test_every_option_of_run_is_a_key_of_the_experiment_file(tmp_path: Path, mon
     by_options = chosen(monkeypatch, *options, "--allow-vacuous-delta", "--set", "clip=0.25", "--set", "model.hidden=9")
     file = tmp_path / "experiment.toml"
     keys = [f"{key} = {json.dumps(value)}" for key, value in OPTIONS.items()]
-    file.write_text("\n".join([*keys, "allow-vacuous-delta = true", "[set]", "clip = 0.25", "model.hidden = 9"]))
+    file.write_text("\n".join([*keys, "allow-vacuous-delta = true", "[set]", "clip = 0.25", "model.hidden = 9", ""]))
     assert chosen(monkeypatch, file) == by_options
     for key, value in OPTIONS.items():
         found = getattr(by_options, key.replace("-", "_"))
@@ -386,7 +386,7 @@ def test_a_corrupt_data_set(tmp_path: Path) -> None:
 )
 def test_a_mistake_in_an_experiment_file(content: str, expected: str, tmp_path: Path) -> None:
     file = tmp_path / "experiment.toml"
-    file.write_text(content)
+    file.write_text(f"{content}\n")
     assert expected in refused("run", file, "--store", tmp_path / "s")
 
 

@@ -60,8 +60,8 @@ def test_progress_names_the_observer_that_was_planned_for(tmp_path: Path) -> Non
     assert last.epsilon[last.observer] == pytest.approx(3) == pytest.approx(result["epsilon"]["server"])
     assert (last.cohort, last.clients) == (4, 8)
     assert repr(result) == (
-        f"<dp-fedavg-digits-1: dp-fedavg, personal accuracy {result['accuracy']['personal']:.1%}, epsilon 3.00 for the "
-        "server>"
+        "<dp-fedavg-digits-1: dp-fedavg[batch=64,epochs=1], personal accuracy "
+        f"{result['accuracy']['personal']:.1%}, epsilon 3.00 for the server>"
     )
     assert "| server | 3.00 |" in result._repr_markdown_()
 
