@@ -43,7 +43,7 @@ def experiment(draw: random.Random, number: int, folder: Path) -> Iterator[Check
     cut, path = _cut(draw, whole), folder / "experiment.toml"
     path.write_text(cut)
     left = _parsed(cut)
-    ended = command("plan", path, "--json", "--records", 20)
+    ended = command("plan", path, "--json")
     what = f"experiment.toml cut to {len(cut)} of {len(whole)} bytes"
     yield kept(TOLD, ended.code == 0 or ended.refused, f"{what}: {ended}")
     yield kept(OTHER, ended.code != 0 or _agree(left, _parsed(whole)), f"{what}: {cut[-60:]!r} is taken")
@@ -144,7 +144,7 @@ def _cut(draw: random.Random, whole: str) -> str:
     """The beginning of a file: cut anywhere, behind a digit, or by no more than its last line break."""
     digits = [place for place, letter in enumerate(whole) if letter.isdigit()]
     places = (draw.randrange(len(whole) + 1), 1 + draw.choice(digits), len(whole) - draw.randint(0, 1))
-    return whole[: draw.choices(places, (4, 4, 1))[0]]
+    return whole[: draw.choices(places, (2, 2, 1))[0]]
 
 
 def _parsed(text: str) -> dict[str, Any]:
