@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -85,6 +86,9 @@ def test_a_damaged_or_missing_witness_is_told(site: Path, after_a_run: tuple[Fed
     whole = path.read_bytes()
     contents = [whole[:size] for size in range(len(whole))] + [bytes(10**6), b"[" * 10**5, b"{}", b"7"]
     contents += [made.witness(1).read_bytes(), whole.replace(b'"position": ', b'"position": 1'), whole[:-2] + b"x}"]
+    with Book(site) as book:  # a head that the ledger came by, which nobody signed
+        earlier = json.loads(whole) | {"position": 1, "link": (book.link(1) or b"").hex()}
+    contents += [json.dumps(earlier).encode()]
     for content in contents:
         path.write_bytes(content)
         with pytest.raises(DoubtError, match="witness"):
