@@ -100,3 +100,8 @@ ALL = [(name, "sound") for name in names()] + [(name, "paper") for name in names
 """Every method, in every variant that is another one."""
 FOREMOST = ("local", "dp-fedavg", "feddpa", "fedglp-adp", "acdp-pfsd", "dp-fedavg-record", "pac-dp", "adadp-cfl")
 """Methods that every test over methods runs each time; long ones run the others in the slow part."""
+
+SITE_LIMITS: dict[str, Any] = {
+    **{"unit": "client", "max_epsilon": 8.0, "max_delta": 1e-5, "min_cohort": 3, "methods": ("dp-fedavg",)}
+}
+"""What a site's rules must say."""

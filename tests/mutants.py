@@ -264,7 +264,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "deploy/working.py": (
-        "tests/deploy/test_failing_steps.py tests/deploy/test_failures.py tests/deploy/test_attacks.py "
+        "tests/deploy/test_failing_sites.py tests/deploy/test_failures.py tests/deploy/test_attacks.py "
         "tests/deploy/test_fuzz.py",
         [
             (
@@ -304,7 +304,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         [("two draws have one row", '"draw": secrets.token_hex(16)', '"draw": ""')],
     ),
     "deploy/desk.py": (
-        "tests/deploy/test_freshness.py tests/deploy/test_failing_steps.py",
+        "tests/deploy/test_freshness.py tests/deploy/test_failing_sites.py",
         [
             ("one nonce for all times", "lambda: secrets.token_bytes(32)", "lambda: bytes(32)"),
             ("one witness is enough", "return len(self.others) if named is None else named", "return 1"),
@@ -937,7 +937,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "privacy/gradients.py": (
-        "tests/test_failing_steps.py tests/deploy/test_failing_steps.py tests/privacy/test_gradients.py "
+        "tests/test_failing_steps.py tests/deploy/test_failing_sites.py tests/privacy/test_gradients.py "
         "tests/test_contract.py",
         [
             ("records: NaN spoils the sum", "chosen[known]", "chosen"),
@@ -1759,7 +1759,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "client.py": (
-        "tests/test_failing_steps.py tests/test_purity.py tests/deploy/test_failing_steps.py "
+        "tests/test_failing_steps.py tests/test_purity.py tests/deploy/test_failing_sites.py "
         "tests/experiment/test_places.py tests/test_own_methods.py tests/experiment/test_own_randomness.py "
         "tests/test_contract.py",
         [

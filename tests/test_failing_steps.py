@@ -150,7 +150,9 @@ def test_a_step_that_raises_ends_the_run_whatever_the_script_does(method: Method
     assert (row.state, row.summary, row.models) == ("failed", None, None)
     assert row.failed == "local failed at a client in round 2 (BrokenError)"
     assert "7" not in row.failed, "the error's own words may tell of records"
-    assert spent_in(row, store) == row.planned, "when it ended may follow from records: it counts as planned"
+    assert row.planned is not None
+    counted = spent_in(row, store)
+    assert counted.items() <= row.planned.items(), "when it ended may follow from records: it counts as planned"
 
 
 def test_an_error_of_the_scripts_own_does_not_hide_it(tmp_path: Path) -> None:

@@ -254,7 +254,7 @@ WRONG: list[tuple[str, int, str]] = [
     ("data normalise own --schema=none.toml", 2, "There is no schema none.toml"),
     ("deploy none.toml --local=3", 2, "There is no experiment file none.toml"),
     ("site status nowhere", 2, "nowhere"),
-    ("serve add none.pub", 2, "server has no ca.pem: `sordino serve init"),
+    ("serve add none.pub", 2, "server has no server.key: `sordino serve init"),
     ("join nowhere --server=localhost:1 --ca=x.pem", 2, "There is no certificate x.pem"),
 ]
 """Command, exit code, part of the sentence."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers import SITE_LIMITS
 
 from sordino import files
 from sordino.deploy.book import Book
@@ -26,19 +27,16 @@ from sordino.privacy.mechanism import MECHANISMS
 from sordino.privacy.noise import Secure, Seeded
 from sordino.privacy.release import Public
 
-LIMITS: dict[str, Any] = {
-    **{"unit": "client", "max_epsilon": 8.0, "max_delta": 1e-5, "min_cohort": 3, "methods": ("dp-fedavg",)}
-}
 CARRIED = {"method": "dp-fedavg", "model": "mlp", "set": {"clip": 0.5}}
 
 
 def allowed() -> Allowed:
-    return Allowed(Rules(name="north", data=Path("records.csv"), label="y", **LIMITS), None)
+    return Allowed(Rules(name="north", data=Path("records.csv"), label="y", **SITE_LIMITS), None)
 
 
 def test_models_that_a_site_would_not_read_are_refused_at_once() -> None:
     """Two models of 800,000 bytes at the end of a run that blends, one of any other."""
-    given = {"label": "y", **LIMITS, "unit": "record", "max_message_mb": 1}
+    given = {"label": "y", **SITE_LIMITS, "unit": "record", "max_message_mb": 1}
     rules = Allowed(Rules(name="north", data=Path("records.csv"), **given), None)
     terms: Any = SimpleNamespace(
         method=SimpleNamespace(unit="record"), initial=torch.zeros(200_000), experiment=SimpleNamespace(personal="own")
@@ -79,7 +77,7 @@ def rules(**changes: Any) -> Allowed:
             name="north",
             data=Path("records.csv"),
             label="y",
-            **{**LIMITS, "methods": ("dp-fedavg", "dp-fedavg-record"), **changes},
+            **{**SITE_LIMITS, "methods": ("dp-fedavg", "dp-fedavg-record"), **changes},
         ),
         None,
     )

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from helpers import SITE_LIMITS
 
 from sordino.data.dataset import Dealt, FederatedData, Split
 from sordino.deploy import keys
@@ -50,7 +51,7 @@ def at_a_site(**changes: Any) -> Session:
 def test_what_is_summed_is_asked_of_all_sites_alike(protect_from: str) -> None:
     """A threshold of one site's own shows in the noise of the sum; where nothing is summed, each may have its own."""
     session = at_a_site(protect_from=protect_from)
-    allowed = Allowed(Rules(name="site", data=Path("records.csv")), None)
+    allowed = Allowed(Rules(name="site", data=Path("records.csv"), **SITE_LIMITS), None)
     message = {"global": session.terms.initial, "clip": Each(torch.full((10,), 0.5))}
     work: Any = SimpleNamespace(step="local", ask=SimpleNamespace(round=0), message=message)
     if protect_from == "server":

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from federations import Federation, federation, is_confirmed, kind, refused
+from helpers import SITE_LIMITS
 from killing import die_at, killed
 
 from sordino.deploy import keys, wire
@@ -112,15 +113,15 @@ def test_a_site_of_an_earlier_version_gets_a_witness_once(site: Path) -> None:
     first.close()
     second = Site.open(site)
     second.close()
-    assert ["from now on" in sentence for sentence in first.told] == [True]
-    assert second.told == []
+    assert ["from now on" in sentence for sentence in first.news] == [True]
+    assert second.news == []
     witness_of(site).unlink()
     with pytest.raises(DoubtError, match="is gone"):
         Site.open(site)
 
 
 def test_witnesses_have_places_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rules, private = Rules(name="one", data=Path("data.csv")), keys.new_identity()
+    rules, private = Rules(name="one", data=Path("data.csv"), **SITE_LIMITS), keys.new_identity()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     one, other = (Witness.of(tmp_path / "site", rules, key) for key in (private, keys.new_identity()))
     assert one.path.parent == other.path.parent == tmp_path / "state" / "sordino" / "witness"

@@ -12,6 +12,7 @@ from unittest import mock
 import numpy as np
 import pytest
 import torch
+from helpers import SITE_LIMITS
 from torch import Tensor
 
 from sordino.data import Dataset, FederatedData, federate
@@ -146,7 +147,8 @@ def a_site(folder: Path, kind: str, contents: float | None) -> FederatedData:
         rows = [",".join(map(repr, row)) for row in found.x.double().tolist()]
         table = [f"{row},{label}" for row, label in zip(rows, found.y.tolist(), strict=True)]
         (folder / "records.csv").write_text("\n".join([",".join([*names, "label"]), *table]))
-    rules = Rules(name="s0", data=Path(f"records.{kind}"), label=None if kind == "npz" else "label", unit="record")
+    limits = {**SITE_LIMITS, "unit": "record"}
+    rules = Rules(name="s0", data=Path(f"records.{kind}"), label=None if kind == "npz" else "label", **limits)
     terms = terms_of(Experiment.make(given))
     data = as_declared(read_records(folder, rules), terms, rules, b"secret")
     session = Session.of("run", terms, 0, bytes(32), data, b"secret")
