@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from sordino.cli.options import DATA, NOISE, SCHEDULE, File, Json, Keys, experiment_from, taking
 from sordino.errors import check_writable
+
+if TYPE_CHECKING:
+    from sordino.experiment.config import Experiment
 
 REFUTED = 1
 """The exit code where something that is claimed is false."""
@@ -37,7 +42,8 @@ def audit(
 
     wanted = _tiers(tiers)
     check_writable(output)
-    report = attack(chosen, trials, wanted, tell=lambda sentence: _tell(sentence, as_json))
+    with _own_failures(chosen):
+        report = attack(chosen, trials, wanted, tell=lambda sentence: _tell(sentence, as_json))
     document = report.asdict(pictures=True)
     place = _stored(document, output, chosen.store)
     if as_json:
@@ -52,6 +58,25 @@ def audit(
         console.print(f"Findings, with numbers for pictures: {place}", style="dim", highlight=False)
     if report.refuted:
         raise typer.Exit(REFUTED)
+
+
+@contextlib.contextmanager
+def _own_failures(experiment: Experiment) -> Iterator[None]:
+    """Turn an error of a user's own method into a sentence: exit code 1 is for claims that are refuted."""
+    from sordino.errors import UserError
+    from sordino.experiment.identity import is_own
+
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        if not is_own(experiment.build_method()):
+            raise
+        what = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}".rstrip(": ")
+        raise UserError(
+            f"The method's own code failed before it could be attacked ({what}): make it run with `sordino run` first."
+        ) from error
 
 
 def _tell(sentence: str, quiet: bool) -> None:

@@ -163,3 +163,16 @@ def test_what_claims_nothing_is_said_to(tmp_path: Path) -> None:
 
 def test_wrong_tiers_are_refused() -> None:
     assert "--tiers wants" in refused("audit", "--tiers=0,9")
+
+
+def test_an_own_method_that_does_not_run_is_no_refutation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_audit.py").write_text(
+        "from sordino.methods.dp_fedavg import DPFedAvg\n"
+        "class Broken(DPFedAvg):\n"
+        "    def run(self, fed, model):\n"
+        "        raise ZeroDivisionError('by nobody')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    options = ("--clients=4", "--rounds=1", "--tiers=0", "--json", "--store", tmp_path)  # no progress
+    told = refused("audit", "--method=broken_audit:Broken", *options)
+    assert "own code failed before it could be attacked (ZeroDivisionError: by nobody)" in told
