@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from federations import QUICK, federation
 
+from sordino.deploy import coordinator
 from sordino.deploy.coordinator import start
 from sordino.deploy.direct import Direct
 from sordino.deploy.roster import Member, read_roster, written_roster
@@ -174,3 +175,19 @@ def test_a_trial_names_the_columns_and_classes_of_the_tables_that_were_dealt(tmp
         text = markdown(statement_of(made.store, summary["run"]))
     assert "to tell no and yes apart in the column ill" in text
     assert "| dose | number | 0 to 10 | refuse | declared as public |" in text
+
+
+def test_a_run_that_was_stored_with_the_default_data_is_not_said_to_be_on_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Earlier versions stored the experiment's own key, which means nothing at sites."""
+    monkeypatch.setattr(coordinator, "AT_SITES", "digits")
+    members, there = sites(tmp_path, ["dose,sex,ill"] * 3, numbers)
+    store = Store(tmp_path / "store")
+    try:
+        summary = start(Experiment.make(BY_SCHEMA), members, Direct(there), store, deadlines=QUICK)
+    finally:
+        for site in there:
+            site.close()
+    assert store.get(summary["run"]).configuration["data"] == "digits"
+    assert "digits" not in markdown(statement_of(store, summary["run"]))
