@@ -6,9 +6,10 @@ Between rounds the server evaluates, notes down and saves.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -132,22 +133,34 @@ class Server:
         return Ending(now, self._served(), shared, stopped, unreached, self._as_scheduled())
 
     def _as_scheduled(self) -> bool:
-        """Whether what was charged is what schedule and declarations said beforehand, whatever clients answered."""
+        """Whether what was charged is what schedule and declarations said beforehand, whatever clients answered.
+
+        Everybody whose turn it was paid once for each release that was due, nobody paid for another one, and single
+        messages of a release were read in all of its rounds or in none.
+        """
         steps = self._method.steps()
         once = {(step, name) for step, releases in steps.items() for name, one in releases.items() if one.once}
-        paid: dict[int | None, dict[tuple[str, str], list[np.ndarray]]] = {None: {name: [] for name in once}}
+        paid: dict[tuple[int | None, str, str], list[int]] = {}
+        read: dict[tuple[str, str], set[int]] = {}
         for row in self._books.ledger.rows:
-            name = (row.step, row.release)
-            if not row.exposed and row.release in steps.get(row.step, {}):
-                paid.setdefault(None if name in once else row.round, {}).setdefault(name, []).append(row.clients())
-        everybody: set[int] = set()
-        for number in range(self._last_round + 1):
-            who = self._turns.of(number)
-            everybody.update(who)
-            leaves = any((step, name) not in once for step in steps for name in due(steps[step], number))
-            if not _paid_once(paid.get(number, {}), set(who) if leaves else set()):
-                return False
-        return all(_paid_once({name: clients}, everybody) for name, clients in paid[None].items())
+            step, name = row.step, row.release
+            if name not in steps.get(step, {}):
+                continue
+            if row.exposed:
+                read.setdefault((step, name), set()).add(row.round)
+            else:
+                number = None if (step, name) in once else row.round
+                paid.setdefault((number, step, name), []).extend(row.clients().tolist())
+        turns = {number: sorted(self._turns.of(number)) for number in range(self._last_round + 1)}
+        everybody = sorted(set(itertools.chain(*turns.values())))
+        wanted: dict[tuple[int | None, str, str], list[int]] = {(None, *name): everybody for name in once}
+        for number, who in turns.items():
+            leaving = [(step, name) for step in steps for name in due(steps[step], number) if who]
+            wanted |= {(number, *name): who for name in leaving if name not in once}
+        rounds = {name: {key[0] for key in wanted if key[1:] == name} for name in read}
+        return {key: sorted(who) for key, who in paid.items()} == wanted and all(
+            read[name] == rounds[name] for name in read if name not in once
+        )
 
     def _served(self) -> Served | None:
         """The server's models as they are now."""
@@ -289,11 +302,3 @@ class Server:
         self._books.note(report, {client: figures for client, *figures in evaluated})
         if self._watch is not None:
             self._watch(report)
-
-
-def _paid_once(paid: Mapping[tuple[str, str], Sequence[np.ndarray]], who: set[int]) -> bool:
-    """Whether these clients, and no others, paid for anything, and nobody twice for the same."""
-    each = [np.concatenate(clients) if clients else np.empty(0, dtype=np.int64) for clients in paid.values()]
-    distinct = [np.unique(clients) for clients in each]
-    repeated = any(len(one) < len(all_) for one, all_ in zip(distinct, each, strict=True))
-    return not repeated and {int(client) for one in distinct for client in one} == who

@@ -28,6 +28,12 @@ with contextlib.suppress(UserError):
 
 
 @pytest.fixture
+def one_nonce(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all runs of own code draw alike, so that they can be compared."""
+    monkeypatch.setattr("sordino.experiment.run.new_nonce", lambda: bytes(16))
+
+
+@pytest.fixture
 def one_thread() -> Iterator[None]:
     """A copied process has none of torch's threads: it would wait for them forever."""
     before = torch.get_num_threads()

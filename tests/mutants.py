@@ -56,13 +56,13 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         "tests/privacy/test_noise.py tests/privacy/test_integers.py",
         [
             ("one draw for all clients", "purpose, clients, digests)", "purpose, [0] * len(clients), digests)"),
-            ("one draw for all seeds", "(self.seed, self.identity), purpose", "(self.identity,), purpose"),
-            ("one draw for all runs", "(self.seed, self.identity), purpose", "(self.seed,), purpose"),
-            ("one draw for all purposes", "(self.seed, self.identity), purpose", "(self.seed, self.identity), ()"),
+            ("one draw for all seeds", "run = (self.seed, self.identity,", "run = (self.identity,"),
+            ("one draw for all runs", "run = (self.seed, self.identity,", "run = (self.seed,"),
+            ("one draw for all purposes", "KEY_BYTES, run, purpose, last", "KEY_BYTES, run, (), last"),
             (
                 "the purpose's last part is left out",
-                "(self.seed, self.identity), purpose",
-                "(self.seed, self.identity), purpose[:-1]",
+                "KEY_BYTES, run, purpose, last",
+                "KEY_BYTES, run, purpose[:-1], last",
             ),
             ("the ground depends on the experiment", "8, (self.seed,)", "8, (self.seed, self.identity or 0)"),
             ("one ground for all seeds", "8, (self.seed,)", "8, ()"),
@@ -77,8 +77,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("coins from the noise's key", 'b"coins"', 'b"noise"'),
             (
                 "one coin for all clients",
-                "*purpose[:-1]), purpose[-1:])\n        return fallen",
-                "*purpose[:-1]), [0])\n        return fallen",
+                'b"coins", purpose[:-1], purpose[-1:])',
+                'b"coins", purpose[:-1], [0])',
             ),
             ("own code: draws without values", "None if self.repeats else covered", "None if True else covered"),
             (
@@ -114,7 +114,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("own code: what else decides noise does not count", ", encoded(self.about)]", "]"),
             ("own code: nobody knows what was drawn", "self._keys.extend(keys)", "pass"),
             ("own code: what was drawn is told twice", "        self._keys.clear()\n", ""),
-            ("own code: coins without a nonce", "(self.nonce.hex(),) if self.nonce else ()", "()"),
+            ("own code: draws without a nonce", "*([self.nonce.hex()] if self.nonce else [])", ""),
             ("own code: one nonce for all runs", "os.urandom(NONCE_BYTES)", "bytes(NONCE_BYTES)"),
             ("own code: sources repeat unless told", "repeats: bool = False", "repeats: bool = True"),
             ("texts that run into each other", 'b"%d:%s" % (len(text), text)', 'b"%s/" % text'),
@@ -1368,15 +1368,21 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
             (
                 "server: rounds that were passed over are as scheduled",
-                "for client in one} == who",
-                "for client in one} <= who",
+                "for key, who in paid.items()} == wanted",
+                "for key, who in paid.items()}.items() <= wanted.items()",
             ),
-            ("server: questions put twice are as scheduled", "return not repeated and {", "return {"),
             (
-                "server: what is due once may be left out",
-                "return all(_paid_once({name: clients}, everybody)",
-                "return all(True",
+                "server: questions put twice are as scheduled",
+                "{key: sorted(who) for key",
+                "{key: sorted(set(who)) for key",
             ),
+            ("server: what is due once may be left out", "{(None, *name): everybody for name in once}", "{}"),
+            (
+                "server: a cheap release excuses a dear one",
+                "== wanted and all(",
+                ".keys() and {key[0] for key in paid} == {key[0] for key in wanted} and all(",
+            ),
+            ("server: single messages are read by choice", "read[name] == rounds[name] for", "True for"),
         ],
     ),
     "experiment/summary.py": (
@@ -1524,11 +1530,11 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
     "experiment/prepare.py": (
         "tests/experiment/test_own_randomness.py tests/experiment/test_identity.py",
         [
-            ("own code: no nonce", "new_nonce() if own else", "b'' if own else"),
+            ("own code: no nonce", "needs_nonce=own,", "needs_nonce=False,"),
             ("own code: everything repeats itself", "repeats=same,", "repeats=True,"),
             ("own code: weights do not decide", "_read(method, public) | weights", "_read(method, public)"),
             ("own code: coins of every run", "self.repeats, self.nonce)", "self.repeats)"),
-            ("own code: nobody is told of a nonce", "[OWN_COINS] if nonce else []", "[]"),
+            ("own code: nobody is told of a nonce", "[OWN_CODE] if own else []", "[]"),
         ],
     ),
     "experiment/run.py": (
@@ -1836,9 +1842,14 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         [
             ("outlet: failures are not written down", '            self._failed(f"', '            id(f"'),
             (
+                "outlet: own steps may blame the machine",
+                "(KeyboardInterrupt,) if own else",
+                "(KeyboardInterrupt,) if False else",
+            ),
+            (
                 "outlet: failures of the machine are the clients'",
-                "        except (*MACHINE, KeyboardInterrupt):",
-                "        except ():",
+                "(KeyboardInterrupt, *MACHINE)",
+                "()",
             ),
         ],
     ),

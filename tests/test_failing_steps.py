@@ -39,6 +39,7 @@ class Failing(Method):
     title: ClassVar[str] = "fails"
     paper: ClassVar[str] = "none"
     clip: float = 0.5
+    error: ClassVar[type[Exception]] = BrokenError
 
     def run(self, fed: Any, model: Any) -> None:
         server = fed.state(model=model)
@@ -52,7 +53,7 @@ class Failing(Method):
     @sends(lambda self: {"update": Update(clip=self.clip)})
     def local(self, message: Any, me: Any, data: Any) -> Result:
         if message["round"] == 1 and FAILS["step"]:
-            raise BrokenError("label 7 at client 3")
+            raise self.error("label 7 at client 3")
         return Result(send={"update": 0 * message["global"]}, keep={"model": message["global"]})
 
 
@@ -251,3 +252,17 @@ class Moody(Failing):
 def test_what_fails_in_one_process_and_not_in_another_is_a_failure(tmp_path: Path) -> None:
     row, _ = failed(Moody(), tmp_path, UserError, workers=2, clients=40)
     assert row.state == "failed"
+
+
+@pytest.mark.parametrize("error", [FileNotFoundError, MemoryError])
+def test_an_own_step_cannot_blame_the_machine(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A table that is missed for some records alone tells of them; once it is there, the result says so."""
+    monkeypatch.setattr(Failing, "error", error)
+    row, store = failed(Failing(), tmp_path, UserError)
+    assert (row.state, row.failed) == ("failed", f"local failed at a client in round 2 ({error.__name__})")
+    monkeypatch.setitem(FAILS, "step", False)
+    prepared = Case(Failing(), tmp_path).prepared(store=tmp_path, engine="one-by-one", personal="own")
+    done = carry_on(prepared, store, row.run)
+    assert any("failed at a client in round 2" in sentence for sentence in done["not_covered"])

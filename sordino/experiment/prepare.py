@@ -32,7 +32,7 @@ from sordino.parts.masks import check_head
 from sordino.privacy.allowance import Allowance
 from sordino.privacy.compiled import CompiledSum
 from sordino.privacy.mechanism import MECHANISMS, Mechanism
-from sordino.privacy.noise import Seeded, new_nonce
+from sordino.privacy.noise import Seeded
 from sordino.privacy.release import check_steps
 from sordino.schedule import Schedule
 from sordino.server import Ground
@@ -40,11 +40,12 @@ from sordino.simulator import bf16, compiling
 from sordino.simulator.choice import Choice, choose
 from sordino.threads import single_threaded
 
-OWN_COINS = (
-    "own code: it may not repeat itself, so which records enter a batch follows from a random number that is made for "
-    "this run and stored with it; the same command gives other figures, `sordino resume` the same"
+OWN_CODE = (
+    "This run uses code of your own, which may not be deterministic. Its noise and its batches are therefore drawn "
+    "from a random number that is stored with the run: the same command gives other figures, and `sordino resume` the "
+    "same."
 )
-"""Told where coins have a nonce."""
+"""Note for runs that have a nonce."""
 
 
 @dataclass(frozen=True)
@@ -67,14 +68,16 @@ class Prepared:
     identity: str
     repeats: bool
     """Whether identity and seed decide all values to the bit."""
-    nonce: bytes
-    """What sets the run's coins apart from those of all other runs, where values may differ between runs."""
+    needs_nonce: bool
+    """Whether noise and coins need a random number of the run, because its values may not follow from the seed."""
     compiled: CompiledSum | None
     """The compiled sum of clipped gradients, once it has been made."""
     notes: list[str]
     """What the user should know before the run."""
     disclosed: list[str]
     """What epsilon does not cover, known before the run, in sentences."""
+    nonce: bytes = b""
+    """Random bytes in the keys of the run's noise and coins, once it has been registered, where it needs some."""
 
     @property
     def source(self) -> Seeded:
@@ -166,9 +169,8 @@ def prepare(
             experiment.device,
         )
     same = repeats(method, name, module, experiment.device)
-    # Of whole numbers from a seed no epsilon holds, and a deployment's trial has the same coins.
-    own = method.privacy == "dp" and method.unit == "record" and experiment.noise == "float" and not same
-    nonce = new_nonce() if own else b""
+    # Of whole numbers from a seed no epsilon holds, and a deployment's trial draws the same.
+    own = method.privacy == "dp" and experiment.noise == "float" and not same
     decided = {"model": name, "precision": coarse.precision, "engine": choice.engine, "compiled": decision.compiled}
     experiment = experiment.model_copy(update=decided)
     return Prepared(
@@ -189,11 +191,11 @@ def prepare(
             type(module),
         ),
         repeats=same,
-        nonce=nonce,
+        needs_nonce=own,
         compiled=decision.made,
         notes=[
             *data.notes,
-            *([OWN_COINS] if nonce else []),
+            *([OWN_CODE] if own else []),
             *coarse.notes,
             *notes_before(experiment, method, schedule, spent, choices, learner.layout),
         ],

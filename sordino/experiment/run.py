@@ -36,6 +36,7 @@ from sordino.files import KeptFile
 from sordino.learning.metrics import METRICS, Reached
 from sordino.method import State
 from sordino.privacy.gate import Gate
+from sordino.privacy.noise import new_nonce
 from sordino.rounds import Watch
 from sordino.server import Server
 from sordino.simulator import compiling
@@ -82,7 +83,7 @@ def register(prepared: Prepared, store: Store) -> str:
             rounds=experiment.rounds,
             planned=to_be_kept(prepared, prepared.data.deal),
             notes=prepared.notes,
-            nonce=prepared.nonce,
+            nonce=new_nonce() if prepared.needs_nonce else b"",
         ),
     )
 
@@ -151,7 +152,7 @@ def _carried_on(
     if row.failed is not None:
         why = f"{row.failed}, and the run was taken up again: that it failed may tell of records"
         prepared = replace(prepared, disclosed=[*prepared.disclosed, why])
-    transport = Simulation(workers, lambda what: _note_failure(store.folder, run, what))
+    transport = Simulation(workers, lambda what: _note_failure(store.folder, run, what), own=not prepared.repeats)
     server = Server(
         method,
         prepared.schedule,

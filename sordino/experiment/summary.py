@@ -191,7 +191,7 @@ def summarize(
         "neighbours": NEIGHBOURS[prepared.method.unit],
         "protect_from": prepared.experiment.protect_from,
         "noise_multiplier": prepared.budget.multiplier or None,
-        "not_covered": ledger.reasons() + prepared.disclosed,
+        "not_covered": ledger.reasons() + prepared.disclosed + _told_by_attempts(ledger),
         "spent": {**spent_by(ledger), "deal": books.deal},
         "upload_bytes": books.uploaded,
         "clients": prepared.schedule.clients,
@@ -278,6 +278,16 @@ def _if_public(ledger: Ledger, prepared: Told) -> list[str]:
     covered = ledger.covered_epsilon(prepared.budget.delta)
     figures = ", ".join(f"{rounded_up(value)} for the {view}" for view, value in covered.items())
     return [f"If what leaves bare were public, epsilon would be {figures}."]
+
+
+def _told_by_attempts(ledger: Ledger) -> list[str]:
+    """Sentence on what further attempts at questions tell of records."""
+    if not ledger.repeated:
+        return []
+    return [
+        "That the run's code came to other values when it was resumed, and for which questions: that may follow from "
+        "records"
+    ]
 
 
 def _repeated(ledger: Ledger) -> list[str]:

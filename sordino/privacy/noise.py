@@ -26,9 +26,11 @@ that misses no change costs more than the 2 % of a round of many small clients t
 hundred clients with 4,810 parameters send takes 28 % of their round, four sums with random weights that are sound for
 every change 10 %; a single one takes 1 % and does not notice that two signs have changed.
 
-**Coins** are drawn before there are values. Where values may differ from one run to the next, two runs with equal coins
-would not be two independent samples, as they are charged: there a `nonce` of the operating system enters the coins'
-keys. It is made for each run and stored with it.
+**Nonces.** A digest alone would tell two runs with equal values from two with different ones: a contribution that
+differs each time is seen to be there, because its absence gives the same bits twice. And coins are drawn before there
+are values: two runs with equal coins would not be two independent samples, as they are charged. Where values may differ
+from one run to the next, a `nonce` of the operating system therefore enters the keys of noise and coins. It is made for
+each run and stored with it, so that a resumed run repeats its draws.
 
 **Normal numbers** come in pairs, by Box and Muller: (R cos a, R sin a) with P(R > r) = exp(-r^2 / 2) and a uniform
 angle. One word of 32 bits stands for the probability p = exp(-R^2 / 2), another for the angle.
@@ -135,7 +137,7 @@ class Seeded:
     repeats: bool = False
     """Whether seed and identity decide all values to the bit, so that purposes name them."""
     nonce: bytes = b""
-    """What sets the run's coins apart from those of all other runs, where values may differ between runs."""
+    """Random bytes in the keys of the run's noise and coins; empty where values follow from seed and identity."""
     _keys: list[bytes] = field(default_factory=list, init=False, repr=False, compare=False)
     """Of the noise drawn since `drawn` was asked, where they hold digests of values."""
 
@@ -165,8 +167,7 @@ class Seeded:
 
     def coins(self, count: int, rate: float, *purpose: object) -> Tensor:
         """`count` independent booleans that are true with probability `rate`, to within 2^-53."""
-        run = (self.nonce.hex(),) if self.nonce else ()
-        (key,) = self._secret(b"coins", (*run, *purpose[:-1]), purpose[-1:])
+        (key,) = self._secret(b"coins", purpose[:-1], purpose[-1:])
         return fallen(np.asarray(stream(key).random_raw(count)), rate)
 
     def words(self, purpose: Sequence[object], clients: Sequence[Any], covered: Covered) -> list[Words]:
@@ -202,7 +203,8 @@ class Seeded:
             raise ValueError(
                 "Noise and coins need the experiment's identity: make the source as Seeded(seed, identity)."
             )
-        return _digests(kind, KEY_BYTES, (self.seed, self.identity), purpose, last, digests)
+        run = (self.seed, self.identity, *([self.nonce.hex()] if self.nonce else []))
+        return _digests(kind, KEY_BYTES, run, purpose, last, digests)
 
 
 @dataclass(frozen=True)

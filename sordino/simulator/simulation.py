@@ -8,7 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from sordino.client import Question
-from sordino.errors import MACHINE
+from sordino.errors import MACHINE, UserError
 from sordino.learning.metrics import Reached
 from sordino.message import Message
 from sordino.simulator.engine import Work
@@ -19,10 +19,14 @@ from sordino.transport import Answer
 class Simulation:
     """Clients on this machine."""
 
-    def __init__(self, workers: Workers, failed: Callable[[str], None] = lambda sentence: None) -> None:
+    def __init__(
+        self, workers: Workers, failed: Callable[[str], None] = lambda sentence: None, own: bool = False
+    ) -> None:
         """`failed` is told, in a sentence without the error's own words, that a client's part of a round has failed,
-        before anybody can do something about it."""
+        before anybody can do something about it. With `own` code a lack of files or memory counts as such a failure
+        too: nobody knows whether the step or the machine is to blame."""
         self._workers, self._memory, self._failed = workers, workers.engine.memory, failed
+        self._excused = (KeyboardInterrupt,) if own else (KeyboardInterrupt, *MACHINE)
         self.clients = len(self._memory.slots)
 
     def ask(self, question: Question, evaluate: bool, charge: Callable[[], None]) -> Answer:
@@ -30,11 +34,13 @@ class Simulation:
         targets = self._memory.targets(question.clients)
         try:
             answer = self._workers.work(Work(question, targets, evaluate))
-        except (*MACHINE, KeyboardInterrupt):
+        except self._excused:
             raise
         except BaseException as error:
             what = type(error).__name__
             self._failed(f"{question.step} failed at a client in round {question.round + 1} ({what})")
+            if isinstance(error, OSError | MemoryError):  # not of the store, whose folder whoever catches it names
+                raise UserError(f"The step {question.step} failed at a client ({what}: {error}).") from error
             raise
         if answer.kept:  # a question that leaves nothing behind is no participation
             self._memory.advance(question.clients, targets)

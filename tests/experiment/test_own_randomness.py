@@ -31,6 +31,7 @@ from sordino.experiment.identity import is_own, is_own_network, repeats
 from sordino.experiment.journal import rows_after
 from sordino.experiment.lifetime import spent_in
 from sordino.experiment.prepare import prepare
+from sordino.experiment.run import register
 from sordino.experiment.store import Store
 from sordino.learning.records import Records
 from sordino.method import Federation, Message, Result
@@ -185,6 +186,14 @@ def test_the_difference_of_two_runs_is_not_that_of_what_noise_hides(tmp_path: Pa
     assert float(difference.norm() / noise.norm()) == pytest.approx(math.sqrt(2), rel=0.2)
 
 
+def test_equal_values_of_two_runs_do_not_share_noise_either(tmp_path: Path) -> None:
+    """Else a contribution that differs each time could be told from none, which gives the same bits twice."""
+    (first, noise), (second, other) = noise_of(tmp_path, "Steady"), noise_of(tmp_path, "Steady")
+    assert torch.equal(first, second)
+    assert correlation(noise, other) < 6 / math.sqrt(len(noise))
+
+
+@pytest.mark.usefixtures("one_nonce")
 @pytest.mark.parametrize("engine", ["stacked", "one-by-one"])
 def test_code_that_repeats_itself_gives_the_same_bits_however_many_processes_there_are(
     engine: str, tmp_path: Path
@@ -231,7 +240,7 @@ OWN = {
 @pytest.mark.parametrize("own", OWN)
 def test_own_code_at_record_level_has_coins_of_its_own_in_each_run(own: str, coins: list[Toss], tmp_path: Path) -> None:
     one = run(store=tmp_path, **OWN[own])
-    assert any(note.startswith("own code: ") for note in one["notes"])
+    assert any("code of your own" in note for note in one["notes"])
     first = list(coins)
     coins.clear()
     other = run(store=tmp_path, **OWN[own])
@@ -248,7 +257,7 @@ def test_own_code_at_record_level_has_coins_of_its_own_in_each_run(own: str, coi
 def test_coins_of_the_package_s_own_code_follow_from_the_seed(tmp_path: Path) -> None:
     keys = KEYS | {"method": "dp-fedavg-record", "rounds": 2}
     first, second = run(store=tmp_path, **keys), run(store=tmp_path, **keys)
-    assert not any("own code" in note for note in first["notes"])
+    assert not any("code of your own" in note for note in first["notes"])
     assert torch.equal(*(global_of(tmp_path, one) for one in (first, second)))
     assert {row.nonce for row in Store(tmp_path).all()} == {b""}
 
@@ -257,7 +266,9 @@ def test_nobody_can_choose_the_nonce(tmp_path: Path) -> None:
     for keys in ({"nonce": "00" * 16}, {"set": {"nonce": "00" * 16}}):
         with pytest.raises(Exception, match="nonce"):
             run(store=tmp_path, **(of("SteadyRecords") | keys))
-    assert prepare(Experiment.make(of("SteadyRecords"))).nonce != prepare(Experiment.make(of("SteadyRecords"))).nonce
+    prepared, store = prepare(Experiment.make(of("Steady"))), Store(tmp_path)
+    names = [register(prepared, store) for _ in range(2)]
+    assert len({store.get(name).nonce for name in names}) == 2, "one for each run of one prepared experiment"
 
 
 # ---- runs that are taken up
@@ -298,6 +309,7 @@ def test_other_values_are_charged_again(method: str, tmp_path: Path) -> None:
     assert numbers(tmp_path, name) == [*first, *again, (4, 0), (5, 0)]
     assert result["epsilon"]["outsider"] == pytest.approx(epsilon_of(math.sqrt(12), result["delta"]), rel=1e-6)
     assert any("asked again" in note for note in result["notes"])
+    assert any("other values when it was resumed" in sentence for sentence in result["not_covered"])
     assert Store(tmp_path).get(name).state == "done"
 
 
@@ -385,6 +397,7 @@ def test_an_answer_is_written_down_before_the_script_sees_it(monkeypatch: pytest
     assert list(journal._read(path, bytes(32), True).answers) == [0]
 
 
+@pytest.mark.usefixtures("one_nonce")
 @pytest.mark.parametrize("method", ["Steady", "SteadyRecords"])
 def test_own_code_that_repeats_itself_is_resumed_to_the_same_bits_and_cost(method: str, tmp_path: Path) -> None:
     keys, traces = of(method, rounds=ROUNDS), []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -18,12 +18,13 @@ from sordino.experiment.config import Experiment
 from sordino.experiment.lifetime import over_runs, planned, sum_up
 from sordino.experiment.prepare import prepare
 from sordino.experiment.store import Store
+from sordino.method import Result
 from sordino.methods.adadp_cfl import AdaDPCFL
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.methods.dp_fedavg_record import DPFedAvgRecord
 from sordino.privacy.accountant import attack_accuracy, epsilon_of
 from sordino.privacy.ledger import Ledger, Row
-from sordino.privacy.release import Charge
+from sordino.privacy.release import Charge, Number, Update, sends
 from sordino.privacy.views import VIEWS
 from sordino.report.statement import statement_of
 from sordino.rounds import RoundReport
@@ -76,6 +77,55 @@ class Choosing(Skipping):
         for number in fed.rounds(server):
             who = fed.sample() if number < 2 else fed.sample()[: 7 - number]
             fed.ask(who, self.local, {"global": server.model, "clip": 1.0})
+
+
+class Pinging(DPFedAvg):
+    """Asks for a number that costs next to nothing in each round, and for updates in `dear` rounds."""
+
+    dear: ClassVar[int] = ROUNDS
+
+    def run(self, fed: Any, model: Any) -> None:
+        server = fed.state(model=model)
+        for number in fed.rounds(server):
+            fed.ask(fed.sample(), self.ping, {"global": server.model})
+            if number < self.dear:
+                fed.ask(fed.sample(), self.local, {"global": server.model, "clip": 1.0})
+
+    @sends(lambda self: {"told": Number(0.0, 1.0, share=0.001)})
+    def ping(self, message: Any, me: Any, data: Any) -> Result:
+        return Result(send={"told": message["global"][0] * 0}, keep={})
+
+    @sends(lambda self: {"update": Update(clip="clip", share=0.999)})
+    def local(self, message: Any, me: Any, data: Any) -> Result:
+        return Result(send={"update": 0 * message["global"]}, keep={"model": message["global"]})
+
+
+class PingingTwice(Pinging):
+    dear = 2
+
+
+class PingingOnly(Pinging):
+    dear = 0
+
+
+class ReadingOnce(DPFedAvg):
+    """Reads single messages in one of the rounds."""
+
+    def run(self, fed: Any, model: Any) -> None:
+        server = fed.state(model=model)
+        for number in fed.rounds(server):
+            got = fed.ask(fed.sample(), self.local, {"global": server.model, "clip": 1.0})
+            if number == 1:
+                got.rows("update")
+
+
+class Reading(DPFedAvg):
+    """Reads single messages in all rounds."""
+
+    def run(self, fed: Any, model: Any) -> None:
+        server = fed.state(model=model)
+        for _ in fed.rounds(server):
+            fed.ask(fed.sample(), self.local, {"global": server.model, "clip": 1.0}).rows("update")
 
 
 class NeverAsking(Breaking):
@@ -141,6 +191,25 @@ def test_a_method_that_may_have_chosen_its_end_costs_its_plan(kind: type, partic
     assert shown["epsilon"] == result["epsilon"]
     (listed,) = command("runs", "--store", tmp_path, "--json").document
     assert listed["epsilon"] == result["epsilon"]["outsider"]
+
+
+def test_a_cheap_release_excuses_no_dear_one(tmp_path: Path) -> None:
+    """Whoever goes on asking for next to nothing has left off all the same."""
+    keys = KEYS | {"noise_multiplier": None, "epsilon": 8.0}
+    whole, twice, never = (
+        run(store=tmp_path, method=own(kind), **keys) for kind in (Pinging, PingingTwice, PingingOnly)
+    )
+    assert "charged" not in whole
+    assert whole["epsilon"]["outsider"] == pytest.approx(8.0, rel=1e-3)
+    for early in (twice, never):
+        assert early["epsilon"]["outsider"] >= whole["epsilon"]["outsider"] * (1 - 1e-9)
+        assert early["charged"]["outsider"] < 6
+
+
+def test_single_messages_that_are_read_in_one_round_cost_as_if_in_all(tmp_path: Path) -> None:
+    found = run(store=tmp_path, method=own(ReadingOnce), **KEYS)
+    everywhere = run(store=tmp_path, method=own(Reading), **KEYS)
+    assert found["epsilon"]["outsider"] >= everywhere["epsilon"]["outsider"] > found["charged"]["outsider"]
 
 
 def test_a_choice_of_clients_costs_the_plan(tmp_path: Path) -> None:

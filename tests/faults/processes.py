@@ -198,7 +198,9 @@ def sordino(*arguments: object, first: Callable[[], object] = lambda: None) -> C
 
     def action() -> None:
         from sordino.cli import main
+        from sordino.experiment import run
 
+        run.new_nonce = lambda: bytes(16)  # else no two runs of own code could be compared
         sys.argv = ["sordino", *(str(argument) for argument in arguments)]
         first()
         try:

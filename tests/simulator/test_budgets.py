@@ -164,6 +164,7 @@ MOMENTS: dict[str, tuple[Any, str, int, str]] = {
 }
 
 
+@pytest.mark.usefixtures("one_nonce")
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("leave", ["break", "return"])
 def test_such_a_method_killed_at_any_moment(
