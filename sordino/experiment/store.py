@@ -38,10 +38,10 @@ FAILED = "failed"
 """Stands there too, once a step has failed at a client: what did, in words."""
 NOTES = "notes"
 """Stands there too: what the user was told before it."""
-IMPORTED = "imported"
-"""Stands in the summary of a run that was imported: its name in the store that it was made in."""
 NONCE = "nonce"
 """Stands there too: what sets the run's coins apart, in hexadecimal digits."""
+IMPORTED = "imported"
+"""Stands in the summary of a run that was imported: its name in the store that it was made in."""
 PATIENCE = 30.0
 """For how many seconds others may let runs in before that is told."""
 
