@@ -164,9 +164,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def _told(row: RunRow, store: Store) -> RunTold:
-    if row.gone:
-        raise UserError(f"The run {row.run!r} was {row.state}: only what it spent is still known.")
-    if row.summary is None:
+    if row.gone or row.summary is None:
         raise unfinished(row, store.folder)
     folder = store.path(row.run)
     clients, about, metrics = _judged(row, store)
