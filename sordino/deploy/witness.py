@@ -34,7 +34,7 @@ class DoubtError(UserError):
     """A folder that its witness does not vouch for."""
 
 
-class BehindError(DoubtError):
+class OlderThanWitnessError(DoubtError):
     """A folder whose witness has seen rows that its ledger lacks."""
 
 
@@ -106,7 +106,7 @@ class Witness:
             if book.is_witnessed():
                 raise DoubtError(f"The witness {self.path} of this site's ledger is gone: {ADVICE}")
         elif book.link(seen.position) != seen.link:
-            raise BehindError(
+            raise OlderThanWitnessError(
                 f"The ledger in {book.path} ends at row {book.head().position}, and its witness {self.path} has seen "
                 f"row {seen.position} of another one: this folder was restored from a backup or copied, and does not "
                 "know all that left. Put the newest folder back; where it is lost, `sordino site accept` goes on with "
@@ -166,7 +166,7 @@ def _accepted(book: Book, allowed: Allowed, doubt: DoubtError) -> Entry:
             unlimited.add(entry.content["run"])
         elif entry.kind == "release" and not row_of(entry).pool:
             unlimited.add(entry.content["ask"][0])
-    if isinstance(doubt, BehindError):
+    if isinstance(doubt, OlderThanWitnessError):
         return Entry("spoiled", {"why": "it was restored or copied, and accepted by its owner"})
     if allowed.roster is None:
         return Entry(

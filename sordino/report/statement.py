@@ -181,8 +181,8 @@ def _columns(schema: Schema, configuration: Mapping[str, Any], simulated: bool) 
         source = "declared as public" if column.public and not occurring else "read from the records"
         if isinstance(column, Number) and column.released is not None:
             source = f"scaled by what {column.released} released"
-        called = EACH_ITS_OWN if is_label and not _names_label(configuration, simulated) else name
-        found.append(DataColumn(called, column.kind, column.describe(), str(getattr(column, "missing", "")), source))
+        shown = EACH_ITS_OWN if is_label and not _names_label(configuration, simulated) else name
+        found.append(DataColumn(shown, column.kind, column.describe(), str(getattr(column, "missing", "")), source))
     return found
 
 

@@ -22,7 +22,7 @@ from sordino.deploy.carrier import Failure
 from sordino.deploy.coordinator import resume, start
 from sordino.deploy.database import AlteredError, Database
 from sordino.deploy.direct import Direct
-from sordino.deploy.freshness import Note, Statement
+from sordino.deploy.freshness import Note, LedgerStatement
 from sordino.deploy.journal import FILE, SITES_OF_2, Enrolled, Journal
 from sordino.deploy.site import Site
 from sordino.deploy.standing import status
@@ -79,7 +79,7 @@ def ask(made: Federation, site: Site, request: bytes) -> bytes:
     reply = wire.unpacked(site.answer(request))
     if reply.get("code") != "unconfirmed":
         return wire.packed(reply)
-    said = Statement.read(reply["statement"])
+    said = LedgerStatement.read(reply["statement"])
     about = (said.nonce, site.identity, said.head, said.heads_signature, 0)
     notes = {one.identity: Note.made(one.desk.private, *about).packed() for one in made.sites[1:]}
     return site.answer(changed(request, notes=notes))
