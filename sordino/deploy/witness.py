@@ -24,7 +24,7 @@ from sordino.deploy.entries import Entry, Head, row_of
 from sordino.deploy.rules import FILE, Allowed, Rules, read_rules
 from sordino.errors import UserError
 from sordino.experiment.holding import HeldError, holding
-from sordino.files import replace_file
+from sordino.files import write_whole
 
 LARGEST = 4096
 """Bytes of a witness, at the most."""
@@ -78,14 +78,10 @@ class Witness:
         """Put a head on disk for good; a crash leaves the last one or this one."""
         signature = keys.signed(self.private, *head.said())
         text = json.dumps({"position": head.position, "link": head.link.hex(), "signature": signature.hex()})
-        unfinished = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            unfinished.write_text(text)
-            replace_file(unfinished, self.path)
+            write_whole(self.path, text)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                unfinished.unlink(missing_ok=True)
             raise DatabaseError(
                 f"The witness {self.path} cannot be written ({error.strerror}): make room, or name another folder with "
                 f"`witness` in {FILE}."
