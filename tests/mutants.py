@@ -1402,7 +1402,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         "tests/experiment/test_importing.py",
         [
             ("import: every time anew", "here = known.get(row.origin)", "here = None"),
-            ("import: less replaces more", '{**larger(counted, spent), "deal"', '{**counted, "deal"'),
+            ("import: less replaces more", '{**most, "deal"', '{**counted, "deal"'),
             ("import: own files of earlier versions are strangers", "return found.people", "return row.people"),
         ],
     ),

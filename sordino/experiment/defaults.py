@@ -1,4 +1,7 @@
-"""What an experiment is where it does not say, and what states its runs have. It imports no library, so that a list of runs can tell it at once."""
+"""What an experiment is where it does not say, and what states its runs have.
+
+It imports no library, so that a list of runs can tell it at once.
+"""
 
 from pathlib import Path
 from shlex import quote

@@ -22,7 +22,7 @@ from sordino.deploy.carrier import Failure
 from sordino.deploy.coordinator import resume, start
 from sordino.deploy.database import AlteredError, Database
 from sordino.deploy.direct import Direct
-from sordino.deploy.freshness import Note, LedgerStatement
+from sordino.deploy.freshness import LedgerStatement, Note
 from sordino.deploy.journal import FILE, SITES_OF_2, Enrolled, Journal
 from sordino.deploy.site import Site
 from sordino.deploy.standing import status

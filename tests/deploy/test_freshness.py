@@ -16,7 +16,7 @@ from sordino.deploy import keys, wire
 from sordino.deploy.book import Book
 from sordino.deploy.carrier import Failure
 from sordino.deploy.entries import Head
-from sordino.deploy.freshness import Note, LedgerStatement
+from sordino.deploy.freshness import LedgerStatement, Note
 from sordino.deploy.standing import status
 from sordino.deploy.trips import Deadlines
 from sordino.errors import UserError

@@ -47,7 +47,9 @@ def _context(told: Told) -> dict[str, Any]:
         "summary": words.summary(told),
         "tiles": _tiles(told) if len(told.groups) == 1 else [],
         "rows": [_figures(row) for row in told.comparison.rows],
-        "alone_command": None if all(group.alone or group.first.row.method == ALONE for group in told.groups) else first,
+        "alone_command": None
+        if all(group.alone or group.first.row.method == ALONE for group in told.groups)
+        else first,
         "accuracies": [*filter(None, [pictures.sweep(told.groups)]), *pictures.accuracies(told.groups)],
         "clients": pictures.clients(told.groups),
         "metrics": _metrics(told),
