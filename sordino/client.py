@@ -137,7 +137,7 @@ class Clients:
         """Run a step at clients that remember `me`, one row each, and pass what it sends through the gate."""
         public = self._public(question, me)
         before = self._versions(question.message)
-        self.gate.source.drawn()  # of a question that failed
+        self.gate.source.take_drawn()  # of a question that failed
         with self._surroundings.unchanged(question.step):
             done = self.execution.run(self, question, me, public)
             if self._versions(question.message) != before:
@@ -184,9 +184,8 @@ class Clients:
 
         def checked(message: Message, me: dict[str, Tensor], data: Any) -> Result:
             result = result_of(self.method, name, run(message, me, data))
-            failure = getattr(data, "failure", None)
-            if failure is not None:  # the step has caught it, and knows of the records what no noise covers
-                raise failure
+            if data.failure is not None:  # the step has caught it, and knows of the records what no noise covers
+                raise data.failure
             check_declared(self.steps[name], result.send, name)
             return result
 
@@ -270,7 +269,7 @@ class Clients:
     def _drawn(self, question: Question, passed: Passed) -> int:
         """What stands for the noise of an answer. Where records are protected, a step may make something else of the
         same noisy gradients, which shows in what it sends."""
-        found = self.gate.source.drawn()
+        found = self.gate.source.take_drawn()
         if found and self.protects_records:
             clients = torch.tensor(list(question.clients)).unsqueeze(1)
             for name, rows in passed.values.items():

@@ -15,7 +15,7 @@ from sordino.errors import UserError
 from sordino.experiment.lifetime import spent_in
 from sordino.experiment.prepare import Prepared
 from sordino.experiment.run import carry_on, register
-from sordino.experiment.store import RunRow, Store
+from sordino.experiment.store import RunRow, Store, unfinished
 from sordino.method import Method, Result
 from sordino.methods.dp_fedavg_record import DPFedAvgRecord
 from sordino.privacy.gradients import PrivateRecords
@@ -151,6 +151,8 @@ def test_a_step_that_raises_ends_the_run_whatever_the_script_does(method: Method
     assert (row.state, row.summary, row.models) == ("failed", None, None)
     assert row.failed == "local failed at a client in round 2 (BrokenError)"
     assert "7" not in row.failed, "the error's own words may tell of records"
+    told = str(unfinished(row, tmp_path))
+    assert told.endswith(f"{row.failed}. Correct the code, and start a new run."), "the same code fails again"
     assert row.planned is not None
     counted = spent_in(row, store)
     assert counted.items() <= row.planned.items(), "when it ended may follow from records: it counts as planned"

@@ -30,6 +30,14 @@ def test_a_text_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyte
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_new_name_is_on_disk_before_a_text_counts_as_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[tuple[Path, str]] = []
+    monkeypatch.setattr(files, "sync_folder", lambda folder: synced.append((folder, path.read_text())))
+    path = tmp_path / "a.md"
+    write_whole(path, "text")
+    assert synced == [(tmp_path, "text")]
+
+
 def test_a_kept_file_takes_no_other_ones_place(tmp_path: Path) -> None:
     """Whatever a database refers to is there with its bytes until the database refers to another."""
     kept = []

@@ -6,15 +6,15 @@ import contextlib
 import json
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
 from sordino.cli.options import Json, StoreFolder
 from sordino.errors import UserError, unknown
-from sordino.experiment.defaults import DEFAULT_STORE
+from sordino.experiment.defaults import DEFAULT_STORE, RunState
 
-STATES = ("running", "stopped", "failed", "done", "removed", "imported")
+STATES = get_args(RunState)
 KEYS = ("run", "method", "state", "rounds_done", "rounds")
 
 
@@ -25,9 +25,7 @@ def runs(
     seed: Annotated[int | None, typer.Option(help="Only runs with this seed. [default: all]")] = None,
     state: Annotated[
         str | None,
-        typer.Option(
-            help="Only those: running, stopped, failed, done, removed or imported. [default: all but removed]"
-        ),
+        typer.Option(help=f"Only those: {', '.join(STATES[:-1])} or {STATES[-1]}. [default: all but removed]"),
     ] = None,
     last: Annotated[int | None, typer.Option(help="Only the newest so many. [default: all]", min=1)] = None,
     import_from: Annotated[
@@ -212,15 +210,14 @@ def rm(
     import sys
 
     from sordino.experiment.removal import remove
-    from sordino.experiment.store import Store
+    from sordino.experiment.store import Store, gone
 
     found = Store(store, must_exist=True)
     names = list(dict.fromkeys(names))
     for name in names:
         row = found.get(name)
         if row.gone and not found.path(name).exists():
-            was = "has been removed already" if row.state == "removed" else "was imported"
-            raise UserError(f"The run {name!r} {was}; what it spent stays written down.")
+            raise gone(row)
     if not yes:
         if as_json or not sys.stdin.isatty():
             raise UserError("Removing runs cannot be undone: say --yes where nobody can be asked.")

@@ -41,10 +41,11 @@ class Table:
     key: Sequence[str]
     """The columns by which a row is known."""
 
-    def statement(self) -> str:
-        """The SQL that makes it."""
+    def statement(self, unless_there: bool = False) -> str:
+        """The SQL that makes it; `unless_there`: and leaves one as it is that is there already."""
         columns = ", ".join(f"{name} {kind}" for name, kind in self.columns.items())
-        return f"create table {self.name} ({columns}, {DIGEST} blob not null, primary key ({', '.join(self.key)}))"
+        name = f"if not exists {self.name}" if unless_there else self.name
+        return f"create table {name} ({columns}, {DIGEST} blob not null, primary key ({', '.join(self.key)}))"
 
     def digest(self, row: Mapping[str, Any]) -> bytes:
         """Of a row's values."""

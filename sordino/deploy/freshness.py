@@ -21,7 +21,7 @@ both groups.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,7 +45,7 @@ BEGINNING = ("start", "reserve")
 
 
 @dataclass(frozen=True)
-class Statement:
+class LedgerStatement:
     """Where a ledger ends and how it came there, by its owner's word."""
 
     nonce: bytes
@@ -58,7 +58,7 @@ class Statement:
     """Of all this."""
 
     @classmethod
-    def made(cls, private: bytes, nonce: bytes, since: int, links: bytes) -> Statement:
+    def made(cls, private: bytes, nonce: bytes, since: int, links: bytes) -> LedgerStatement:
         """A statement of the owner with this key."""
         head = _last(since, links)
         return cls(
@@ -75,7 +75,7 @@ class Statement:
         return [self.nonce, self.since, self.links, self.heads_signature, self.signature]
 
     @classmethod
-    def read(cls, value: Any) -> Statement:
+    def read(cls, value: Any) -> LedgerStatement:
         """The inverse of `packed`; anything else raises `ValueError`."""
         if not isinstance(value, list) or [type(part) for part in value] != [bytes, int, bytes, bytes, bytes]:
             raise ValueError("a statement is a nonce, a position, links and two signatures")
@@ -146,38 +146,42 @@ def check_confirmed(desk: Desk, book: Book, session: Session, cost: list[Entry],
     """Refuse a question that cannot be paid for, or whose run others have not confirmed since this process began."""
     # An accepted ledger counts on the others: nothing leaves before they have confirmed it.
     assumed = [Entry("confirmed", {})] if desk.others else []
-    rows = payable([*book.entries(), *assumed], session, cost, desk.allowed)
+    entries = book.entries()
+    rows = payable([*entries, *assumed], session, cost, desk.allowed)
     if not desk.others:
         return
-    begun = _begin(book, session, [row for row in rows if row.kind == "reserve"])
-    entries = book.entries()
+    reserved = [row for row in rows if row.kind == "reserve"]
+    if reserved or not _beginning(entries, session.run):
+        _begin(book, session, reserved)
+        entries = book.entries()
+    begun = sorted(_beginning(entries, session.run).values())
     if any(entry.kind == "accepted" for entry in entries[begun[0] :]):
         raise RefusedError("closed", "the run had begun before the ledger was accepted")
     confirmed = any(one.kind == "confirmed" and one.content["run"] == session.run for one in entries[begun[-1] :])
     if not (confirmed and desk.is_fresh):
-        _confirm(desk, book, session.run, begun[-1] + 1, message.get("notes"))
+        _confirm(desk, book, entries, session.run, begun[-1] + 1, message.get("notes"))
 
 
-def _begin(book: Book, session: Session, reserved: list[Entry]) -> list[int]:
-    """Commit the beginning of a run and what it reserves, before anybody confirms it; the places of these rows."""
-
-    def found() -> dict[str, int]:
-        rows = enumerate(book.entries())
-        return {one.kind: place for place, one in rows if one.kind in BEGINNING and one.content["run"] == session.run}
-
-    if reserved or not found():
-        with book.transaction():
-            # Random, so that a ledger that is restored and begins the run again comes to another head.
-            about = {"run": session.run, "unlimited": session.unlimited, "random": secrets.token_hex(16)}
-            start = Entry("start", about)
-            book.append([row for row in (start, *reserved) if row.kind not in found()])
-    return sorted(found().values())
+def _beginning(entries: Sequence[Entry], run: str) -> dict[str, int]:
+    """Where the rows stand with which a run begins, by their kinds."""
+    rows = enumerate(entries)
+    return {one.kind: place for place, one in rows if one.kind in BEGINNING and one.content["run"] == run}
 
 
-def _confirm(desk: Desk, book: Book, run: str, needed: int, notes: Any) -> None:
+def _begin(book: Book, session: Session, reserved: list[Entry]) -> None:
+    """Commit the beginning of a run and what it reserves, before anybody confirms it."""
+    with book.transaction():
+        there = _beginning(book.entries(), session.run)
+        # Random, so that a ledger that is restored and begins the run again comes to another head.
+        about = {"run": session.run, "unlimited": session.unlimited, "random": secrets.token_hex(16)}
+        start = Entry("start", about)
+        book.append([row for row in (start, *reserved) if row.kind not in there])
+
+
+def _confirm(desk: Desk, book: Book, entries: Sequence[Entry], run: str, needed: int, notes: Any) -> None:
     """Write down who confirms this ledger from the row `needed` on; too few are waited for."""
     first: dict[str, int] = {}
-    for entry in book.entries():
+    for entry in entries:
         for one, position in entry.content.get("by", {}).items():
             first.setdefault(one, position)
             desk.held.setdefault(bytes.fromhex(one), position)
@@ -213,10 +217,10 @@ def _read(notes: Any, sender: bytes, desk: Desk) -> Note | None:
     return found if found.is_signed(sender, desk.nonce, desk.identity) else None
 
 
-def _statement(desk: Desk, book: Book) -> Statement:
+def _statement(desk: Desk, book: Book) -> LedgerStatement:
     """Where this ledger ends, and its links as far back as anybody of whom that is known may hold one."""
     since = min([desk.held.get(one.identity, book.head().position) for one in desk.others])
-    return Statement.made(desk.private, desk.nonce, since, book.links(since))
+    return LedgerStatement.made(desk.private, desk.nonce, since, book.links(since))
 
 
 # ---- those who confirm it
@@ -234,7 +238,7 @@ def note(desk: Desk, message: Mapping[str, Any]) -> bytes:
             if not isinstance(owner, bytes) or len(owner) != IDENTITY_BYTES or not (known is None or owner in known):
                 continue
             try:
-                statement = Statement.read(value)
+                statement = LedgerStatement.read(value)
             except ValueError as error:
                 raise RefusedError("message", error) from error
             if statement.is_signed(owner):
@@ -242,7 +246,7 @@ def note(desk: Desk, message: Mapping[str, Any]) -> bytes:
     return reading.answered(notes=notes)
 
 
-def _hold(desk: Desk, book: Book, owner: bytes, statement: Statement) -> Note:
+def _hold(desk: Desk, book: Book, owner: bytes, statement: LedgerStatement) -> Note:
     held = book.seen(owner)
     if held is None or statement.passed(held[0]):  # else it is another branch, which no longer one may hide
         book.see(owner, statement.head, statement.heads_signature)

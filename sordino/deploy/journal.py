@@ -18,14 +18,12 @@ from sordino.experiment.run import DEPLOYMENT
 
 FILE = DEPLOYMENT
 HEADS_FILE = "heads.db"
-VERSION = 2
+VERSION = 3
 State = Literal["asked", "fixed", "done", "failed"]
 FACTS = Table("facts", {"name": "text", "value": "text"}, ("name",))
-SITES = Table(
-    "sites",
-    {"identity": "blob", "key": "blob", "signature": "blob", "position": "integer", "head": "blob"},
-    ("identity",),
-)
+SITES = Table("sites", {"identity": "blob", "key": "blob", "signature": "blob"}, ("identity",))
+SITES_OF_2 = Table("sites", {**SITES.columns, "position": "integer", "head": "blob"}, SITES.key)
+"""As journals of version 2 have them, with where each ledger ended; that is kept for all runs together (`Heads`)."""
 HEADS = Table("heads", {"identity": "blob", "position": "integer", "head": "blob"}, ("identity",))
 ASKS = Table(
     "asks",
@@ -71,8 +69,20 @@ class Journal(Database):
                 for table in (FACTS, SITES, ASKS):
                     self.do(table.statement())
                 self.do(f"pragma user_version = {VERSION}")
+        elif version == 2:
+            self._bring_up_to_date()
         elif version != VERSION:
             raise AlteredError(f"The journal {self.path} was written by another version of Sordino, or is damaged.")
+
+    def _bring_up_to_date(self) -> None:
+        """Rows have digests over all of their columns: they are read as they were written, and written anew."""
+        with self.transaction():
+            sites = self.find(SITES_OF_2)
+            self.do(f"drop table {SITES.name}")
+            self.do(SITES.statement())
+            for site in sites:
+                self.put(SITES, **site)
+            self.do(f"pragma user_version = {VERSION}")
 
     def fact(self, name: str) -> Any:
         """Something that was decided when the run began; None where nothing was."""
@@ -87,20 +97,9 @@ class Journal(Database):
         """The sites that take part."""
         return [Enrolled(row["identity"], row["key"], row["signature"]) for row in self.find(SITES)]
 
-    def enrol(self, site: Enrolled, head: Head) -> None:
-        """Write down a site, and how far its ledger is."""
-        known = {"identity": site.identity, "key": site.key, "signature": site.signature}
-        self.put(SITES, **known, position=head.position, head=head.link)
-
-    def saw(self, identity: bytes, head: Head) -> None:
-        """Write down how far a site's ledger is, by its own account."""
-        for row in self.find(SITES, "where identity = ? and position < ?", identity, head.position):
-            self.put(SITES, **row | {"position": head.position, "head": head.link})
-
-    def head(self, identity: bytes) -> Head | None:
-        """How far a site's ledger was."""
-        found = self.find(SITES, "where identity = ?", identity)
-        return Head(found[0]["position"], found[0]["head"]) if found else None
+    def enrol(self, site: Enrolled) -> None:
+        """Write down a site."""
+        self.put(SITES, identity=site.identity, key=site.key, signature=site.signature)
 
     def asked(self, ask: Ask) -> Asked | None:
         """An attempt at a question, if it was made."""
@@ -144,7 +143,7 @@ class Heads(Database):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder / HEADS_FILE)
-        self.do(HEADS.statement().replace("create table", "create table if not exists"))
+        self.do(HEADS.statement(unless_there=True))
 
     def saw(self, identity: bytes, head: Head) -> None:
         """Write down how far a site's ledger is, by its own account."""

@@ -55,7 +55,6 @@ class Presence:
 
     def saw(self, identity: bytes, head: Head) -> None:
         """Write down how far a site's ledger is, by its own account."""
-        self._journal.saw(identity, head)
         self._heads.saw(identity, head)
 
     def gather(self) -> None:
@@ -119,7 +118,7 @@ class Presence:
                 continue
             self._heads.saw(identity, head)
             if identity not in known:
-                self._journal.enrol(site, head)
+                self._journal.enrol(site)
                 self._tell(f"{self.name(identity)} takes part.")
             self.nodes[identity] = node
 

@@ -70,8 +70,8 @@ class RefusedError(Exception):
 
 
 RULES_CHANGED = (
-    "The rules in site.toml, or the roster that it names, are not those under which this site was open before; its "
-    "ledger says so from now on. Read them before you let the site take part."
+    "The rules in site.toml, or the roster that it names, are not those under which this site was last open: read them "
+    "before it takes part."
 )
 LIMITS = {
     "unit": 'unit = "client", or "record"',
@@ -273,13 +273,19 @@ def _lacking(path: Path, missing: Sequence[str]) -> str:
     )
 
 
+def least_witnesses(sites: int, colluders: int) -> int:
+    """How many others must confirm a ledger, so that any two such groups share a site that does not collude."""
+    return -(-(sites + colluders) // 2)
+
+
 def _check_witnesses(path: Path, witnesses: int, colluders: int, roster: Sequence[Member] | None) -> None:
     """Refuse a quorum of which none need have been in the last one with an honest memory."""
     if roster is None:
         raise UserError(f"{path}: witnesses need a roster: without one the server could invent them.")
     sites = len(roster)
-    if not (sites + colluders) / 2 <= witnesses < sites:
+    least = least_witnesses(sites, colluders)
+    if not least <= witnesses < sites:
         raise UserError(
             f"{path}: witnesses is {witnesses}, but of {sites} sites, {colluders} of them colluders, at least "
-            f"{-(-(sites + colluders) // 2)} others must confirm a ledger, and there are {sites - 1}."
+            f"{least} others must confirm a ledger, and there are {sites - 1}."
         )

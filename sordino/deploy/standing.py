@@ -17,7 +17,7 @@ from sordino.deploy.spending import Spending
 from sordino.errors import UserError
 from sordino.experiment.trained import Models, models_in
 from sordino.files import KeptFile
-from sordino.privacy.views import NEIGHBOURS, VIEWS, rows_words
+from sordino.privacy.views import VIEWS, protection
 
 
 def status(folder: Path) -> dict[str, Any]:
@@ -35,9 +35,7 @@ def status(folder: Path) -> dict[str, Any]:
         "name": rules.name,
         "identity": identity.hex(),
         "fingerprint": fingerprint(identity),
-        "unit": rules.unit,
-        "neighbours": NEIGHBOURS[rules.unit],
-        **({"rows_not_persons": rows_words({})} if rules.unit == "record" else {}),
+        **protection(rules.unit),
         "max_epsilon": _finite(rules.max_epsilon),
         "max_delta": rules.max_delta,
         "promised": allowed.view,

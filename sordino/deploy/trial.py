@@ -14,6 +14,7 @@ from torch import Tensor
 from sordino.data import ClientData
 from sordino.data.meaning import Meaning
 from sordino.deploy.roster import Member, written_roster
+from sordino.deploy.rules import least_witnesses
 from sordino.deploy.site import Site
 from sordino.deploy.standing import status
 from sordino.deploy.terms import Terms, terms_of
@@ -70,7 +71,7 @@ def _rules(experiment: Experiment, terms: Terms) -> dict[str, Any]:
     given = experiment.noise == "integers" or experiment.noise_multiplier or has_published_noise(terms.method)
     epsilon = math.inf if given else experiment.asked_epsilon
     sites = terms.schedule.clients
-    witnesses = -(-(sites + experiment.colluders) // 2)  # as few as will do: a trial goes on where a site is lost
+    witnesses = least_witnesses(sites, experiment.colluders)  # as few as will do: a trial goes on where a site is lost
     return {
         "witnesses": witnesses if witnesses < sites else None,
         "unit": terms.method.unit,

@@ -10,7 +10,7 @@ from typing import Any
 from sordino.deploy import wire
 from sordino.deploy.answers import Work
 from sordino.deploy.carrier import Carrier, Failure
-from sordino.deploy.freshness import UNCONFIRMED, Statement
+from sordino.deploy.freshness import UNCONFIRMED, LedgerStatement
 from sordino.deploy.masking import MaskingError
 from sordino.deploy.presence import PAUSE, Presence, accepted, replies, said
 from sordino.deploy.put import Put
@@ -160,7 +160,7 @@ class Trips:
 def _is_statement(value: Any) -> bool:
     """Whether a site that waits says where its ledger ends, so that others can be asked."""
     try:
-        Statement.read(value)
+        LedgerStatement.read(value)
     except ValueError:
         return False
     return True

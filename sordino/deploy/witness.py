@@ -24,7 +24,7 @@ from sordino.deploy.entries import Entry, Head, row_of
 from sordino.deploy.rules import FILE, Allowed, Rules, read_rules
 from sordino.errors import UserError
 from sordino.experiment.holding import HeldError, holding
-from sordino.files import replace_file
+from sordino.files import write_whole
 
 LARGEST = 4096
 """Bytes of a witness, at the most."""
@@ -34,7 +34,7 @@ class DoubtError(UserError):
     """A folder that its witness does not vouch for."""
 
 
-class BehindError(DoubtError):
+class OlderThanWitnessError(DoubtError):
     """A folder whose witness has seen rows that its ledger lacks."""
 
 
@@ -78,14 +78,10 @@ class Witness:
         """Put a head on disk for good; a crash leaves the last one or this one."""
         signature = keys.signed(self.private, *head.said())
         text = json.dumps({"position": head.position, "link": head.link.hex(), "signature": signature.hex()})
-        unfinished = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            unfinished.write_text(text)
-            replace_file(unfinished, self.path)
+            write_whole(self.path, text)
         except OSError as error:
-            with contextlib.suppress(OSError):
-                unfinished.unlink(missing_ok=True)
             raise DatabaseError(
                 f"The witness {self.path} cannot be written ({error.strerror}): make room, or name another folder with "
                 f"`witness` in {FILE}."
@@ -106,7 +102,7 @@ class Witness:
             if book.is_witnessed():
                 raise DoubtError(f"The witness {self.path} of this site's ledger is gone: {ADVICE}")
         elif book.link(seen.position) != seen.link:
-            raise BehindError(
+            raise OlderThanWitnessError(
                 f"The ledger in {book.path} ends at row {book.head().position}, and its witness {self.path} has seen "
                 f"row {seen.position} of another one: this folder was restored from a backup or copied, and does not "
                 "know all that left. Put the newest folder back; where it is lost, `sordino site accept` goes on with "
@@ -166,7 +162,7 @@ def _accepted(book: Book, allowed: Allowed, doubt: DoubtError) -> Entry:
             unlimited.add(entry.content["run"])
         elif entry.kind == "release" and not row_of(entry).pool:
             unlimited.add(entry.content["ask"][0])
-    if isinstance(doubt, BehindError):
+    if isinstance(doubt, OlderThanWitnessError):
         return Entry("spoiled", {"why": "it was restored or copied, and accepted by its owner"})
     if allowed.roster is None:
         return Entry(

@@ -12,7 +12,7 @@ from sordino.experiment.journal import DamagedJournalError, rows_after
 from sordino.experiment.store import RunRow, Store, unfinished
 from sordino.privacy.ledger import Ledger, Row, divided, head_of
 from sordino.privacy.release import PROMISED
-from sordino.privacy.views import NEIGHBOURS, VIEWS, rows_words
+from sordino.privacy.views import VIEWS, protection
 from sordino.rounding import none
 
 COLUMNS = (
@@ -51,9 +51,7 @@ class Account:
 
     def protects(self) -> dict[str, str]:
         """The unit of its epsilons, the two worlds that they compare, and, of records, that these are rows."""
-        unit = self.row.unit
-        found = {"unit": unit, "neighbours": NEIGHBOURS[unit]}
-        return found | ({"rows_not_persons": rows_words({})} if unit == "record" else {})
+        return protection(self.row.unit)
 
     def documents(self) -> list[dict[str, Any]]:
         """The rows, by COLUMNS."""

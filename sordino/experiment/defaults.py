@@ -1,10 +1,15 @@
-"""What an experiment is where it does not say. It imports no library, so that a list of runs can tell it at once."""
+"""What an experiment is where it does not say, and what states its runs have.
+
+It imports no library, so that a list of runs can tell it at once.
+"""
 
 from pathlib import Path
 from shlex import quote
+from typing import Literal
 
 DEFAULT_EPSILON = 8.0
 DEFAULT_STORE = Path(".sordino")
+RunState = Literal["running", "stopped", "failed", "done", "removed", "imported"]
 
 
 def in_store(folder: Path) -> str:

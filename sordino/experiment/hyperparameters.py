@@ -141,10 +141,10 @@ def unusual_settings(configuration: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in sorted(given.items()) if usual is None or made({key: value}) != usual}
 
 
-def called(configuration: Mapping[str, Any]) -> str:
+def called(configuration: Mapping[str, Any], apart: Mapping[str, Any] | None = None) -> str:
     """What a run is called: its method, and in brackets the hyper-parameters that are not the method's defaults. With
-    others it is another method."""
-    return bracketed(configuration["method"], unusual_settings(configuration))
+    others it is another method. `apart` are further settings that set it apart from runs beside it."""
+    return bracketed(configuration["method"], {**(apart or {}), **unusual_settings(configuration)})
 
 
 def _unknown(found: Address, owner: str, fields: typing.Collection[str], keys: typing.Sequence[str]) -> UserError:

@@ -38,7 +38,11 @@ class Imported(TypedDict):
     """Whether it was not finished there, and counts as planned."""
 
 
-class Importing(TypedDict):
+Source = TypedDict("Source", {"from": str})
+"""The store that runs were imported from."""
+
+
+class Importing(Source):
     """What an import did."""
 
     store: str
@@ -49,7 +53,7 @@ class Importing(TypedDict):
     """Runs that cost nobody anything."""
 
 
-def import_spending(old: Path, new: Path) -> dict[str, object]:
+def import_spending(old: Path, new: Path) -> Importing:
     """Take over into the store `new` what all runs of the store `old` have spent; what is there already is left."""
     if not (old / DATABASE).is_file():
         raise UserError(f"There is no store in {old}: name the folder of one, in which {DATABASE} lies.")
@@ -63,7 +67,7 @@ def import_spending(old: Path, new: Path) -> dict[str, object]:
         store = Store(new)
         closing.callback(store.close)
         with store.admitting():
-            return {"from": str(old), **_take_over(rows, store)}
+            return _take_over(rows, old, store)
 
 
 def _people(row: RunRow) -> str:
@@ -80,20 +84,20 @@ def _people(row: RunRow) -> str:
     return row.people
 
 
-def _take_over(rows: list[tuple[RunRow, Spent]], store: Store) -> Importing:
-    """Write down runs that a store does not know, or of which it knows less."""
+def _take_over(rows: list[tuple[RunRow, Spent]], old: Path, store: Store) -> Importing:
+    """Write down runs of an old store that another does not know, or of which it knows less."""
     known = {row.origin: row for row in store.all()}
-    found: Importing = {"store": str(store.folder), "imported": [], "known": [], "without_cost": []}
+    found = Importing({"from": str(old), "store": str(store.folder), "imported": [], "known": [], "without_cost": []})
     for row, spent in rows:
         here = known.get(row.origin)
         counted = spent if here is None else spent_in(here, store)
-        most: Spent = {**larger(counted, spent), "deal": spent.get("deal")}
-        if here is not None and (here.state != "imported" or larger(counted, spent) == larger(counted, counted)):
+        most = larger(counted, spent)
+        if here is not None and (here.state != "imported" or most == larger(counted, counted)):
             found["known"].append(row.run)
             continue
         if not spends(spent):
             found["without_cost"].append(row.run)
             continue
-        name = store.take_over(row, most, here)
+        name = store.take_over(row, {**most, "deal": spent.get("deal")}, here)
         found["imported"].append({"run": row.run, "name": name, "unit": row.unit, "as_planned": row.result is None})
     return found

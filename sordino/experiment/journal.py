@@ -5,7 +5,7 @@ a run, or never takes it up again, finds there what had been spent. A resumed ru
 the same noise: its charges must be those of the journal, or it is not the same run.
 
 Where noise depends on the values that it covers, the journal also has what stands for a question's noise
-(`Source.drawn`), before anybody sees the answer. A resumed run whose clients come to other values makes a second
+(`Source.take_drawn`), before anybody sees the answer. A resumed run whose clients come to other values makes a second
 release. It is then given up: all that the journal has stays spent, and what was asked since the last checkpoint is
 asked, drawn and charged anew under other numbers. A question without an answer here was seen by nobody.
 

@@ -91,8 +91,8 @@ def spent_by(ledger: Ledger) -> Spent:
     }
 
 
-class OverRuns(TypedDict):
-    """What all runs on the same people come to."""
+class Sum(TypedDict):
+    """What several runs on the same people come to."""
 
     unit: Unit
     """What `epsilon` is for: the unit that was asked for, or one record where the runs deal the records to clients in
@@ -110,6 +110,11 @@ class OverRuns(TypedDict):
     the delta that was asked for."""
     unprotected: int
     """Runs among them that promise nothing to the unit: they protect records, and the unit is a client."""
+
+
+class OverRuns(Sum):
+    """What all runs of a store on the same people come to."""
+
     limit: float | None
     """The `budget_over_runs` under which every run of the store among them was let in, where it is the same for all and
     watches over this figure for the observer `limit_for`: set beforehand, it holds whatever results decide."""
@@ -134,7 +139,7 @@ def _limit(configurations: Sequence[Mapping[str, Any]], runs: int) -> tuple[floa
     return found if found[0] is not None else (None, None)
 
 
-def sum_up(spent: Sequence[Spent], unit: Unit, delta: float) -> OverRuns:
+def sum_up(spent: Sequence[Spent], unit: Unit, delta: float) -> Sum:
     """What several runs on the same people come to for a unit: the one place where runs are added up.
 
     A run that protected records protects no client as a whole, of whichever deal; what a run released of whole clients
@@ -160,8 +165,6 @@ def sum_up(spent: Sequence[Spent], unit: Unit, delta: float) -> OverRuns:
         "delta": at,
         "epsilon_within_deal": within,
         "unprotected": len(others),
-        "limit": None,
-        "limit_for": None,
     }
 
 

@@ -29,7 +29,7 @@ from sordino.experiment.defaults import in_store
 from sordino.experiment.journal import OtherValuesError
 from sordino.experiment.lifetime import check_lifetime, most, to_be_kept
 from sordino.experiment.prepare import Prepared, prepare
-from sordino.experiment.store import NewRun, RunRow, Store
+from sordino.experiment.store import NewRun, RunRow, Store, gone
 from sordino.experiment.summary import Summary, summarize
 from sordino.experiment.trained import described, measured
 from sordino.files import KeptFile
@@ -275,7 +275,7 @@ def _save_models(
 def _finished(row: RunRow, store: Store) -> Summary:
     """The summary of a finished run, if it is still all there. Nobody writes to it any more: it needs no lock."""
     if row.gone:
-        raise UserError(f"The run {row.run!r} has been {row.state}: start it anew with `sordino run`.")
+        raise gone(row)
     assert row.summary is not None
     assert row.models is not None
     assert row.checkpoint is not None

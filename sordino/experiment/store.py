@@ -15,11 +15,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from sordino.errors import UserError, unknown
 from sordino.experiment.database import COLUMNS, DATABASE, DETAILS, NO_ROWS, Database, damaged, run_folders, saving
-from sordino.experiment.defaults import in_store
+from sordino.experiment.defaults import RunState, in_store
 from sordino.experiment.holding import HeldError, holding, is_held
 from sordino.files import KeptFile, sync_folder
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:  # a list of runs is on the screen before torch would be loade
     from sordino.privacy.ledger import Row
     from sordino.privacy.release import Unit
 
-RunState = Literal["running", "stopped", "failed", "done", "removed", "imported"]
 LOCK = "lock"
 """The file of a run that is held by the process which advances it, and that of a store which lets a run in."""
 PLANNED = "planned"
@@ -38,10 +37,10 @@ FAILED = "failed"
 """Stands there too, once a step has failed at a client: what did, in words."""
 NOTES = "notes"
 """Stands there too: what the user was told before it."""
-IMPORTED = "imported"
-"""Stands in the summary of a run that was imported: its name in the store that it was made in."""
 NONCE = "nonce"
 """Stands there too: what sets the run's coins apart, in hexadecimal digits."""
+IMPORTED = "imported"
+"""Stands in the summary of a run that was imported: its name in the store that it was made in."""
 PATIENCE = 30.0
 """For how many seconds others may let runs in before that is told."""
 
@@ -125,12 +124,19 @@ class Progress:
     """Position, row, and the link that binds it to the rows before."""
 
 
-def unfinished(row: RunRow, folder: Path) -> UserError:
-    """The error for a run that has no result."""
+def gone(row: RunRow) -> UserError:
+    """The error for a run of which only what it spent is known."""
     if row.state == "imported":
         return UserError(f"The run {row.run!r} was imported from another store: only what it spent is known here.")
-    if row.state == "removed":
-        return UserError(f"The run {row.run!r} was removed before it was done: only what it spent is still known.")
+    return UserError(f"The run {row.run!r} was removed: only what it spent is still known.")
+
+
+def unfinished(row: RunRow, folder: Path) -> UserError:
+    """The error for a run that has no result."""
+    if row.gone:
+        return gone(row)
+    if row.state == "failed":
+        return UserError(f"The run {row.run!r} is not finished: {row.failed}. Correct the code, and start a new run.")
     return UserError(f"The run {row.run!r} is not finished: `sordino resume {row.run}{in_store(folder)}` takes it up.")
 
 

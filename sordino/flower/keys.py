@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from sordino.errors import UserError, quoted
-from sordino.files import read_file
+from sordino.files import read_file, write_whole
 
 AUTHORITY, AUTHORITY_KEY = "ca.pem", "ca.key"
 CERTIFICATE, CERTIFICATE_KEY = "server.pem", "server.key"
@@ -79,10 +79,8 @@ def renew(folder: Path, hosts: Sequence[str]) -> datetime.datetime:
     key = _private_key(folder / CERTIFICATE_KEY)
     known = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     names = list(dict.fromkeys([*known, *(_general_name(host) for host in hosts)]))
-    temporary = folder / f"{CERTIFICATE}.new"
     made = _certified(key.public_key(), server.subject, names, own, authority_key)
-    temporary.write_bytes(made)
-    temporary.replace(folder / CERTIFICATE)
+    write_whole(folder / CERTIFICATE, made)
     return x509.load_pem_x509_certificate(made).not_valid_after_utc
 
 

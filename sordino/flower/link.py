@@ -29,7 +29,8 @@ from sordino.files import keep_rotating, rotate
 from sordino.flower import QUIET, keys
 
 HEADER = "x-sordino-operator"
-REFUSED = b'{"detail": "This server is for the sites of its roster."}'
+REFUSED = "This server is for the sites of its roster."
+TOO_LARGE = "The request is larger than a site's answer may be."
 FLEET, HEALTH = "/v1/fleet/", "/health"
 """What is open to sites."""
 STARTS_RUN = "/v1/control/start-run"
@@ -87,9 +88,11 @@ class Guard:
 
 async def _refuse(send: Any, status: int) -> None:
     """Answer a request, of which nothing more is read."""
-    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(REFUSED)).encode())]
+    too_large = status == httpx.codes.REQUEST_ENTITY_TOO_LARGE
+    body = json.dumps({"detail": TOO_LARGE if too_large else REFUSED}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": [*headers, (b"connection", b"close")]})
-    await send({"type": "http.response.body", "body": REFUSED})
+    await send({"type": "http.response.body", "body": body})
 
 
 class _Capped:

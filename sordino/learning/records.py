@@ -11,7 +11,7 @@ import copy
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -205,6 +205,8 @@ class Records:
     """One for a record, zero for padding; None when all are records."""
     stacked: bool = False
     """Whether this runs under `vmap` over clients."""
+    failure: ClassVar[None] = None
+    """Nothing is remembered of what fails: a step that holds the records themselves knows all of them anyway."""
     _epochs: int = field(default=0, init=False)
 
     @property

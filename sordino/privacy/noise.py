@@ -122,7 +122,7 @@ class Source(Protocol):
     def coins(self, count: int, rate: float, *purpose: object) -> Tensor:
         """`count` independent booleans that are true with probability `rate`, to within 2^-53."""
 
-    def drawn(self) -> int:
+    def take_drawn(self) -> int:
         """What stands for all noise drawn since this was last asked: the same number for the same values, whoever drew
         in which order; 0 where draws do not depend on values."""
 
@@ -139,7 +139,7 @@ class Seeded:
     nonce: bytes = b""
     """Random bytes in the keys of the run's noise and coins; empty where values follow from seed and identity."""
     _keys: list[bytes] = field(default_factory=list, init=False, repr=False, compare=False)
-    """Of the noise drawn since `drawn` was asked, where they hold digests of values."""
+    """Of the noise drawn since `take_drawn` was asked, where they hold digests of values."""
 
     def key(self, *purpose: object) -> int:
         """A 63-bit number for the ground: a function of the seed and of `purpose`, the same in every experiment."""
@@ -176,7 +176,7 @@ class Seeded:
         keys = self._noise(b"integers", purpose, clients, covered.digests())
         return [stream(key).random_raw for key in keys]
 
-    def drawn(self) -> int:
+    def take_drawn(self) -> int:
         """The exclusive or of all keys that hold digests of values."""
         found = functools.reduce(operator.xor, (int.from_bytes(key, "big") for key in self._keys), 0)
         self._keys.clear()
@@ -234,7 +234,7 @@ class Secure:
         """The operating system's words; no purpose and no value ever gets another's."""
         return [system_words for _ in clients]
 
-    def drawn(self) -> int:
+    def take_drawn(self) -> int:
         return 0
 
     def coins(self, count: int, rate: float, *purpose: object) -> Tensor:

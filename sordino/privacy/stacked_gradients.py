@@ -80,6 +80,9 @@ class Stack:
 class PrivateRows:
     """One of stacked clients as its step sees it under `vmap`: noisy gradients, and nothing else."""
 
+    failure = None
+    """Nothing fails on records here alone: only networks of known layers are stacked."""
+
     def __init__(self, stack: Stack, figures: dict[str, Tensor]) -> None:
         """`figures` are this client's of `Stack.figures`."""
         self.__stack, self.__place = stack, figures["place"]

@@ -46,6 +46,13 @@ def rows_words(figures: Mapping[str, float | None]) -> str:
     return f"{NOT_PERSONS}: somebody who has several rows at a client has a larger epsilon, {costs}."
 
 
+def protection(unit: str, figures: Mapping[str, float | None] | None = None) -> dict[str, str]:
+    """What an epsilon protects, as documents tell it: the unit, the two worlds that it compares and, of records, that
+    these are rows, with what several of them cost where `figures` tell."""
+    found = {"unit": unit, "neighbours": NEIGHBOURS[unit]}
+    return found | {"rows_not_persons": rows_words(figures or {})} if unit == "record" else found
+
+
 def honest_shares(view: View, cohort: int, colluders: int = 0) -> int:
     """How many equal messages' noise the observer cannot subtract from what it sees, the target's own included."""
     return max(1, cohort - known_shares(view, cohort, colluders))

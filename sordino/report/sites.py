@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from sordino.deploy.rules import RULES_CHANGED
 from sordino.report.tables import epsilon_text
 from sordino.report.wording import compared_words, percent
 
@@ -17,10 +18,6 @@ NOBODY = "No roster is pinned in site.toml: the server could invent sites, so th
 MISFITS = (
     "This site looks at no experiment any more: it has told servers too often that theirs did not fit its data "
     "(site.log says why). Raise max_misfits in site.toml if they may be told more."
-)
-RULES_CHANGED = (
-    "The rules in site.toml, or the roster, are not those under which this site was last open: read them before it "
-    "takes part."
 )
 
 

@@ -20,7 +20,7 @@ from sordino.experiment.hyperparameters import called
 from sordino.experiment.lifetime import over_runs, sentence
 from sordino.experiment.store import RunRow, Store, unfinished
 from sordino.experiment.trained import load_models
-from sordino.privacy.views import NEIGHBOURS, rows_words
+from sordino.privacy.views import protection
 from sordino.report.wording import UNPROTECTED, ended, replaced_words, unprotected
 from sordino.rounding import delta_text
 
@@ -130,6 +130,7 @@ def statement_of(store: Store, run: str) -> Statement:
     names = list(models.about.clients)
     simulated = not summary.get("deployed", False)
     schema = models.about.meaning.schema
+    protects = protection(row.unit, summary.get("epsilon_rows"))
     total = over_runs(store, row.people, row.unit, summary["delta"])
     return Statement(
         run=run,
@@ -149,8 +150,8 @@ def statement_of(store: Store, run: str) -> Statement:
         shape=models.about.shape,
         simulated=simulated,
         unit=row.unit,
-        neighbours=NEIGHBOURS[row.unit],
-        rows_not_persons=rows_words(summary.get("epsilon_rows") or {}) if row.unit == "record" else "",
+        neighbours=protects["neighbours"],
+        rows_not_persons=protects.get("rows_not_persons", ""),
         delta=summary["delta"],
         planned_for=summary["protect_from"],
         observers=[
@@ -181,8 +182,8 @@ def _columns(schema: Schema, configuration: Mapping[str, Any], simulated: bool) 
         source = "declared as public" if column.public and not occurring else "read from the records"
         if isinstance(column, Number) and column.released is not None:
             source = f"scaled by what {column.released} released"
-        called = EACH_ITS_OWN if is_label and not _names_label(configuration, simulated) else name
-        found.append(DataColumn(called, column.kind, column.describe(), str(getattr(column, "missing", "")), source))
+        shown = EACH_ITS_OWN if is_label and not _names_label(configuration, simulated) else name
+        found.append(DataColumn(shown, column.kind, column.describe(), str(getattr(column, "missing", "")), source))
     return found
 
 

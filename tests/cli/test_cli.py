@@ -232,8 +232,9 @@ def test_a_removed_run_is_gone_but_what_it_spent_is_not(tmp_path: Path) -> None:
     assert not (tmp_path / "runs" / first).exists()
     assert command("runs", "--store", tmp_path, "--json").document == []
     assert command("runs", "--store", tmp_path, "--state=removed", "--json").document[0]["run"] == first
-    assert "has been removed" in refused("resume", first, "--store", tmp_path)
-    assert "has been removed already" in refused("rm", first, "--yes", "--store", tmp_path)
+    for again in (("resume",), ("report",), ("rm", "--yes")):
+        told = refused(*again, first, "--store", tmp_path)
+        assert f"The run {first!r} was removed: only what it spent is still known." in told
     (tmp_path / "runs" / first).mkdir()  # as if removing it had been stopped half way
     (tmp_path / "runs" / first / "models.safetensors").write_text("somebody's models")
     assert command("rm", first, first, "--yes", "--store", tmp_path, "--json").document == {"removed": [first]}

@@ -20,8 +20,10 @@ from sordino.deploy import wire
 from sordino.deploy.book import Book
 from sordino.deploy.carrier import Failure
 from sordino.deploy.coordinator import resume, start
+from sordino.deploy.database import AlteredError, Database
 from sordino.deploy.direct import Direct
-from sordino.deploy.freshness import Note, Statement
+from sordino.deploy.freshness import LedgerStatement, Note
+from sordino.deploy.journal import FILE, SITES_OF_2, Enrolled, Journal
 from sordino.deploy.site import Site
 from sordino.deploy.standing import status
 from sordino.errors import UserError
@@ -77,7 +79,7 @@ def ask(made: Federation, site: Site, request: bytes) -> bytes:
     reply = wire.unpacked(site.answer(request))
     if reply.get("code") != "unconfirmed":
         return wire.packed(reply)
-    said = Statement.read(reply["statement"])
+    said = LedgerStatement.read(reply["statement"])
     about = (said.nonce, site.identity, said.head, said.heads_signature, 0)
     notes = {one.identity: Note.made(one.desk.private, *about).packed() for one in made.sites[1:]}
     return site.answer(changed(request, notes=notes))
@@ -186,3 +188,27 @@ def test_a_damaged_journal_gives_the_same_model_or_a_sentence(tmp_path: Path) ->
             same += 1
         shutil.rmtree(place)
     assert same > 0
+
+
+def test_a_journal_of_version_2_is_brought_up_to_date(tmp_path: Path) -> None:
+    """Its rows are checked as they were written; one that was altered is still refused."""
+    sites = [Enrolled(bytes([number]) * 32, b"key", b"signature") for number in (2, 1)]
+    Journal(tmp_path).close()
+
+    def write_as_before(key: bytes) -> None:
+        with Database(tmp_path / FILE) as old:
+            old.do("drop table sites")
+            old.do(SITES_OF_2.statement())
+            for site in sites:
+                old.put(SITES_OF_2, **vars(site), position=3, head=b"link")
+            old.do("update sites set key = ?", key)
+            old.do("pragma user_version = 2")
+
+    write_as_before(b"key")
+    for _ in range(2):
+        with Journal(tmp_path) as journal:
+            assert journal.enrolled() == sites
+    write_as_before(b"other")
+    for _ in range(2):
+        with pytest.raises(AlteredError, match="a row of sites"):
+            Journal(tmp_path)

@@ -16,7 +16,7 @@ from sordino.deploy import keys, wire
 from sordino.deploy.book import Book
 from sordino.deploy.carrier import Failure
 from sordino.deploy.entries import Head
-from sordino.deploy.freshness import Note, Statement
+from sordino.deploy.freshness import LedgerStatement, Note
 from sordino.deploy.standing import status
 from sordino.deploy.trips import Deadlines
 from sordino.errors import UserError
@@ -212,7 +212,7 @@ def test_notes_that_nobody_gave_do_not_count(tmp_path: Path) -> None:
         request = first_question(made)
         before = made.notes(0, stated(made, request))
         site = made.reopen(0)
-        statement = Statement.read(stated(made, request))
+        statement = LedgerStatement.read(stated(made, request))
         good = made.notes(0, statement.packed())
         one, other = (made.members[number].identity for number in (1, 2))
         owner, about = site.identity, (statement.head, statement.heads_signature, 0)
@@ -282,7 +282,7 @@ def test_statements_that_are_none_are_not_noted(tmp_path: Path) -> None:
 
         nonce, since, links, heads, signature = statement
         private = keys.new_identity()
-        stranger = Statement.made(private, nonce, since, links)
+        stranger = LedgerStatement.made(private, nonce, since, links)
         for wrong in (
             {owner: [os.urandom(32), *statement[1:]]},
             {owner: [nonce, since + 1, links, heads, signature]},

@@ -157,7 +157,7 @@ def test_nothing_leaves_before_the_witness_is_written(tmp_path: Path, monkeypatc
             def full(*_: object) -> None:
                 raise OSError(28, "No space left on device")
 
-            patch.setattr("sordino.deploy.witness.replace_file", full)
+            patch.setattr("sordino.deploy.witness.write_whole", full)
             assert refused(made.sites[0].answer(request)) == "disk"
         assert kinds(made).count("release") == 1
         reply = made.sites[0].answer(request)

@@ -25,6 +25,7 @@ from sordino.experiment import store as stores
 from sordino.experiment.compare import compare
 from sordino.experiment.config import Experiment
 from sordino.experiment.lifetime import (
+    OverRuns,
     Spent,
     _limit,
     composed,
@@ -106,7 +107,7 @@ def test_runs_that_protect_records_are_named_where_clients_are_told() -> None:
     runs = [client_level(1.0, 1.0, 1.0), *[record_level([[1.0, 4.0, 1]])] * 2]
     for one in runs:
         one["deal"] = "the same"
-    total = sum_up(runs, "client", DELTA)
+    total: OverRuns = {**sum_up(runs, "client", DELTA), "limit": None, "limit_for": None}
     assert (total["unit"], total["epsilon"], total["unprotected"]) == ("client", dict.fromkeys(VIEWS), 2)
     told = sentence(total, "outsider")
     assert told is not None

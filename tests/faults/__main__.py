@@ -32,9 +32,10 @@ from faults.fuzz import FUZZ
 from faults.instructions import INSTRUCTIONS
 from faults.kills import KILLS
 from faults.processes import warm_up
+from faults.restores import RESTORES
 from faults.trials import Check, Part
 
-PARTS = {part.name: part for part in (KILLS, ENDINGS, FLIPS, CUTS, FUZZ, DEATHS, DISKS, INSTRUCTIONS)}
+PARTS = {part.name: part for part in (KILLS, ENDINGS, FLIPS, CUTS, FUZZ, DEATHS, DISKS, INSTRUCTIONS, RESTORES)}
 SHOWN = 10
 """How many failures of one promise are told in full."""
 

@@ -56,7 +56,7 @@ class Stream:
     def __init__(
         self, guard: Guard, parts: int, headers: dict[str, str] | None = None, path: str = "/v1/fleet/x"
     ) -> None:
-        self.read, self.status, self.parts = 0, [], parts
+        self.read, self.status, self.parts, self.told = 0, [], parts, b""
         told = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
         asyncio.run(guard({"type": "http", "path": path, "headers": told}, self.receive, self.send))
 
@@ -66,6 +66,7 @@ class Stream:
 
     async def send(self, event: dict[str, Any]) -> None:
         self.status += [event["status"]] if "status" in event else []
+        self.told += event.get("body", b"")
 
 
 async def reads_all(scope: Any, receive: Any, send: Any) -> None:
@@ -95,6 +96,7 @@ def test_a_body_without_a_length_is_read_up_to_the_limit_and_refused_once(path: 
 def test_a_length_beyond_the_limit_is_refused_before_anything_is_read(length: str) -> None:
     stream = Stream(registered(), 16384, {"content-length": length})
     assert (stream.status, stream.read) == ([413], 0)
+    assert stream.told == b'{"detail": "The request is larger than a site\'s answer may be."}'
 
 
 def test_bodies_within_the_limit_and_the_operators_are_read() -> None:

@@ -122,7 +122,18 @@ def test_a_certificate_is_renewed_under_the_same_authority(server, tmp_path):
     own, made = (x509.load_pem_x509_certificate((server / one).read_bytes()) for one in ("ca.pem", "server.pem"))
     assert made.not_valid_after_utc == until <= own.not_valid_after_utc
     assert until - datetime.datetime.now(datetime.UTC) > datetime.timedelta(days=keys.CERTIFICATE_DAYS - 1)
-    assert not list(server.glob("*.new"))
+
+
+def test_a_renewal_that_is_stopped_leaves_all_as_it_was(server, monkeypatch):
+    before = {path: path.read_bytes() for path in server.iterdir()}
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        keys.renew(server, [])
+    assert {path: path.read_bytes() for path in server.iterdir()} == before
 
 
 def test_what_runs_out_is_told_beforehand_and_refused_afterwards(server, tmp_path, monkeypatch):

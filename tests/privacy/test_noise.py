@@ -426,14 +426,14 @@ def test_what_stands_for_draws_is_a_function_of_their_values_in_any_order() -> N
     def drawn(source: Seeded, *calls: tuple[list[int], Tensor]) -> int:
         for clients, values in calls:
             normals(source, 4, PURPOSE, clients, values)
-        return source.drawn()
+        return source.take_drawn()
 
-    VALUED.drawn()
+    VALUED.take_drawn()
     whole = drawn(VALUED, ([1, 2, 3], rows))
     assert whole == drawn(VALUED, ([3], rows[2:]), ([1, 2], rows[:2])) != 0
     assert whole == drawn(VALUED, ([1, 2], rows[:2])) ^ drawn(VALUED, ([3], rows[2:]))
     assert whole != drawn(VALUED, ([1, 2, 3], rows + 1e-6))
-    assert VALUED.drawn() == 0, "it is told once"
+    assert VALUED.take_drawn() == 0, "it is told once"
     assert drawn(SOURCE, ([1, 2, 3], rows)) == 0, "draws do not depend on values"
 
 

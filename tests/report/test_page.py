@@ -238,13 +238,13 @@ def test_a_row_without_figures_is_no_obstacle(accuracy: object, store: Path) -> 
 
 
 def test_blended_models_are_told_by_name_where_others_are_not_blended() -> None:
-    own, blend = {"personal": "own", "rate": 0.1}, {"personal": "blend", "rate": 0.1}
+    plain = {"variant": "sound", "privacy": "dp", "rate": 0.1, "set": {}}
+    own, blend = {**plain, "personal": "own"}, {**plain, "personal": "blend"}
     three = [{"method": "a", **own}, {"method": "a", **blend}, {"method": "b", **blend}]
-    usual: list[set[str]] = [set(), set(), set()]
-    assert _names(three, usual) == ["a", "a[personal=blend]", "b[personal=blend]"]
-    assert _names(three[1:], usual[1:]) == ["a", "b"]
+    assert _names(three) == ["a", "a[personal=blend]", "b[personal=blend]"]
+    assert _names(three[1:]) == ["a", "b"]
     two = [{"method": "a", **own}, {"method": "a", **own, "rate": 1}]
-    assert _names(two, usual[1:]) == ["a[rate=0.1]", "a[rate=1]"]
+    assert _names(two) == ["a[rate=0.1]", "a[rate=1]"]
 
 
 def test_a_method_with_other_hyperparameters_is_another_method(tmp_path: Path) -> None:
@@ -252,10 +252,11 @@ def test_a_method_with_other_hyperparameters_is_another_method(tmp_path: Path) -
     keys = {**QUICK_KEYS, "rounds": 1, "store": tmp_path, "model": "logistic"}
     alone = sordino.run(**keys | {"method": "local"})
     found = sordino.run(**keys | {"method": "acdp-pfsd", "set": {**QUICK_KEYS["set"], "clipping": "quantile"}})
-    name = "acdp-pfsd[clipping=quantile]"
-    both = page(tmp_path, alone["run"], found["run"]).text
-    assert f"{name}." in both, "what all methods have in common is left out"
+    rival = sordino.run(**keys | {"method": "dp-fedavg", "set": {**QUICK_KEYS["set"], "clipping": "quantile"}})
     assert found["called"] == "acdp-pfsd[batch=64,clipping=quantile,epochs=1]"
+    for other in (alone, rival):
+        both = page(tmp_path, other["run"], found["run"]).text
+        assert all(one["called"] in both for one in (other, found)), "whether others have the same or not"
     assert f"{found['called']} on digits" in page(tmp_path, found["run"]).text
     assert found["called"] in repr(found)
     shown = command("show", found["run"], "--store", tmp_path).out

@@ -46,7 +46,7 @@ CANARIES = 500
 """Records of a client all of which may be canaries."""
 LONG = 200.0
 """The only feature of a canary: its gradient has this length or more, nearly all of it in the canary's own column."""
-NEIGHBOURS, SCALES, VISIBLE = 12, (1.0, 10.0, 100.0), 0.02
+BATCH, SCALES, VISIBLE = 12, (1.0, 10.0, 100.0), 0.02
 """Records of a batch in which a network is looked at, how much larger a canary is made, and the share of a threshold
 that rounding never reaches."""
 STEPS, KINDS, LEAST_NOISE = 5000, 4, 0.05
@@ -178,7 +178,7 @@ def _moved(run: Recorded, target: int, clip: float) -> tuple[float, float]:
     """By how many thresholds a canary moves the sum at the most, and by how many what the other records bring."""
     learner, flat, device = run.prepared.learner, run.prepared.initial, run.clients.device
     source = other_noise(run.prepared, 0)
-    x, y = (part[:NEIGHBOURS].to(device) for part in run.prepared.data.train.part(target))
+    x, y = (part[:BATCH].to(device) for part in run.prepared.data.train.part(target))
     flat = flat.to(device)
 
     def total(x: Tensor, y: Tensor) -> Tensor:

@@ -160,8 +160,8 @@ class WatchingSource:
     def words(self, purpose: Sequence[object], clients: Sequence[Any], covered: Covered) -> list[Words]:
         return self.of.words(purpose, clients, covered)
 
-    def drawn(self) -> int:
-        return self.of.drawn()
+    def take_drawn(self) -> int:
+        return self.of.take_drawn()
 
     def coins(self, count: int, rate: float, *purpose: object) -> Tensor:
         fallen = self.of.coins(count, rate, *purpose)

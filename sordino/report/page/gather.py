@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -17,7 +17,7 @@ from sordino.data.summary import label_counts
 from sordino.errors import UserError
 from sordino.experiment.compare import Comparison, side_by_side
 from sordino.experiment.config import Experiment
-from sordino.experiment.hyperparameters import bracketed, unusual_settings
+from sordino.experiment.hyperparameters import called
 from sordino.experiment.prepare import deal
 from sordino.experiment.store import RunRow, Store, unfinished
 from sordino.experiment.summary import Summary
@@ -106,7 +106,7 @@ class Group:
 
     def without(self, key: str) -> str:
         """All that decided its runs, but one key."""
-        return json.dumps({**_settings(self.first), key: None}, sort_keys=True)
+        return json.dumps({**_settings(self.first.row.configuration), key: None}, sort_keys=True)
 
     def plain_name(self, key: str) -> str:
         """Its name without what that key is."""
@@ -164,9 +164,7 @@ def read_document(path: Path) -> dict[str, Any]:
 
 
 def _told(row: RunRow, store: Store) -> RunTold:
-    if row.gone:
-        raise UserError(f"The run {row.run!r} was {row.state}: only what it spent is still known.")
-    if row.summary is None:
+    if row.gone or row.summary is None:
         raise unfinished(row, store.folder)
     folder = store.path(row.run)
     clients, about, metrics = _judged(row, store)
@@ -208,33 +206,33 @@ def _grouped(runs: Iterable[RunTold]) -> dict[str, list[RunTold]]:
     """Runs whose configurations differ by the seed alone, under the method's name and what sets it apart."""
     found: dict[str, list[RunTold]] = {}
     for run in runs:
-        found.setdefault(json.dumps(_settings(run), sort_keys=True), []).append(run)
-    settings = [json.loads(key) for key in found]
-    unusual = [set(unusual_settings(group[0].row.configuration)) for group in found.values()]
-    return dict(zip(_names(settings, unusual), found.values(), strict=True))
+        found.setdefault(json.dumps(_settings(run.row.configuration), sort_keys=True), []).append(run)
+    names = _names([group[0].row.configuration for group in found.values()])
+    return dict(zip(names, found.values(), strict=True))
 
 
-def _settings(run: RunTold) -> dict[str, Any]:
+def _settings(configuration: Mapping[str, Any]) -> dict[str, Any]:
     """What decided a run, except for its seed and for what does not change results."""
     indifferent = {"seed", "workers", "store", "data_dir", "set"}
-    plain = {key: value for key, value in run.row.configuration.items() if key not in indifferent}
-    return plain | run.row.configuration["set"]
+    plain = {key: value for key, value in configuration.items() if key not in indifferent}
+    return plain | configuration["set"]
 
 
-def _names(settings: Sequence[dict[str, Any]], unusual: Sequence[set[str]]) -> list[str]:
-    """A method's name, with the settings in brackets by which it differs from others of its name, and those that are
-    `unusual` for it unless all methods have them; of models that are blended it is told wherever others are not."""
+def _names(configurations: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What runs are called everywhere, with the settings besides by which one differs from others of its method; of
+    models that are blended it is told wherever others are not."""
     names = []
-    for mine, own in zip(settings, unusual, strict=True):
+    settings = [_settings(one) for one in configurations]
+    for configuration, mine in zip(configurations, settings, strict=True):
         rivals = [other for other in settings if other["method"] == mine["method"]]
-        keys = [
-            key
-            for key in mine
-            if any(other.get(key) != mine[key] for other in (settings if key in {"personal", *own} else rivals))
-            or (key in own and len(settings) == 1)
-        ]
-        told = [key for key in keys if mine[key] is not None and (key, mine[key]) != ("personal", "own")]
-        names.append(bracketed(str(mine["method"]), {key: mine[key] for key in told}))
+        apart = {
+            key: value
+            for key, value in mine.items()
+            if value is not None
+            and (key, value) != ("personal", "own")
+            and any(other.get(key) != value for other in (settings if key == "personal" else rivals))
+        }
+        names.append(called(configuration, apart))
     return [name if names.count(name) == 1 else f"{name} ({place + 1})" for place, name in enumerate(names)]
 
 

@@ -13,7 +13,7 @@ from sordino.privacy.ledger import Row, head_of
 from sordino.privacy.release import PROMISED
 from sordino.privacy.views import VIEWS
 from sordino.report.page import pictures, rendered, words
-from sordino.report.page.gather import Group, RunTold, Told, gather
+from sordino.report.page.gather import ALONE, Group, RunTold, Told, gather
 from sordino.report.wording import ended, epsilon_words, method_name, percent, sentences_of, unprotected
 from sordino.rounding import delta_text, none
 
@@ -47,7 +47,9 @@ def _context(told: Told) -> dict[str, Any]:
         "summary": words.summary(told),
         "tiles": _tiles(told) if len(told.groups) == 1 else [],
         "rows": [_figures(row) for row in told.comparison.rows],
-        "alone_command": None if all(group.alone or group.name == "local" for group in told.groups) else first,
+        "alone_command": None
+        if all(group.alone or group.first.row.method == ALONE for group in told.groups)
+        else first,
         "accuracies": [*filter(None, [pictures.sweep(told.groups)]), *pictures.accuracies(told.groups)],
         "clients": pictures.clients(told.groups),
         "metrics": _metrics(told),
