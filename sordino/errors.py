@@ -46,7 +46,7 @@ class WorkerError(UserError):
 
 
 MACHINE = (WorkerError, OSError, MemoryError)
-"""What the machine may be to blame for: whoever takes up the run may be luckier."""
+"""Errors that the machine may have caused: resuming the run may succeed."""
 
 
 class Stopped(KeyboardInterrupt):

@@ -165,7 +165,7 @@ def write_output_to(log: Path) -> None:
 
 
 def keep_rotating(log: Path, every: float = 10.0) -> None:
-    """From now on, look every so many seconds whether the log that this process' output goes to must be put aside."""
+    """Check this process's log every few seconds, and rotate it when it is too large."""
 
     def watch() -> None:
         while True:

@@ -121,8 +121,8 @@ class Server:
             self._method.run(self, model)
 
     def end(self) -> Ending:
-        """What is left once the script has come to its end; what failed at clients is raised again here, whatever the
-        script made of it."""
+        """Result of a script that has come to its end; a failure at clients is raised again here, even if the script
+        caught it."""
         self._transport.check()
         self._leave()
         until = self.schedule.rounds if self._next_round > self._last_round else self._next_round

@@ -14,7 +14,7 @@ from sordino.client import Question
 
 
 class OutOfBudgetError(Exception):
-    """So many sites have no budget left that no question can be answered any more: the run is over."""
+    """Too few sites have budget left for any question to be answered: the run is over."""
 
 
 @dataclass
@@ -33,7 +33,8 @@ class Answer:
     kept: bool = True
     """Whether the step left anything behind at the clients; of sites that is not told, and taken to be so."""
     drawn: int = 0
-    """What stands for all noise that clients drew: the same number for the same values; 0 where that is not told."""
+    """Digest of all noise drawn for the answer (exclusive or of its keys); 0 where noise does not depend on values, or
+    the digest is not known."""
     who: Sequence[int] | None = None
     """Who answered; None where all did."""
     summed: bool = False

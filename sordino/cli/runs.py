@@ -86,7 +86,7 @@ def _import(old: Path, new: Path, as_json: bool) -> None:
 
 
 def _imported(found: Any) -> list[str]:
-    """What an import did, in sentences."""
+    """Describe an import in sentences."""
     told = [
         f"{one['run']} -> {one['name']}: for one {one['unit']}{', as planned' if one['as_planned'] else ''}"
         for one in found["imported"]
@@ -138,9 +138,9 @@ def described(row: Any, charged: dict[str, float]) -> dict[str, Any]:
 
 
 def _epsilon(row: Any) -> float | None:
-    """What a run counts as; None where that is infinite, or not known yet. One that was stopped, or removed before it
-    was done, counts as planned: answers may have chosen its end. What it was charged for may be more only where its
-    method asks for more than it declares."""
+    """Epsilon that a run counts as; None where it is infinite or not known yet. A run that was stopped, or removed
+    before it was done, counts as planned, because answers may have chosen its end. The charged amount is larger only
+    where a method asks for more than it declares."""
     if "epsilon" in (row.summary or {}):
         return row.summary["epsilon"].get(row.configuration.get("protect_from"))
     return (row.planned or {}).get("epsilon") if row.state != "running" and row.begun is not False else None

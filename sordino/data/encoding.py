@@ -44,7 +44,7 @@ class Encoded:
     problems: list[str]
     """What is wrong with the table, in sentences."""
     counted: list[str]
-    """What was done to it that may surprise, in sentences with counts of its cells: no noise covers them."""
+    """Sentences on surprising conversions, with counts of the table's cells, which no noise covers."""
 
 
 class Encoding:

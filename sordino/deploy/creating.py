@@ -45,7 +45,7 @@ COMMENTS = {
 }
 """The keys in their order, and what each is."""
 USUAL: dict[str, Any] = {"unit": "client", "max_epsilon": 8.0, "max_delta": 1e-5, "min_cohort": 3}
-"""What a new site's limits are unless its owner says otherwise; from then on they stand in its file."""
+"""Default limits of a new site, which are then written into its file."""
 
 
 def create(folder: Path, name: str, data: Path, label: str | None, rules: Mapping[str, Any]) -> bytes:

@@ -65,7 +65,7 @@ class Desk:
 
     @property
     def quorum(self) -> int:
-        """How many of them have to confirm its ledger."""
+        """Number of other sites that have to confirm its ledger."""
         named = self.allowed.rules.witnesses
         return len(self.others) if named is None else named
 

@@ -12,7 +12,7 @@ from typing import Any
 from sordino.privacy.ledger import Row
 
 LINK_BYTES = 32
-"""Of a SHA-256."""
+"""Length of a SHA-256 digest in bytes."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,11 @@ class Head:
     link: bytes
 
     def packed(self) -> list[Any]:
-        """As it travels."""
+        """Fields in the order in which they are sent."""
         return [self.position, self.link]
 
     def said(self) -> tuple[str, bytes, bytes]:
-        """What a site signs of it."""
+        """Parts that a site signs of its head."""
         return "head", self.position.to_bytes(8, "big"), self.link
 
     @classmethod

@@ -39,23 +39,23 @@ UNCONFIRMED = "unconfirmed"
 SIGNATURE_BYTES = 64
 NONCE_BYTES = 32
 MOST_STATEMENTS = 1000
-"""In one message."""
+"""Most statements in one message."""
 BEGINNING = ("start", "reserve")
 """Kinds of rows with which a run begins."""
 
 
 @dataclass(frozen=True)
 class Statement:
-    """Where a ledger ends and how it came there, by its owner's word."""
+    """A site's signed statement of where its ledger ends, with the links that lead there."""
 
     nonce: bytes
     since: int
     links: bytes
-    """After the first `since` rows, and after each row behind them."""
+    """Links of the ledger: the one after the first `since` rows, then one for each later row."""
     heads_signature: bytes
-    """Of the head alone: others hold it, and show it."""
+    """Signature over the head alone, which others keep and show."""
     signature: bytes
-    """Of all this."""
+    """Signature over all of the statement."""
 
     @classmethod
     def made(cls, private: bytes, nonce: bytes, since: int, links: bytes) -> Statement:
@@ -67,11 +67,11 @@ class Statement:
 
     @property
     def head(self) -> Head:
-        """Where the ledger ends."""
+        """The ledger's end."""
         return _last(self.since, self.links)
 
     def packed(self) -> list[Any]:
-        """As it travels."""
+        """Fields in the order in which they are sent."""
         return [self.nonce, self.since, self.links, self.heads_signature, self.signature]
 
     @classmethod
@@ -101,15 +101,15 @@ class Statement:
 
 @dataclass(frozen=True)
 class Note:
-    """What another site holds of a ledger."""
+    """Another site's signed confirmation of the newest head that it holds of a ledger."""
 
     head: Head
     heads_signature: bytes
-    """The ledger's owner's."""
+    """Signature of the ledger's owner over the head."""
     began: int
-    """The position at which that site first heard of the ledger."""
+    """Position of the ledger when the confirming site first heard of it."""
     signature: bytes
-    """Of the site that holds it."""
+    """Signature of the confirming site."""
 
     @classmethod
     def made(cls, private: bytes, nonce: bytes, owner: bytes, head: Head, heads_signature: bytes, began: int) -> Note:
@@ -118,7 +118,7 @@ class Note:
         return cls(head, heads_signature, began, keys.signed(private, "note", *about))
 
     def packed(self) -> list[Any]:
-        """As it travels."""
+        """Fields in the order in which they are sent."""
         return [*self.head.packed(), self.heads_signature, self.began, self.signature]
 
     @classmethod
@@ -214,7 +214,7 @@ def _read(notes: Any, sender: bytes, desk: Desk) -> Note | None:
 
 
 def _statement(desk: Desk, book: Book) -> Statement:
-    """Where this ledger ends, and its links as far back as anybody of whom that is known may hold one."""
+    """State where this ledger ends, with its links from the oldest head that another site is known to hold."""
     since = min([desk.held.get(one.identity, book.head().position) for one in desk.others])
     return Statement.made(desk.private, desk.nonce, since, book.links(since))
 
@@ -255,10 +255,10 @@ def _last(since: int, links: bytes) -> Head:
 
 
 def _said(nonce: bytes, since: int, links: bytes) -> tuple[str, bytes, bytes, bytes]:
-    """What a site signs of its statement."""
+    """Parts that a site signs of its statement."""
     return "statement", nonce, since.to_bytes(8, "big"), links
 
 
 def _noted(nonce: bytes, owner: bytes, head: Head, signature: bytes, began: int) -> tuple[bytes, ...]:
-    """What a site signs of its note."""
+    """Parts that a site signs of its note."""
     return nonce, owner, head.position.to_bytes(8, "big"), head.link, signature, began.to_bytes(8, "big")

@@ -120,7 +120,8 @@ class Rules(BaseModel):
     witness: Path | None = None
     """The folder with the site's witness, outside of the site's own; without it, the user's state directory."""
     witnesses: int | None = Field(default=None, ge=1)
-    """How many other sites of the roster must confirm the ledger before a run and after a restart; without it, all."""
+    """Number of other sites of the roster that must confirm the ledger before a run and after a restart; by default
+    all."""
     allow_trusted_server: bool = False
     """Whether experiments are accepted that take the server to follow the protocol: `active_server = false`."""
     max_message_mb: int = Field(default=512, ge=1, le=65536)

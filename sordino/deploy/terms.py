@@ -260,7 +260,7 @@ def _with_contents(experiment: Experiment) -> Experiment:
 
 
 def read_from_records(experiment: Experiment) -> tuple[str, ...]:
-    """What the schema has from records, in sentences."""
+    """Sentences on what the schema has from records."""
     return () if experiment.table is None else experiment.table.disclosed()
 
 
@@ -281,16 +281,16 @@ def _shares(experiment: Experiment, schedule: Schedule, minimum: int, summed: bo
 
 @dataclass(frozen=True)
 class AtSites(Calibration):
-    """How much noise a budget asks for at sites: part of it is kept for accuracies, and what whole numbers add to
+    """Noise for a budget at sites: part of the budget is kept for accuracies, and what whole-number noise adds to
     epsilon and delta is taken off first."""
 
     whole: bool = True
     """Whether epsilon holds; else noise comes from the seed, and is as in a simulation."""
     metrics_share: float = 0.0
     entries: int = 0
-    """Where whole clients are protected: the most entries that leave in one step."""
+    """Most entries that leave in one step, where whole clients are protected."""
     parameters: int = 0
-    """Of the network."""
+    """Number of the network's parameters."""
 
     def multiplier(self, epsilon: float, delta: float) -> float:
         more = 1 / math.sqrt(1 - self.metrics_share)

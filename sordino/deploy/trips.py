@@ -47,7 +47,7 @@ class Trips:
         self._broke: set[bytes] = set()
         """Sites whose budget is used up."""
         self._notes: dict[bytes, dict[bytes, Any]] = {}
-        """For sites that wait until others confirm their ledgers: what those have said."""
+        """Notes of other sites, by site that waits until its ledger is confirmed."""
         self._waited = ""
         """Last sentence on who waits for whom."""
 

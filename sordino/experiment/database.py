@@ -67,7 +67,7 @@ def _created(tables: Mapping[str, Iterable[str]]) -> dict[str, str]:
 CREATED = _created(TABLES)
 DETAILS = ("rounds", "clients", "ledger")
 LACKING: dict[int, dict[str, tuple[str, ...]]] = {2: {"rounds": ("loss",), "ledger": ("entries", "shares")}}
-"""For each earlier version of the tables that can be read (2: Sordino 0.3), the columns that its tables lack."""
+"""Columns that the tables of earlier versions lack, for each version that can be read (2: Sordino 0.3)."""
 NO_ROWS = ""
 """Where a chain of digests begins."""
 

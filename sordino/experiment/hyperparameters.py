@@ -142,8 +142,8 @@ def unusual_settings(configuration: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def called(configuration: Mapping[str, Any]) -> str:
-    """What a run is called: its method, and in brackets the hyper-parameters that are not the method's defaults. With
-    others it is another method."""
+    """Name of a run: its method, and in brackets the hyper-parameters that are not the method's defaults. Two runs with
+    different names compare as two methods."""
     return bracketed(configuration["method"], unusual_settings(configuration))
 
 

@@ -1,5 +1,5 @@
-"""What decides a run's results: its configuration, its data, this version of Sordino, and the user's own code; and
-whether it decides them to the bit."""
+"""Identity of a run: the hash of everything that decides its results (configuration, data, this version of Sordino, the
+user's own code), and whether these repeat to the bit."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ def _is_known(kind: object) -> bool:
 
 
 def _comes_with_us(kind: object) -> bool:
-    """By where its file lies: a user's module may have the name of one of Python's."""
+    """Whether one class or function does, by the path of its file: a user's module may have the name of one of
+    Python's."""
     name = getattr(kind, "__module__", None) or "builtins"
     file = getattr(sys.modules.get(name), "__file__", None)
     if file is None:

@@ -1,4 +1,4 @@
-"""What the runs of another store have cost people, taken over so that it is not forgotten.
+"""Import the spending of another store's runs, so that it still counts for the same people.
 
 Models, curves and ledgers stay where they are. Every run's spending becomes a row that counts in sums over runs and
 against `budget_over_runs`: whose data it used, what it protected, how it dealt the records if that is known, and what
@@ -39,7 +39,7 @@ class Imported(TypedDict):
 
 
 class Importing(TypedDict):
-    """What an import did."""
+    """Outcome of an import."""
 
     store: str
     imported: list[Imported]

@@ -45,7 +45,8 @@ PLAIN = tuple(field.name for field in fields(Row) if field.type != "bytes")
 
 
 ANSWER = b"answer"
-"""With what the content of a record of noise begins; a row's begins with a length, whose first byte is another."""
+"""First bytes of the content of a record of noise; a row's content begins with a length, whose first byte is
+another."""
 GIVEN_UP = b"given up"
 """The content of the record that says that all rows before it stay spent, and are not charged again."""
 
@@ -217,18 +218,18 @@ def _row(content: bytes) -> Row:
 
 @dataclass(frozen=True)
 class _Found:
-    """What stands in a journal."""
+    """Contents of a journal."""
 
     given_up: list[Linked]
     rows: list[Linked]
     answers: dict[int, int]
     end: int
-    """Where the last whole record ends."""
+    """Offset in bytes at which the last whole record ends."""
 
 
 def _read(path: Path, previous: bytes, begun: bool | None, lacking: Collection[str] = ()) -> _Found:
-    """What stands in a journal. One that has been `begun` must be there, and begin as it should; else, or where nobody
-    wrote that down, one that is not there has no rows."""
+    """Read a journal. One that was `begun` must exist and begin as it should; if it was not, or if that is unknown, a
+    missing one has no rows."""
     try:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:

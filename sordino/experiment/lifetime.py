@@ -60,12 +60,12 @@ class Spent(TypedDict):
 
 
 class Planned(Spent):
-    """What a run will spend at the most, as the store keeps it from the start."""
+    """Most that a run will spend, as the store keeps it from the start."""
 
     turns: int
-    """How often a client takes part at the most, spare attempts included."""
+    """Most turns of a client, spare attempts included."""
     epsilon: float | None
-    """What the observer whom noise is planned against will meet at the most; None where that is infinite."""
+    """Upper bound of epsilon for the observer whom noise is planned against; None where it is infinite."""
 
 
 INFINITE: list[list[float]] = [[1.0, 0.0, 1]]
@@ -95,19 +95,19 @@ class OverRuns(TypedDict):
     """What all runs on the same people come to."""
 
     unit: Unit
-    """What `epsilon` is for: the unit that was asked for, or one record where the runs deal the records to clients in
+    """Unit that `epsilon` protects: the requested one, or one record where the runs deal the records to clients in
     different ways and no figure for a client holds over all of them."""
     runs: int
     deals: int
-    """In how many ways the runs deal the records to clients."""
+    """Number of different deals of the records to clients."""
     deals_unknown: int
     """Runs among them that do not say how they dealt them: each counts as a deal of its own."""
     epsilon: dict[View, float | None]
     delta: float
     """At which it holds: the one that was asked for, and those of runs of which nothing is known at any other."""
     epsilon_within_deal: dict[View, float | None] | None
-    """Where the unit that was asked for is a client: for one client over the runs of one deal alone, the dearest; at
-    the delta that was asked for."""
+    """Largest epsilon of one client over the runs of one deal alone, at the requested delta; None unless the requested
+    unit is a client."""
     unprotected: int
     """Runs among them that promise nothing to the unit: they protect records, and the unit is a client."""
     limit: float | None
@@ -135,7 +135,7 @@ def _limit(configurations: Sequence[Mapping[str, Any]], runs: int) -> tuple[floa
 
 
 def sum_up(spent: Sequence[Spent], unit: Unit, delta: float) -> OverRuns:
-    """What several runs on the same people come to for a unit: the one place where runs are added up.
+    """Compose several runs on the same people for a unit: the one place where runs are added up.
 
     A run that protected records protects no client as a whole, of whichever deal; what a run released of whole clients
     counts for each of their records.
@@ -262,8 +262,8 @@ def _instead(more: Spent, total: OverRuns, epsilon: float | None, resumed: bool)
 
 
 def planned(told: Told) -> Spent:
-    """What a run will spend at the most, if its method asks everybody once in each of its turns and reads single
-    messages only as it declares."""
+    """Most that a run will spend, if its method asks everybody once in each of its turns and reads single messages only
+    as it declares."""
     method = told.method
     releases = all_releases(method.steps())
     bare = any(not release.private or not release.known_beforehand() for release in releases)
@@ -290,8 +290,8 @@ def planned(told: Told) -> Spent:
 
 
 def most(told: Told) -> Spent:
-    """What a run may spend: where noise is planned against the server, who sees every message, others may come to see
-    them too."""
+    """Most that a run may spend. Where noise is planned against the server, who sees every message, others may come to
+    see the messages too."""
     found = planned(told)
     if told.experiment.protect_from == "server" and found["unit"] == "client":
         return {**found, "mu": [found["mu"][VIEWS.index("server")]] * len(VIEWS)}
@@ -299,7 +299,7 @@ def most(told: Told) -> Spent:
 
 
 def to_be_kept(told: Told, deal: str | None) -> Planned:
-    """What the store keeps of a run's plan from the start; `deal` says who holds which record."""
+    """Plan of a run as the store keeps it from the start; `deal` identifies who holds which record."""
     found, delta = most(told), told.budget.delta
     epsilon = planned_epsilon(told.allowance, told.turns, delta)
     if epsilon is None or not _finite(found):
@@ -323,8 +323,8 @@ def _finite(spent: Spent) -> bool:
 
 
 def _planned_pools(told: Told) -> dict[str, dict[int, Recipe]]:
-    """What records of each pool and client will go through at the most. On real machines only a site knows how many
-    records it has: what is known of it elsewhere is its budget."""
+    """Recipes that records of each pool and client will go through at the most. On real machines only a site knows its
+    number of records; elsewhere its budget stands for them."""
     plan, needs = told.allowance.of_records, told.method.record_needs()
     clients = range(len(plan.turns))
     if told.data is None:
@@ -343,7 +343,7 @@ def planned_recipes(plan: RecordPlan, client: int, needs: RecordNeeds) -> list[R
 
 
 def sentence(total: OverRuns, view: View) -> str | None:
-    """What all runs on the same people have spent, in a few sentences; None where there was one run, or none."""
+    """Describe the spending of all runs on the same people; None where there was one run, or none."""
     if total["runs"] < 2:
         return None
     others, within, epsilon = total["unprotected"], total["epsilon_within_deal"], total["epsilon"][view]
@@ -377,8 +377,8 @@ def _recipe(stored: Sequence[Sequence[float]]) -> Recipe:
 
 
 def spent_in(row: RunRow, store: Store, lost: bool = False) -> Spent:
-    """What a run counts as: what it spent, by its summary, where it ended as its schedule says; else what it was going
-    to spend at the most, and what its ledger and journal say at the least.
+    """Spending that a run counts for: its summary's where it ended as its schedule says; otherwise its plan, and at
+    least its ledger and journal.
 
     A run of which nothing has left clients has spent nothing, unless it is under way or its files are `lost`, gone or
     damaged. Before its journal is begun there is nothing that could be lost.
@@ -396,7 +396,7 @@ def spent_in(row: RunRow, store: Store, lost: bool = False) -> Spent:
 
 
 def _counted(row: RunRow, store: Store, lost: bool) -> Spent:
-    """The same for a run that was never finished."""
+    """Spending that a run counts for that was never finished."""
     lost = row.begun is not False and (lost or not store.path(row.run).is_dir())
     try:
         ledger = ledger_of(row, store)

@@ -68,7 +68,7 @@ class Prepared:
     repeats: bool
     """Whether identity and seed decide all values to the bit."""
     nonce: bytes
-    """What sets the run's coins apart from those of all other runs, where values may differ between runs."""
+    """Random bytes in the keys of this run's coins; empty where values follow from the seed."""
     compiled: CompiledSum | None
     """The compiled sum of clipped gradients, once it has been made."""
     notes: list[str]
@@ -83,7 +83,7 @@ class Prepared:
 
     @property
     def turns(self) -> int:
-        """How often a client takes part at the most."""
+        """Most turns of a client."""
         return self.schedule.turns
 
     @property

@@ -74,11 +74,11 @@ class RunRow:
     """Whether its journal has been begun, before which nothing is charged; None where an earlier version of Sordino did
     not write that down."""
     notes: list[str] | None = None
-    """What the user was told before it began, some of which only that machine at that time knew; None likewise."""
+    """Notes told to the user before the run began, some of which depend on that machine at that time; None likewise."""
     nonce: bytes = b""
-    """What sets its coins apart from those of all other runs; empty where they need not be."""
+    """Random bytes in the keys of this run's coins; empty where values follow from the seed."""
     failed: str | None = None
-    """What failed at a client, in words, the first time that something did; that it did may tell of records."""
+    """First failure at a client, in words; None without one. A failure may tell of records."""
 
     @property
     def gone(self) -> bool:
@@ -87,7 +87,7 @@ class RunRow:
 
     @property
     def origin(self) -> tuple[str, float, str]:
-        """What tells a run from all others, in whichever store: its first name, when it was begun, its identity."""
+        """First name, time of beginning and identity of a run, which tell it from all others in any store."""
         imported = (self.summary or {}).get(IMPORTED)
         return (self.run, self.created, self.identity) if imported is None else (imported, self.created, self.identity)
 
@@ -111,7 +111,7 @@ class NewRun:
     planned: Mapping[str, Any] | None = None
     """What it will spend at the most."""
     notes: list[str] | None = None
-    """What the user is told before it."""
+    """Notes told to the user before the run."""
     nonce: bytes = b""
 
 

@@ -34,13 +34,13 @@ HERE = ("localhost", "127.0.0.1", "::1")
 HOST = re.compile(r"(?=.{1,253}$)(\*\.)?[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", re.IGNORECASE)
 """A host's name, perhaps for all names below it."""
 MET = "server.pem"
-"""In a site's folder: the certificate with which the server met it last."""
+"""File in a site's folder with the certificate that the server showed last."""
 AUTHORITY_DAYS, CERTIFICATE_DAYS = 3650, 1825
 NEW_AUTHORITY = (
     "make another server's folder with `sordino serve init`, add all sites there, and give its ca.pem to their owners"
 )
 WARN_DAYS = 60
-"""So long before a certificate runs out, everybody who looks is told."""
+"""Days before the end of a certificate from which on its users are warned."""
 MEET_SECONDS = 5.0
 EARLIER = datetime.timedelta(days=1)
 """Certificates hold from a day ago: clocks differ."""

@@ -194,7 +194,7 @@ class _Proof:
         return bool(node.args) and self._is_of_records(node.args[0]) and self._keeps_first_dimension(node)
 
     def _keeps_first_dimension(self, node: fx.Node) -> bool:
-        """The same for functions and methods of one tensor of records."""
+        """Whether row i of the result of a function or method follows from row i of its one tensor of records alone."""
         rank, target = self._rank(node.args[0]), node.target
         others = _flat([*node.args[1:], *node.kwargs.values()])
         if target in ENTRYWISE or target in POOLS:

@@ -39,8 +39,8 @@ class FormedBook:
     """Records of the whole batch, whose sums are added up: each is one more rounding."""
 
     def part_norms(self, thresholds: int) -> Tensor:
-        """What each record brings into a weighted sum at the most, over its weight: in each tensor (records, tensors),
-        where there are so many thresholds that they are for tensors, or else in each layer (records, layers)."""
+        """Upper bounds of each record's contribution to a weighted sum, over its weight: for each tensor (records,
+        tensors) where `thresholds` is the number of tensors, otherwise for each layer (records, layers)."""
         layers = self.layout.layers
         sizes = self.layout.sizes if thresholds > len(layers) else layers
         parts = self.gradients.split(sizes, dim=1)
@@ -85,7 +85,7 @@ class Singles:
         return torch.stack([book.sum_of_squares() for book in self.books(flat, batch, loss)]).sum(dim=0)
 
     def logits(self, flat: Tensor, x: Tensor) -> Tensor:
-        """What the model `flat` says of each record, without dropout and without gradients."""
+        """Logits of the model `flat` for each record, without dropout and without gradients."""
         self.learner.module.eval()
         try:
             one = self._logits(flat, x)
@@ -124,7 +124,7 @@ class Singles:
 
 
 def _traced(module: nn.Module, function: Callable[..., Tensor], example: tuple[Tensor, ...]) -> Callable[..., Tensor]:
-    """What a function of a network computes, as a graph of tensor operations; UserError where it looks at values."""
+    """Trace a function of a network into a graph of tensor operations; UserError where it depends on values."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.fx.experimental.symbolic_shapes import ShapeEnv

@@ -63,7 +63,7 @@ class PrivateRecords:
         self.__x, self.__y = x[~validation], y[~validation]
         self.__keeper, self.__exit, self.__compiled = keeper, exit, compiled
         self.failure: Exception | None = None
-        """What failed on the records; whatever the step makes of it, it has failed too."""
+        """First failure on the records; the step then counts as failed even if it catches it."""
 
     @property
     def layout(self) -> Layout:

@@ -270,8 +270,8 @@ class Ledger:
         return Ledger(self.spent.shape[1], self.unit, [row for row in self.rows if divided(row.question)[1]])
 
     def _repeated(self, turns: int, taken: Mapping[tuple[str, int], int]) -> dict[str, dict[int, Recipe]]:
-        """What records would have gone through in `turns` rounds like those that were `taken` of each pool and client;
-        what is promised covers all rounds already."""
+        """Recipes of records after `turns` rounds like those that were `taken` of each pool and client; promised
+        recipes cover all rounds already."""
         return {
             pool: {
                 client: tuple((*kind, math.ceil(count * turns / taken[pool, client])) for kind, count in mine.items())
@@ -282,17 +282,17 @@ class Ledger:
         }
 
     def attempts(self, question: int) -> int:
-        """How often a question of the run has been charged, each time for another draw."""
+        """Number of times that a question of the run was charged, each time for another draw."""
         return self._attempts.get(question, 0)
 
     @property
     def repeated(self) -> int:
-        """How many questions were asked once more because a run that was taken up did not repeat itself."""
+        """Number of questions asked again because a resumed run did not repeat itself."""
         return sum(attempts - 1 for attempts in self._attempts.values())
 
     def times(self, release: str) -> np.ndarray:
-        """How often each client has been charged for a release, without what was asked once more because a run that was
-        taken up did not repeat itself."""
+        """Number of times that each client was charged for a release, without questions asked again because a resumed
+        run did not repeat itself."""
         return self._times.get(release, np.zeros(self.spent.shape[1], dtype=np.int64))
 
     def mu(self, view: View) -> float:
@@ -338,8 +338,8 @@ class Ledger:
         return (2 * epsilon, both) if both < 1 else (math.inf, delta)
 
     def rows_epsilons(self, delta: float) -> dict[str, float]:
-        """At record level: an upper bound of the epsilon of somebody with each number of `ROWS` at one client, by that
-        number as a text; empty where only promises are known, or noise is in whole numbers."""
+        """Upper bounds of epsilon for a person with each number of `ROWS` at one client, by that number as a text, at
+        record level; empty where only promises are known, or noise is in whole numbers."""
         if self._promises() or self._entries:
             return {}
         found = self._recipes(self.spent[VIEWS.index("server")]).values()

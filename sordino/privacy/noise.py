@@ -69,7 +69,7 @@ BLOCK = 2**14
 """Pairs of one row that are computed together: their intermediate results stay in the cache."""
 NONCE_BYTES = 16
 DIGEST_BYTES = 32
-"""Of covered values, as a key holds them."""
+"""Length of a digest of covered values, in bytes."""
 TOGETHER = 2**16
 """Pairs of several rows that are computed together: more of them are not worth the room, fewer not the calls."""
 
@@ -82,7 +82,7 @@ class Covered:
     how: Sequence[Tensor]
     """Deviations, bounds and places of the noise: each one row for all draws, or one for each."""
     about: str = ""
-    """What else decides it."""
+    """Further settings that decide how noise is added."""
 
     def digests(self) -> list[bytes]:
         """A digest of each row and of how it is noised, whoever stands in the other rows."""
@@ -114,15 +114,15 @@ class Source(Protocol):
         """The same for purposes that are told in full: the row of (a, b, c) is that of `normals` for (a, b) and c."""
 
     def words(self, purpose: Sequence[object], clients: Sequence[Any], covered: Covered) -> list[Words]:
-        """For each client, where the random words of its whole-number noise for `purpose` and for its row of what they
-        cover come from."""
+        """Sources of random words for each client's whole-number noise, its own for `purpose` and for its row of
+        covered values."""
 
     def coins(self, count: int, rate: float, *purpose: object) -> Tensor:
         """`count` independent booleans that are true with probability `rate`, to within 2^-53."""
 
     def drawn(self) -> int:
-        """What stands for all noise drawn since this was last asked: the same number for the same values, whoever drew
-        in which order; 0 where draws do not depend on values."""
+        """Return and forget a digest of all noise drawn since the last call; it does not depend on the order of draws,
+        and is 0 where noise does not depend on values."""
 
 
 @dataclass(frozen=True)
@@ -135,9 +135,9 @@ class Seeded:
     repeats: bool = False
     """Whether seed and identity decide all values to the bit, so that purposes name them."""
     nonce: bytes = b""
-    """What sets the run's coins apart from those of all other runs, where values may differ between runs."""
+    """Random bytes in the keys of this run's coins; empty where values follow from the seed."""
     _keys: list[bytes] = field(default_factory=list, init=False, repr=False, compare=False)
-    """Of the noise drawn since `drawn` was asked, where they hold digests of values."""
+    """Keys of the noise drawn since the last call of `drawn`, where they hold digests of values."""
 
     def key(self, *purpose: object) -> int:
         """A 63-bit number for the ground: a function of the seed and of `purpose`, the same in every experiment."""

@@ -23,14 +23,14 @@ from sordino.privacy.losses import Sampled, composed
 
 Recipe = tuple[Sampled, ...]
 ORDERS = np.array([*range(2, 64), 96, 160, 320, 640])
-"""Of the Renyi divergences of the quick bound."""
+"""Orders of the Renyi divergences of the quick bound."""
 ROWS = (3, 5)
-"""Of how many rows of one person reports tell the cost."""
+"""Numbers of rows of one person for which reports give an upper bound of epsilon."""
 
 
 @functools.lru_cache(maxsize=65536)
 def record_epsilon(recipe: Recipe, delta: float) -> float:
-    """The epsilon that holds for one record of a client, there or emptied, whose records went through `recipe`."""
+    """Epsilon of one record of a client, there or emptied, whose records went through `recipe`."""
     recipe = tuple(charge for charge in recipe if charge[2] > 0)
     if not recipe:
         return 0.0

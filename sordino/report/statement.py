@@ -70,9 +70,9 @@ class DataColumn:
     values: str
     """The range or the values that may occur."""
     missing: str
-    """What is done where a record has no value."""
+    """Treatment of records without a value."""
     source: str
-    """Who says so."""
+    """Person or file that declares it."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Statement:
     neighbours: str
     """The two worlds that the figures compare."""
     rows_not_persons: str
-    """At record level, that a record is a row, and what several cost; else nothing."""
+    """Words on rows and persons, with the epsilon of several rows; empty at client level."""
     delta: float
     planned_for: str
     observers: list[Observer]
@@ -234,7 +234,7 @@ def sentences(found: Statement) -> dict[str, list[str]]:
 
 
 def _holds(found: Statement) -> str:
-    """What is known of the records, and who said so."""
+    """Sentences on what is known of the records, and who declared it."""
     by = "" if found.simulated else " The experiment declares this, and every site took part with data that fit it."
     if found.columns:
         return f"These are all columns of the clients' tables; one that is an id is dropped.{by}"

@@ -67,7 +67,7 @@ class Told:
     """What turned out to depend on records, in words: the first sentence of each kind."""
 
     world: str
-    """What clients hold, in words."""
+    """Description of what clients hold."""
     sentences: dict[str, str] = field(default_factory=dict)
 
     def tell(self, kind: str, sentence: str) -> None:
@@ -151,8 +151,7 @@ def _play(prepared: Prepared, world: str, pipe: Connection, others: Sequence[Con
 
 
 def rehearsed(prepared: Prepared, world: str, played: Played) -> dict[str, str]:
-    """What depends on records besides what noise covers, by what is otherwise in one world, in this process: sentences
-    by kind."""
+    """Sentences, by kind, on everything besides noised values that changes in one world; computed in this process."""
     told = Told(world)
     prepared = replace(prepared, data=WORLDS[prepared.method.unit][world](prepared.data))
     mechanism = Recalling(prepared.mechanism, told, played.passages)
@@ -275,7 +274,7 @@ class Rehearsal(Server):
         self._before, self._clients, self._told = played.state, transport, told
         self._left = list(played.exchanges)
         self._ended: BaseException | None = None
-        """What ended the rehearsal, whatever the script makes of it."""
+        """Error that ended the rehearsal, even if the script catches it."""
 
     def ask(self, who: Sequence[int], step: Any, message: Message) -> Any:
         self._go_on()

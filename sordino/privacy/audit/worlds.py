@@ -16,7 +16,7 @@ from sordino.data.dataset import Dealt, FederatedData, Split
 from sordino.privacy.release import Unit
 
 LOUD = 1e6
-"""What an extreme record holds in place of ones."""
+"""Value of an extreme record in place of ones."""
 
 
 def _others(data: FederatedData) -> FederatedData:
@@ -71,8 +71,8 @@ OF_CLIENTS = OF_RECORDS | {
     "clients of one label each": _one_label,
 }
 WORLDS: dict[Unit, dict[str, Callable[[FederatedData], FederatedData]]] = {"client": OF_CLIENTS, "record": OF_RECORDS}
-"""For what an epsilon protects: words for what clients might hold, and what makes it of their records. Nobody can hold
-no training records at all: such clients are refused."""
+"""Worlds to rehearse for each unit: a description, and a function that makes the clients' data. Every client keeps a
+training record, because clients without any are refused."""
 
 
 def _turned(data: FederatedData) -> tuple[Tensor, Tensor]:
@@ -81,7 +81,7 @@ def _turned(data: FederatedData) -> tuple[Tensor, Tensor]:
 
 
 def _with(data: FederatedData, x: Tensor, y: Tensor) -> FederatedData:
-    """As many records for each client as before."""
+    """Replace the training records; every client keeps its number of them."""
     return _dealt(data, replace(data.train, x=x, y=y))
 
 
