@@ -41,8 +41,7 @@ def refuse(where: str, sentences: Sequence[str]) -> None:
 
 
 class WorkerError(UserError):
-    """A process that did part of a run's work is gone, or has no memory: nobody's mistake, and the run can be taken
-    up."""
+    """A worker process died or ran out of memory: nobody's mistake, and the run can be resumed."""
 
 
 MACHINE = (WorkerError, OSError, MemoryError)

@@ -16,9 +16,9 @@ from pathlib import Path
 from sordino.errors import UserError
 
 LOG_BYTES = 5_000_000
-"""A log that is larger is put aside."""
+"""Largest log, in bytes, before it is rotated."""
 LOGS_KEPT = 3
-"""Logs that were put aside and are still there."""
+"""Number of rotated logs that are kept."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def rotate(log: Path) -> bool:
-    """Put a log of more than `LOG_BYTES` aside, as LOG.1, and those before it one further; whether that was done."""
+    """Rotate a log of more than `LOG_BYTES` to LOG.1, and older ones one further; returns whether it did."""
     with contextlib.suppress(OSError):
         if log.stat().st_size <= LOG_BYTES:
             return False

@@ -24,11 +24,11 @@ from sordino.errors import UserError
 from sordino.method import Method
 
 OURS = ("sordino", "builtins", "abc", "typing", "dataclasses")
-"""Packages whose classes and modules are not looked at."""
+"""Packages whose classes and modules are not compared."""
 DEPTH, ENTRIES = 6, 2000
 """Depth to which tables and lists are compared, and entries of each: datasets may lie in a user's module."""
 SMALL = 2**16
-"""Arrays of at most so many bytes are compared by what they hold."""
+"""Arrays of at most so many bytes are compared by value."""
 
 
 class Same:
@@ -44,7 +44,7 @@ class Same:
 
 
 class Surroundings:
-    """A method, and the classes and modules in which a user wrote it."""
+    """A method, and the classes and modules in which a user wrote it, which steps must not change."""
 
     def __init__(self, method: Method) -> None:
         self._method = method
@@ -54,7 +54,7 @@ class Surroundings:
 
     @contextlib.contextmanager
     def unchanged(self, step: str) -> Iterator[None]:
-        """Refuse what a step changes of it."""
+        """Refuse a step that changes any of it."""
         before = self._seen()
         yield
         after = self._seen()

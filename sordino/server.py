@@ -113,8 +113,8 @@ class Server:
                 self._saved = time.monotonic()
 
     def run_script(self, model: Tensor) -> None:
-        """Run the method's script from the initial `model`, or from where it was stopped. One that has come to its end
-        before is not run again: it might go on behind a `break`, or repeat what stands after its rounds."""
+        """Run the method's script from the initial `model`, or from where it was stopped. A script that has come to its
+        end before is not run again: it might go on behind a `break`, or repeat what stands after its rounds."""
         if self._books.restored is not None and self._books.restored.over:
             self.state()
         else:
@@ -132,7 +132,7 @@ class Server:
         return Ending(now, self._served(), shared, stopped, unreached, self._as_scheduled())
 
     def _as_scheduled(self) -> bool:
-        """Whether what was charged is what schedule and declarations said beforehand, whatever clients answered."""
+        """Whether exactly what schedule and declarations said beforehand was charged, whatever clients answered."""
         steps = self._method.steps()
         once = {(step, name) for step, releases in steps.items() for name, one in releases.items() if one.once}
         paid: dict[int | None, dict[tuple[str, str], list[np.ndarray]]] = {None: {name: [] for name in once}}

@@ -59,7 +59,7 @@ class Transport(Protocol):
 
 
 class Fatal:
-    """A transport whose first failure is its last word: it is raised again whatever is asked for afterwards.
+    """A transport that raises its first failure again on every later call.
 
     That something failed at clients may tell of their records. A script that catches the error gets nothing more from
     them, and its run comes to no result. That budgets are used up tells of no record.
@@ -70,7 +70,7 @@ class Fatal:
         self.failure: BaseException | None = None
 
     def check(self) -> None:
-        """Raise what has failed before."""
+        """Raise the first failure again, if there was one."""
         if self.failure is not None:
             raise self.failure
 

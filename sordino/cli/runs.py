@@ -75,7 +75,7 @@ def runs(
 
 
 def _import(old: Path, new: Path, as_json: bool) -> None:
-    """Take over what the runs of a store have spent, and say what was done."""
+    """Import the spending of a store's runs, and say what was done."""
     from sordino.experiment.importing import import_spending
 
     found = import_spending(old, new)
@@ -102,9 +102,9 @@ def _imported(found: Any) -> list[str]:
 
 
 def _charged(found: list[Any], folder: Path) -> dict[str, float]:
-    """The epsilon of what runs that are not done have charged for so far, at the least: that of the last round in the
-    store that tells one; none of a run that failed at a client. What they have charged since stands in their journals,
-    which are not read: a list is on the screen at once."""
+    """Lower bounds of the epsilon charged so far by runs that are not done: that of the last stored round which has
+    one; none for a run that failed at a client. Later charges stand in journals, which are not read, so that the list
+    appears at once."""
     from sordino.experiment.store import Store
 
     charged: dict[str, float] = {}

@@ -43,7 +43,7 @@ COMMENTS = {
     "max_misfits": "how often a server is told that something does not fit these data: that is told without noise",
     "methods": "the methods that may be run here (last, so that a file that was cut short lacks them and is refused)",
 }
-"""The keys in their order, and what each is."""
+"""The keys in their order, each with its meaning."""
 USUAL: dict[str, Any] = {"unit": "client", "max_epsilon": 8.0, "max_delta": 1e-5, "min_cohort": 3}
 """Default limits of a new site, which are then written into its file."""
 

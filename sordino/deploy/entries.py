@@ -98,8 +98,8 @@ def linked(previous: bytes, content: str) -> bytes:
 
 
 def released(ask: Ask, unit: str, row: Row) -> Entry:
-    """The ledger's row of a release. Random bytes stand for its draw: another draw has another row, though the question
-    and its cost are the same."""
+    """The ledger's row of a release. It holds random bytes for its draw, so that another draw has another row even
+    where question and cost are the same."""
     values = {name: value.hex() if isinstance(value, bytes) else value for name, value in asdict(row).items()}
     return Entry("release", {"ask": ask.document(), "unit": unit, "row": values, "draw": secrets.token_hex(16)})
 

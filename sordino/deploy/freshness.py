@@ -59,7 +59,7 @@ class Statement:
 
     @classmethod
     def made(cls, private: bytes, nonce: bytes, since: int, links: bytes) -> Statement:
-        """A statement of the owner with this key."""
+        """Sign a statement with the owner's key."""
         head = _last(since, links)
         return cls(
             nonce, since, links, keys.signed(private, *head.said()), keys.signed(private, *_said(nonce, since, links))
@@ -88,13 +88,13 @@ class Statement:
         return found
 
     def is_signed(self, owner: bytes) -> bool:
-        """Whether it is the owner's."""
+        """Whether both signatures are the owner's."""
         return keys.is_signed(owner, self.heads_signature, *self.head.said()) and keys.is_signed(
             owner, self.signature, *_said(self.nonce, self.since, self.links)
         )
 
     def passed(self, head: Head) -> bool:
-        """Whether the ledger came by a head."""
+        """Whether a head is among the statement's links."""
         begin = (head.position - self.since) * LINK_BYTES
         return begin >= 0 and self.links[begin : begin + LINK_BYTES] == head.link
 
@@ -113,7 +113,7 @@ class Note:
 
     @classmethod
     def made(cls, private: bytes, nonce: bytes, owner: bytes, head: Head, heads_signature: bytes, began: int) -> Note:
-        """A note by the site with this key, to the owner of a ledger who has sent a nonce."""
+        """Sign a note for the owner of a ledger, who has sent a nonce."""
         about = _noted(nonce, owner, head, heads_signature, began)
         return cls(head, heads_signature, began, keys.signed(private, "note", *about))
 
@@ -132,7 +132,7 @@ class Note:
         return cls(Head.read([position, link]), heads_signature, began, signature)
 
     def is_signed(self, sender: bytes, nonce: bytes, owner: bytes) -> bool:
-        """Whether it is the sender's answer to this nonce, on a head that the owner signed."""
+        """Whether the sender signed it over this nonce, for a head that the owner signed."""
         about = _noted(nonce, owner, self.head, self.heads_signature, self.began)
         return keys.is_signed(sender, self.signature, "note", *about) and keys.is_signed(
             owner, self.heads_signature, *self.head.said()
@@ -175,7 +175,8 @@ def _begin(book: Book, session: Session, reserved: list[Entry]) -> list[int]:
 
 
 def _confirm(desk: Desk, book: Book, run: str, needed: int, notes: Any) -> None:
-    """Write down who confirms this ledger from the row `needed` on; too few are waited for."""
+    """Record which sites confirm this ledger from the row `needed` on; refuse, with a statement, while they are too
+    few."""
     first: dict[str, int] = {}
     for entry in book.entries():
         for one, position in entry.content.get("by", {}).items():
@@ -205,7 +206,7 @@ def _confirm(desk: Desk, book: Book, run: str, needed: int, notes: Any) -> None:
 
 
 def _read(notes: Any, sender: bytes, desk: Desk) -> Note | None:
-    """The note of a site; None where it gave none, or another than it could have given."""
+    """The valid note of a site; None where it sent none, or one that is not signed for this site and nonce."""
     try:
         found = Note.read(notes[sender])
     except (ValueError, KeyError, TypeError):
@@ -223,7 +224,7 @@ def _statement(desk: Desk, book: Book) -> Statement:
 
 
 def note(desk: Desk, message: Mapping[str, Any]) -> bytes:
-    """Hold the heads that other sites state, and note down for each what is held of its ledger now."""
+    """Keep the heads that other sites state, and answer with a signed note on each."""
     statements = message.get("statements")
     if not isinstance(statements, dict) or len(statements) > MOST_STATEMENTS:
         raise RefusedError("message", "it has no statements, or too many")

@@ -147,7 +147,7 @@ class Heads(Database):
         self.do(HEADS.statement().replace("create table", "create table if not exists"))
 
     def saw(self, identity: bytes, head: Head) -> None:
-        """Write down how far a site's ledger is, by its own account."""
+        """Store the head of a site's ledger, as the site reports it."""
         known = self.head(identity)
         if known is None or known.position < head.position:
             self.put(HEADS, identity=identity, position=head.position, head=head.link)

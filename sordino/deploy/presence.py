@@ -54,7 +54,7 @@ class Presence:
         return None if head is None else head.packed()
 
     def saw(self, identity: bytes, head: Head) -> None:
-        """Write down how far a site's ledger is, by its own account."""
+        """Store the head of a site's ledger, as the site reports it."""
         self._journal.saw(identity, head)
         self._heads.saw(identity, head)
 

@@ -80,7 +80,7 @@ LIMITS = {
     "min_cohort": "min_cohort = 3",
     "methods": 'methods = ["dp-fedavg"]',
 }
-"""The keys without which a site does not open, each with an example: a file that was cut short must not allow more."""
+"""Keys without which a site does not open, each with an example: a truncated file must not allow more."""
 
 
 class Rules(BaseModel):
@@ -275,7 +275,7 @@ def _lacking(path: Path, missing: Sequence[str]) -> str:
 
 
 def _check_witnesses(path: Path, witnesses: int, colluders: int, roster: Sequence[Member] | None) -> None:
-    """Refuse a quorum of which none need have been in the last one with an honest memory."""
+    """Refuse a quorum so small that two of them need not share an honest site."""
     if roster is None:
         raise UserError(f"{path}: witnesses need a roster: without one the server could invent them.")
     sites = len(roster)

@@ -72,7 +72,7 @@ CARRIED = (
 """The keys that mean something on real machines; the others say where a simulation's data lie and how it is run."""
 
 ROOM_EACH, ROOM = 2**12, 2**20
-"""Bytes of an answer for each site of a cohort, and for all that is no number of the model."""
+"""Bytes of an answer for each site of a cohort, and for everything besides the model's numbers."""
 
 
 @dataclass(frozen=True)
@@ -171,8 +171,8 @@ class Terms:
 
     @property
     def largest_answer(self) -> int:
-        """Bytes that no site's answer exceeds: twice those of its entries as 64-bit numbers, and room for what goes
-        with them to each other site."""
+        """Upper bound of a site's answer in bytes: twice its entries as 64-bit numbers, and room for what goes with
+        them to each other site."""
         widest = _widest(self.method.record_needs(), self._parameters)
         steps = [
             sum(max(_width(one, self.learner), widest * getattr(one, "times", 1)) for one in releases.values())

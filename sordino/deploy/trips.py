@@ -115,7 +115,8 @@ class Trips:
         return got
 
     def _collect(self, unsure: Mapping[bytes, Any], seconds: float) -> None:
-        """Bring the statements of sites to all others, and keep what these note on them; tell whom a site waits for."""
+        """Bring the statements of sites to all others, keep the notes that these return, and tell whom a site waits
+        for."""
         known = {one: statement for one, statement in unsure.items() if _is_statement(statement)}
         if not known:
             return
@@ -158,7 +159,7 @@ class Trips:
 
 
 def _is_statement(value: Any) -> bool:
-    """Whether a site that waits says where its ledger ends, so that others can be asked."""
+    """Whether a reply of a waiting site holds its statement, for which others can be asked."""
     try:
         Statement.read(value)
     except ValueError:

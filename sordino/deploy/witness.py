@@ -27,7 +27,7 @@ from sordino.experiment.holding import HeldError, holding
 from sordino.files import replace_file
 
 LARGEST = 4096
-"""Bytes of a witness, at the most."""
+"""Largest witness file in bytes."""
 
 
 class DoubtError(UserError):
@@ -75,7 +75,7 @@ class Witness:
         return head
 
     def write(self, head: Head) -> None:
-        """Put a head on disk for good; a crash leaves the last one or this one."""
+        """Write a head durably; after a crash the file holds the last one or this one."""
         signature = keys.signed(self.private, *head.said())
         text = json.dumps({"position": head.position, "link": head.link.hex(), "signature": signature.hex()})
         unfinished = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
@@ -92,7 +92,8 @@ class Witness:
             ) from error
 
     def follow(self, book: Book) -> Head:
-        """Write down where the ledger ends now: nobody else commits meanwhile, so that the witness never goes back."""
+        """Write the ledger's head to the witness. Nobody else commits meanwhile, so that the witness never goes
+        back."""
         with book.transaction():
             self.check(book)
             head = book.head()

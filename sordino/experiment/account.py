@@ -50,7 +50,7 @@ class Account:
         return self.ledger.head.hex()
 
     def protects(self) -> dict[str, str]:
-        """The unit of its epsilons, the two worlds that they compare, and, of records, that these are rows."""
+        """Unit of the epsilons, the two worlds that they compare and, at record level, that records are rows."""
         unit = self.row.unit
         found = {"unit": unit, "neighbours": NEIGHBOURS[unit]}
         return found | ({"rows_not_persons": rows_words({})} if unit == "record" else {})

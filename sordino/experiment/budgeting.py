@@ -29,7 +29,7 @@ GIVEN_AWAY = (
     "records without any noise"
 )
 SEED_IS_KNOWN = "its noise comes from the run's seed, and whoever knows the seed can subtract it"
-"""Why no epsilon holds where whole numbers are drawn for a simulation."""
+"""Reason why no epsilon holds where whole numbers are drawn for a simulation."""
 LEAST_USUAL, MOST_USUAL = 0.01, 100.0
 """Budgets that are meant lie between these."""
 TOLERANCE = 1e-6
@@ -87,7 +87,7 @@ def client_budgets(experiment: Experiment, method: RecordLevel, schedule: Schedu
 
 
 def smallest_cohort(experiment: Experiment, schedule: Schedule) -> int:
-    """The fewest answers with which a question is used; one that leaves no honest noise is refused."""
+    """Fewest answers with which a question is used; a cohort that leaves no honest noise is refused."""
     minimum = experiment.minimum_cohort or schedule.cohort
     if minimum > schedule.cohort:
         raise UserError(f"minimum_cohort is {minimum}, but a round has {schedule.cohort} clients.")

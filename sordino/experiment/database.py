@@ -89,7 +89,7 @@ class Database:
     """The columns that the ledger of a store of an earlier version lacks."""
 
     def __init__(self, folder: Path, earlier: bool = False) -> None:
-        """Made with its tables where it is not there yet. One of an `earlier` version is there, and is only read."""
+        """Open the database, or make it with its tables. One of an `earlier` version must exist, and is only read."""
         self._folder, self._columns = folder, COLUMNS
         if earlier:
             self._open_earlier()

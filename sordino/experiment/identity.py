@@ -35,8 +35,8 @@ def identity_of(configuration: dict[str, Any], data_fingerprint: str, *code: obj
 
 
 def repeats(method: object, network: str, module: nn.Module, device: str) -> bool:
-    """Whether a run's identity and seed decide its values to the bit: all code is the package's own, which draws from
-    nothing else, and it runs on a processor. Of a user's code nobody knows that."""
+    """Whether identity and seed decide a run's values to the bit on this machine: all code is the package's own, which
+    has no other source of randomness, and runs on a processor. A user's code may not repeat itself."""
     return not is_own(method) and not is_own_network(network, module) and torch.device(device).type == "cpu"
 
 
@@ -74,9 +74,9 @@ def _comes_with_us(kind: object) -> bool:
 
 
 def weights_of(name: str, module: nn.Module) -> dict[str, str]:
-    """The digest of all parameters and buffers of a user's network, frozen ones included, as a key of what decides a
-    run. Those of the package's own follow from name, options and seed, and are drawn a little differently by processors
-    of other kinds: a run may be taken up on another one."""
+    """Digest of all parameters and buffers of a user's network, frozen ones included, as a key of the configuration.
+    Weights of the package's networks follow from name, options and seed; processors of other kinds draw them a little
+    differently, and a run may be resumed there."""
     if not is_own_network(name, module):
         return {}
     digest = hashlib.sha256()

@@ -27,7 +27,7 @@ READING = ("label", "labels", "shape", "table", "drop", "categorical")
 
 
 class Imported(TypedDict):
-    """One run whose spending was taken over."""
+    """One run whose spending was imported."""
 
     run: str
     """Its name in the other store."""
@@ -50,7 +50,7 @@ class Importing(TypedDict):
 
 
 def import_spending(old: Path, new: Path) -> dict[str, object]:
-    """Take over into the store `new` what all runs of the store `old` have spent; what is there already is left."""
+    """Import the spending of all runs of the store `old` into the store `new`; rows that are there already are left."""
     if not (old / DATABASE).is_file():
         raise UserError(f"There is no store in {old}: name the folder of one, in which {DATABASE} lies.")
     if old.resolve() == new.resolve():
@@ -67,8 +67,9 @@ def import_spending(old: Path, new: Path) -> dict[str, object]:
 
 
 def _people(row: RunRow) -> str:
-    """Whose data a run used, as this version knows them. Up to version 0.3 a user's own files were known by a digest of
-    the records read from them: where the files are still there and give the same records, they are the same people."""
+    """Fingerprint of the people whose data a run used, as this version computes it. Up to version 0.3 a user's own
+    files were known by a digest of the records read from them: where the files still give the same records, they are
+    the same people."""
     folder = row.configuration.get("data")
     if " " not in row.people and isinstance(folder, str) and Path(folder).is_dir():
         with contextlib.suppress(UserError):
@@ -81,7 +82,7 @@ def _people(row: RunRow) -> str:
 
 
 def _take_over(rows: list[tuple[RunRow, Spent]], store: Store) -> Importing:
-    """Write down runs that a store does not know, or of which it knows less."""
+    """Store runs that a store does not know, or of which it knows less."""
     known = {row.origin: row for row in store.all()}
     found: Importing = {"store": str(store.folder), "imported": [], "known": [], "without_cost": []}
     for row, spent in rows:

@@ -1,4 +1,4 @@
-"""What all runs of a store have spent together on the same people.
+"""Spending of all runs of a store on the same people.
 
 Runs on the same people compose, whatever their methods. People are known by their data set: its records as they were
 loaded, before they were dealt to clients (`sordino.data.people`). Of each run the unit that has spent most is taken, so
@@ -111,15 +111,15 @@ class OverRuns(TypedDict):
     unprotected: int
     """Runs among them that promise nothing to the unit: they protect records, and the unit is a client."""
     limit: float | None
-    """The `budget_over_runs` under which every run of the store among them was let in, where it is the same for all and
-    watches over this figure for the observer `limit_for`: set beforehand, it holds whatever results decide."""
+    """The `budget_over_runs` of all these runs, where it is the same for all and covers this figure for the observer
+    `limit_for`. It was set beforehand, so it holds whatever results decided."""
     limit_for: View | None
 
 
 def over_runs(
     store: Store, people: str, unit: Unit, delta: float, more: Sequence[Spent] = (), but: str | None = None
 ) -> OverRuns:
-    """The epsilon for a unit of these people of all runs of a store but one, and of `more` that are planned."""
+    """Epsilon of all runs of a store but one, and of `more` planned ones, for a unit of these people."""
     rows = [row for row in store.all() if same_people(row.people, people) and row.run != but]
     spent = [spent_in(row, store) for row in rows]
     costly = [row for row, one in zip(rows, spent, strict=True) if spends(one)]
@@ -128,7 +128,7 @@ def over_runs(
 
 
 def _limit(configurations: Sequence[Mapping[str, Any]], runs: int) -> tuple[float | None, View | None]:
-    """The limit under which all of so many runs were let in, and for which observer; no limit where they differ."""
+    """Common limit of so many runs, and its observer; no limit where they differ."""
     kinds = {(one.get("budget_over_runs"), one.get("protect_from")) for one in configurations}
     found = next(iter(kinds)) if len(kinds) == 1 and len(configurations) == runs else (None, None)
     return found if found[0] is not None else (None, None)
@@ -166,7 +166,7 @@ def sum_up(spent: Sequence[Spent], unit: Unit, delta: float) -> OverRuns:
 
 
 def _by_deal(spent: Sequence[Spent]) -> list[list[Spent]]:
-    """Runs with equal deals together; one that does not say how it dealt records is alone."""
+    """Group runs by deal; a run with an unknown deal is a group of its own."""
     found: dict[object, list[Spent]] = {}
     for place, one in enumerate(spent):
         deal = one.get("deal")
@@ -308,8 +308,8 @@ def to_be_kept(told: Told, deal: str | None) -> Planned:
 
 
 def whole(told: Told, ledger: Ledger) -> Ledger:
-    """The ledger of a run's whole plan, with what was charged at the least: `Ledger.completed`. Under a limit over runs
-    nothing is asked beyond the plan (`RunBooks.charge`), so that the plan needs not be read off dear rounds."""
+    """Ledger of a run's whole plan, at least what was charged (`Ledger.completed`). Under a limit over runs nothing is
+    asked beyond the plan (`RunBooks.charge`), so that costly rounds need not be extrapolated."""
     limited = told.experiment.budget_over_runs is not None
     found = most(told) if limited else planned(told)
     mu = [math.inf if part is None else part for part in found["mu"]]
@@ -416,7 +416,7 @@ def _counted(row: RunRow, store: Store, lost: bool) -> Spent:
 
 
 def _with_attempts(plan: Spent, ledger: Ledger) -> Spent:
-    """A plan for records and the later attempts of a run that did not repeat itself, of which no plan knows."""
+    """Add to a plan for records the later attempts of a run that did not repeat itself, which no plan includes."""
     more = [[rate, multiplier, count] for (rate, multiplier), count in ledger.later_attempts().items()]
     if plan["unit"] == "client" or not more:
         return plan

@@ -44,7 +44,7 @@ OWN_COINS = (
     "own code: it may not repeat itself, so which records enter a batch follows from a random number that is made for "
     "this run and stored with it; the same command gives other figures, `sordino resume` the same"
 )
-"""Told where coins have a nonce."""
+"""Note to the user where coins have a nonce."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Prepared:
     """What each release may spend."""
     identity: str
     repeats: bool
-    """Whether identity and seed decide all values to the bit."""
+    """Whether identity and seed decide all values to the bit on this machine."""
     nonce: bytes
     """Random bytes in the keys of this run's coins; empty where values follow from the seed."""
     compiled: CompiledSum | None

@@ -180,8 +180,8 @@ def _carried_on(
 
 
 def _draw(prepared: Prepared, ending: Ending, folder: Path) -> list[str]:
-    """Draw the method's pictures; a note where its code fails. They are extra: everything is paid for by now, and no
-    run is lost for want of a picture. A disk that is full is told as everywhere, and the run resumed."""
+    """Draw the method's pictures; a note where its code fails. All is paid for by now, and no run is lost for want of a
+    picture. On a full disk the run ends as everywhere, and can be resumed."""
     try:
         prepared.method.pictures(State(**ending.now.state), folder)
     except UserError:  # there is no matplotlib
@@ -298,7 +298,7 @@ def _resumable(run: str, folder: Path) -> Iterator[None]:
 
 
 def _note_failure(folder: Path, run: str, what: str) -> None:
-    """Write down that something failed at a client. The script may have asked in a thread of its own, which needs a
+    """Store that something failed at a client. The script may have asked in a thread of its own, which needs a
     connection of its own."""
     with contextlib.closing(Store(folder)) as store:
         store.fail(run, what)
@@ -306,7 +306,7 @@ def _note_failure(folder: Path, run: str, what: str) -> None:
 
 @contextlib.contextmanager
 def _told_of_failure(store: Store, run: str) -> Iterator[None]:
-    """Tell whoever sees what failed at a client what that means for the run."""
+    """Add to an error at a client what it means for the run."""
     try:
         yield
     except Exception as error:

@@ -35,13 +35,13 @@ PLANNED = "planned"
 JOURNAL = "journal"
 """Stands there too: whether the run's journal has been begun."""
 FAILED = "failed"
-"""Stands there too, once a step has failed at a client: what did, in words."""
+"""Key beside those of the configuration: the first failure of a step at a client, in words."""
 NOTES = "notes"
-"""Stands there too: what the user was told before it."""
+"""Key beside those of the configuration: the notes told before the run."""
 IMPORTED = "imported"
-"""Stands in the summary of a run that was imported: its name in the store that it was made in."""
+"""Key in the summary of an imported run: its name in the store in which it was made."""
 NONCE = "nonce"
-"""Stands there too: what sets the run's coins apart, in hexadecimal digits."""
+"""Key beside those of the configuration: the nonce of the run's coins, in hexadecimal digits."""
 PATIENCE = 30.0
 """For how many seconds others may let runs in before that is told."""
 
@@ -82,7 +82,7 @@ class RunRow:
 
     @property
     def gone(self) -> bool:
-        """Whether nothing but what it spent, and perhaps what it came to, is still known."""
+        """Whether only its spending, and perhaps its result, is still known."""
         return self.state in ("removed", "imported")
 
     @property
@@ -138,7 +138,7 @@ class Store:
     """A folder of runs."""
 
     def __init__(self, folder: Path, must_exist: bool = False, earlier: bool = False) -> None:
-        """`earlier`: one of an earlier version, which is only read."""
+        """Open a store; one of an `earlier` version is only read."""
         self.folder = folder
         there = (folder / DATABASE).exists()
         if folder.exists() and not folder.is_dir():
@@ -149,7 +149,7 @@ class Store:
             raise UserError(f"There is no store in {folder}: `sordino run` makes one; --store names another folder.")
         self._database = Database(folder, earlier)
         self.lacking = self._database.lacking
-        """Fields that rows of its ledgers did not have when they were written."""
+        """Fields that its ledgers' rows lacked when they were written."""
 
     def create(self, name: str, about: NewRun) -> str:
         """Register a new run and return its name: `name` with the lowest free number behind it."""
@@ -168,8 +168,8 @@ class Store:
         return run
 
     def take_over(self, row: RunRow, spent: Mapping[str, Any], known: RunRow | None) -> str:
-        """Write down what a run of another store has spent, and return its name here; `known` is its row from an
-        earlier time, which is brought up to date."""
+        """Store the spending of another store's run, and return its name here; `known` is its row from an earlier
+        import, which is updated."""
         summary: dict[str, Any] = {IMPORTED: row.origin[0], "spent": spent}
         summary |= {key: value for key, value in (row.summary or {}).items() if key == "epsilon"}
         with self._database.transaction("immediate"):
@@ -201,11 +201,11 @@ class Store:
         self._write_beside(run, lambda configuration: configuration | {JOURNAL: True})
 
     def fail(self, run: str, what: str) -> None:
-        """Write down that something failed at a client; the first such sentence stays, whatever becomes of the run."""
+        """Store that something failed at a client; the first such sentence stays, whatever becomes of the run."""
         self._write_beside(run, lambda configuration: {FAILED: what} | configuration)
 
     def _write_beside(self, run: str, changed: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        """Change what stands beside the keys of a run's configuration."""
+        """Change keys beside those of a run's configuration."""
         with self._database.transaction("immediate"):
             (row,) = self._database.runs(run)
             configuration = json.dumps(changed(json.loads(row["configuration"])))

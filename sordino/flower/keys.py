@@ -172,7 +172,7 @@ def check_server_keys(folder: Path) -> list[str]:
 
 
 def soon_over(certificate: x509.Certificate, what: str, cure: str) -> list[str]:
-    """A warning where a certificate runs out within `WARN_DAYS`: `what` it is, and its `cure`."""
+    """Warn where a certificate runs out within `WARN_DAYS`; `what` names it, `cure` says what to do."""
     left = certificate.not_valid_after_utc - _in_days(0)
     if left > datetime.timedelta(days=WARN_DAYS):
         return []
@@ -180,7 +180,7 @@ def soon_over(certificate: x509.Certificate, what: str, cure: str) -> list[str]:
 
 
 def warnings_for_site(folder: Path) -> list[str]:
-    """Warnings of the certificate with which the server met a site last, where it has met any."""
+    """Warnings of the certificate that the server showed to a site last, if any."""
     try:
         met = x509.load_pem_x509_certificate((folder / MET).read_bytes())
     except (OSError, ValueError):
@@ -189,7 +189,7 @@ def warnings_for_site(folder: Path) -> list[str]:
 
 
 def keep_met(folder: Path, host: str, port: int, authority: Path) -> None:
-    """Keep the certificate with which a server meets a site, if it can be had, for `warnings_for_site`."""
+    """Keep the certificate that a server shows to a site, if it can be had, for `warnings_for_site`."""
     with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=MEET_SECONDS) as plain:
         with trusting(authority).wrap_socket(plain, server_hostname=host) as secured:
             found = secured.getpeercert(binary_form=True)

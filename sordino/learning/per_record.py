@@ -26,7 +26,7 @@ from sordino.models.checks import MIXES
 from sordino.models.tokens import examples
 
 TRIED = 33
-"""Records on which a network is tried for which book-keeping is not proven."""
+"""Number of records on which a network is tried where book-keeping is not proven."""
 VISIBLE = 1e-3
 """Share of the largest number by which gradients and answers must differ to count as mixed: rounding is far below."""
 
@@ -39,7 +39,7 @@ class Contributions(Protocol):
 
 
 class Keeper(Protocol):
-    """Takes gradients of single records of one network, and what it says of them, each record by itself."""
+    """Takes gradients and logits of one network for single records, each record by itself."""
 
     learner: Learner
 
@@ -299,5 +299,5 @@ def _try_out(singles: Singles, shape: tuple[int, ...]) -> None:
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:
-    """Equal but for rounding."""
+    """Whether two tensors are equal but for rounding."""
     return torch.allclose(one, other, rtol=VISIBLE, atol=VISIBLE * float(one.abs().max()), equal_nan=True)

@@ -91,7 +91,7 @@ class Learner:
         self._bound = flat
 
     def unbind(self, device: torch.device) -> None:
-        """Take the last model out of the network, so that nobody finds there what another has trained."""
+        """Remove the last model from the network, so that nobody finds there what another client has trained."""
         self.bind(torch.zeros(self.layout.size, device=device))
 
     def copied(self) -> Learner:
@@ -154,7 +154,7 @@ class Learner:
 
     @functools.cached_property
     def _squaring(self) -> Bookkeeper | Singles:
-        """Made when it is first asked for."""
+        """Keeper for squared gradients, made on first use."""
         from sordino.learning.per_record import Bookkeeper
         from sordino.learning.singles import Singles
 

@@ -23,9 +23,9 @@ from sordino.learning.records import Batch, Learner, Loss
 from sordino.learning.vmapped import obstacle
 
 HELD = 2**24
-"""Numbers of gradients that are held at once: 64 MiB."""
+"""Most numbers of gradients held at once: 64 MiB."""
 TOGETHER = 256
-"""The most records that are worked on at once."""
+"""Most records worked on at once."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class FormedBook:
     gradients: Tensor
     """(records, parameters), of one precision."""
     most: int
-    """Records of the whole batch, whose sums are added up: each is one more rounding."""
+    """Number of records of the whole batch: each adds one more rounding to its sum."""
 
     def part_norms(self, thresholds: int) -> Tensor:
         """Upper bounds of each record's contribution to a weighted sum, over its weight: for each tensor (records,
@@ -115,7 +115,7 @@ class Singles:
         return self._graph(one, None, flat, x[0])
 
     def _graph(self, function: Callable[..., Tensor], loss: Loss | None, *example: Tensor) -> Callable[..., Tensor]:
-        """A function as a graph, made when it is first asked for."""
+        """A function as a graph, traced on first use."""
         looks = [(tuple(one.shape), one.dtype, one.device) for one in example]
         key = (loss, self.learner.module.training, *looks)
         if key not in self._graphs:

@@ -28,7 +28,7 @@ LOOKED_AT = 256
 
 
 def _touching(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Remember that something failed on raw records: a step that catches it would know of them."""
+    """Remember a failure on raw records: a step that catches it would know of them."""
 
     @functools.wraps(method)
     def remembering(self: PrivateRecords, *arguments: Any) -> Any:
@@ -180,8 +180,8 @@ class PrivateRecords:
 
 
 class BlankRecords(PrivateRecords):
-    """Records that say nothing, as many as there are, for a step that failed on the real ones: sums of gradients are
-    noise alone, and the gate makes null contributions of sealed values, which are not numbers."""
+    """Empty records in place of a client's own, for a step that failed on these: sums of gradients are noise alone, and
+    the gate makes null contributions of sealed values, which are NaN."""
 
     def __init__(self, x: Tensor, y: Tensor, validation: Tensor, keeper: Keeper, *more: Any) -> None:
         super().__init__(torch.zeros_like(x), torch.zeros_like(y), validation, keeper, *more)

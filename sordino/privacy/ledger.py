@@ -40,7 +40,7 @@ NOTHING: Promise = (0.0, 0.0)
 BLANK = bytes(32)
 """What the first row is chained to."""
 ATTEMPT = 32
-"""Bits of a question's number; those above say how often it had been asked before."""
+"""Bits of a question's number; higher bits count earlier attempts at it."""
 ROUNDING = 1e-12
 """What is left of a sum of costs once all of them have been paid, as a share of it."""
 
@@ -116,8 +116,8 @@ class Row:
         return found
 
     def link(self, previous: bytes, lacking: Collection[str] = ()) -> bytes:
-        """The SHA-256 that binds this row to all rows before it; `lacking` are fields that rows did not have when it
-        was written."""
+        """SHA-256 that binds this row to all rows before it; `lacking` are fields that rows did not have when it was
+        written."""
         values = tuple(value for name, value in vars(self).items() if name not in lacking)
         return hashlib.sha256(previous + repr(values).encode()).digest()
 
@@ -304,7 +304,7 @@ class Ledger:
         return self._epsilon(self.spent, delta)
 
     def epsilon_so_far(self, delta: float) -> dict[View, float]:
-        """The figures of `epsilon` while a run goes on, for people who watch it."""
+        """Figures of `epsilon` while a run goes on, for display."""
         return self.epsilon(delta)
 
     def covered_epsilon(self, delta: float) -> dict[View, float]:
@@ -431,12 +431,12 @@ def _round(row: Row) -> int:
 
 
 def attempt(question: int, before: int) -> int:
-    """The number of a question that has been asked so often before: no two have the same coins or noise."""
+    """Number of a question that was asked `before` times before: no two attempts have the same coins or noise."""
     return question + (before << ATTEMPT)
 
 
 def divided(number: int) -> tuple[int, int]:
-    """The question that a number means, and how often it had been asked before."""
+    """Question that a number stands for, and the number of earlier attempts at it."""
     return number & ((1 << ATTEMPT) - 1), number >> ATTEMPT
 
 

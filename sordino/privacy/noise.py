@@ -85,7 +85,7 @@ class Covered:
     """Further settings that decide how noise is added."""
 
     def digests(self) -> list[bytes]:
-        """A digest of each row and of how it is noised, whoever stands in the other rows."""
+        """Digest of each row and of how it is noised; it does not depend on the other rows."""
         how = [_row_digests(part) for part in self.how]
         found = []
         for place, row in enumerate(_row_digests(self.rows)):
@@ -108,10 +108,11 @@ class Source(Protocol):
 
     def normals(self, size: int, purpose: Sequence[object], clients: Sequence[Any], covered: Covered) -> Tensor:
         """A float32 row of `size` independent standard normal numbers for each client, its own for `purpose` and for
-        its row of what they cover."""
+        its row of covered values."""
 
     def rows(self, size: int, purposes: Sequence[Sequence[object]], covered: Covered) -> Tensor:
-        """The same for purposes that are told in full: the row of (a, b, c) is that of `normals` for (a, b) and c."""
+        """Rows of normal numbers for purposes given in full: the row of (a, b, c) is that of `normals` for (a, b) and
+        c."""
 
     def words(self, purpose: Sequence[object], clients: Sequence[Any], covered: Covered) -> list[Words]:
         """Sources of random words for each client's whole-number noise, its own for `purpose` and for its row of
@@ -133,7 +134,7 @@ class Seeded:
     identity: str | None = None
     """The digest of everything that decides the run. Without it there is a ground, but neither noise nor coins."""
     repeats: bool = False
-    """Whether seed and identity decide all values to the bit, so that purposes name them."""
+    """Whether seed and identity decide all values to the bit, so that equal purposes mean equal values."""
     nonce: bytes = b""
     """Random bytes in the keys of this run's coins; empty where values follow from the seed."""
     _keys: list[bytes] = field(default_factory=list, init=False, repr=False, compare=False)
@@ -184,7 +185,8 @@ class Seeded:
     def _noise(
         self, kind: bytes, purpose: Sequence[object], last: Sequence[object], digests: Sequence[bytes] | None
     ) -> list[bytes]:
-        """The keys of noise of `purpose` with each of `last` behind it, and with what it covers, where that is told."""
+        """Keys of noise of `purpose` with each of `last` behind it, and with the digest of covered values, where
+        given."""
         keys = self._secret(kind, purpose, last, digests)
         if digests is not None:
             self._keys.extend(keys)
@@ -197,7 +199,7 @@ class Seeded:
         last: Sequence[object],
         digests: Sequence[bytes] | None = None,
     ) -> list[bytes]:
-        """The keys of noise or coins of `purpose` with each of `last` behind it, and its digest where there are any."""
+        """Keys of noise or coins of `purpose` with each of `last` behind it, and with its digest, where given."""
         if self.identity is None:
             raise ValueError(
                 "Noise and coins need the experiment's identity: make the source as Seeded(seed, identity)."
@@ -263,8 +265,8 @@ def _digests(
     last: Sequence[object],
     covered: Sequence[bytes] | None = None,
 ) -> list[bytes]:
-    """Digests of `size` bytes of what names a run and `purpose`, with each of `last` behind it, and with the digest of
-    what it covers, where these are told; `kind` sets uses apart."""
+    """Digests of `size` bytes over a run's name, `purpose`, each of `last` and, where given, the digest of covered
+    values; `kind` sets uses apart."""
     begun = _begun(kind, size, run).copy()
     begun.update(b"".join(map(encoded, purpose)))
     found = []
@@ -276,7 +278,8 @@ def _digests(
 
 
 def _row_digests(rows: Tensor) -> list[bytes]:
-    """A digest of each row's bytes, type and shape: a zero with another sign and another NaN are other values."""
+    """Digest of each row's bytes, type and shape: zeros with different signs, and different NaNs, are different
+    values."""
     whole = rows.detach().cpu().contiguous()
     kind = f"{whole.dtype} {tuple(whole.shape[1:])}"
     begun = hashlib.blake2b(encoded(kind), digest_size=DIGEST_BYTES, person=b"row")

@@ -1,4 +1,4 @@
-"""What records pay: accounting for Poisson-sampled noisy gradients.
+"""Epsilon of records: accounting for Poisson-sampled noisy gradients.
 
 A client's `Recipe` is everything that its records have gone through: Gaussian releases, each seen with a sampling
 rate, so many times. Epsilon is computed from privacy-loss distributions (one record contributes, or contributes

@@ -270,7 +270,7 @@ class Place:
         self._telling.blending(done, clients)
 
     def end(self, personal: float | None) -> None:
-        """The run is over, and clients predict with so much accuracy."""
+        """End the display with the clients' accuracy."""
         self._telling.end(personal)
 
 
@@ -284,7 +284,7 @@ class Known:
 
     @classmethod
     def of(cls, configuration: Mapping[str, Any] | None) -> Known:
-        """Before the first round of a run with this configuration."""
+        """State before the first round of a run with this configuration."""
         return cls(blends=(configuration or {}).get("personal") == "blend")
 
     def parts(self, report: Any) -> list[str]:

@@ -32,7 +32,7 @@ WHO = {
 NAMED = 12
 """How many clients are named."""
 EACH_ITS_OWN = "(named by each site)"
-"""Stands for the label's column where sites do not share its name."""
+"""Words in place of the label's column where each site names it itself."""
 UNBOUNDED = "without bound"
 """What an infinite epsilon is called here."""
 
@@ -173,7 +173,7 @@ def _names_label(configuration: Mapping[str, Any], simulated: bool) -> bool:
 
 
 def _columns(schema: Schema, configuration: Mapping[str, Any], simulated: bool) -> list[DataColumn]:
-    """Every column as it is declared."""
+    """Every declared column."""
     found = []
     for name, column in schema.columns.items():
         is_label = isinstance(column, Label)

@@ -20,8 +20,8 @@ class Simulation:
     """Clients on this machine."""
 
     def __init__(self, workers: Workers, failed: Callable[[str], None] = lambda sentence: None) -> None:
-        """`failed` is told, in a sentence without the error's own words, that a client's part of a round has failed,
-        before anybody can do something about it."""
+        """`failed` is called with a sentence (without the error's own words) when a client's part of a round fails,
+        before anybody can react to it."""
         self._workers, self._memory, self._failed = workers, workers.engine.memory, failed
         self.clients = len(self._memory.slots)
 

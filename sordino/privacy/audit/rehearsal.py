@@ -1,4 +1,4 @@
-"""The same conversation with other records: nothing that anybody sees may change.
+"""Rehearsal of a recorded run with other records: nothing that anybody sees may change.
 
 A recorded run is gone through again, each time in another world (`worlds`): clients hold other records, and where they
 are protected as a whole, other numbers of them. What passed the mechanism comes out as it did, and so does what left
@@ -59,7 +59,7 @@ class HiddenChannelError(AssertionError):
 
 
 class FailureError(AssertionError):
-    """A step fails: there is nothing left to compare."""
+    """A step failed: there is nothing left to compare."""
 
 
 @dataclass
@@ -102,9 +102,8 @@ class Played:
 
 
 class Understudy:
-    """Processes that were forked before any step was run, one for each world, and have seen no client's records through
-    one: what steps leave lying about in the process that records a run, or in another world, does not reach them. Each
-    rehearses once."""
+    """Processes forked before any step was run, one for each world, each of which rehearses once. What steps leave
+    behind in the process that records the run, or in another world, does not reach them."""
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
@@ -134,14 +133,15 @@ class Understudy:
         return found
 
     def close(self) -> None:
-        """Let them end."""
+        """End the processes."""
         for process, pipe in self._team:
             pipe.close()
             process.join()
 
 
 def _play(prepared: Prepared, world: str, pipe: Connection, others: Sequence[Connection]) -> None:
-    """Another process's life. Threads are not forked along: a torch that waited for them would wait for ever."""
+    """Main function of a forked process. Threads are not forked along: a torch that waited for them would wait for
+    ever."""
     for other in others:
         other.close()
     torch.set_num_threads(1)
