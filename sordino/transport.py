@@ -61,8 +61,8 @@ class Transport(Protocol):
 class Fatal:
     """A transport that raises its first failure again on every later call.
 
-    That something failed at clients may tell of their records. A script that catches the error gets nothing more from
-    them, and its run comes to no result. That budgets are used up tells of no record.
+    A failure at clients may tell of their records: a script that catches it gets nothing more from them, and its run
+    has no result. `OutOfBudgetError` tells of no record.
     """
 
     def __init__(self, of: Transport) -> None:

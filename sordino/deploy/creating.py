@@ -37,7 +37,7 @@ COMMENTS = {
     "roster": "the sites that may be in a cohort; without it others' noise is not counted on",
     "witness": "the folder outside of this one with the file that shows when this one was restored or copied; without "
     "this key, the user's state directory",
-    "witnesses": "how many other sites of the roster must confirm this one's ledger; without this key, all",
+    "witnesses": "number of other sites of the roster that must confirm this one's ledger; without this key, all",
     "allow_trusted_server": "whether the server may be taken to follow the protocol (active_server = false)",
     "max_message_mb": "the largest message that is read",
     "max_misfits": "how often a server is told that something does not fit these data: that is told without noise",
@@ -57,7 +57,7 @@ def create(folder: Path, name: str, data: Path, label: str | None, rules: Mappin
         made = Rules(name=name, data=data, label=label, **given)
     except ValidationError as error:
         problem = error.errors()[0]
-        raise UserError(f"{problem['loc'][0]} cannot be so: {problem['msg'].lower()}.") from error
+        raise UserError(f"Invalid value for {problem['loc'][0]}: {problem['msg'].lower()}.") from error
     file = read_records(folder, made)  # before anything is written: it may not be readable
     if label is not None and isinstance(file.content, Table) and label not in file.content.columns:
         raise unknown("column", label, list(file.content.columns))

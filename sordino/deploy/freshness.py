@@ -13,9 +13,10 @@ Whoever gets a statement keeps its head, unless it holds one that the ledger did
 good. A note on such a head closes the site, since it bears the site's own signature. The server carries both; it can
 withhold, and then the site waits, but it can neither forge a note nor let one be forgotten.
 
-Of n sites, `witnesses` others must have answered before a run and after a restart alike. Twice that number is at least
-n, plus `colluders`, plus the other sites that were restored themselves: then one honest site, with its memory, is in
-both groups.
+Before a run and after a restart, w = `witnesses` of the other sites must confirm. Of n sites, two such groups share at
+least 2 w - (n - 1). One of these neither colludes nor was restored itself, and so remembers, if 2 w is at least n +
+`colluders` + r, where r others were restored. `read_rules` refuses a w below (n + `colluders`) / 2, which allows for r
+= 0; each further witness allows for two restored sites more.
 """
 
 from __future__ import annotations
@@ -189,7 +190,7 @@ def _confirm(desk: Desk, book: Book, run: str, needed: int, notes: Any) -> None:
             continue
         position, name = note.head.position, member.identity.hex()
         if book.link(position) != note.head.link:
-            why = f"{member.name} has seen row {position - 1} of this ledger otherwise, or it is not there"
+            why = f"row {position - 1} of this ledger is missing, or is not the one that {member.name} has seen"
             copies.spoil(book, why)
             raise RefusedError("restored", why)
         desk.held[member.identity] = position

@@ -249,7 +249,7 @@ def read_rules(folder: Path) -> Allowed:
             raise UserError(_lacking(path, missing)) from error
         problem = error.errors()[0]
         key = ".".join(str(part) for part in problem["loc"])
-        raise UserError(f"{path}: {key or 'a key'} cannot be so: {problem['msg'].lower()}.") from error
+        raise UserError(f"{path}: invalid value for {key or 'a key'}: {problem['msg'].lower()}.") from error
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}.") from error
     low, high = rules.clip

@@ -136,7 +136,7 @@ class Trips:
         if silent:
             owners = ", ".join(self.presence.name(one) for one in known)
             missing = ", ".join(self.presence.name(one) for one in silent)
-            self._tell_once(f"{owners} wait until all others confirm their ledgers; missing: {missing}.")
+            self._tell_once(f"Waiting until other sites confirm the ledger of {owners}; no answer yet from {missing}.")
 
     def _tell_once(self, sentence: str) -> None:
         if sentence != self._waited:

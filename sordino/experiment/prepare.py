@@ -41,8 +41,8 @@ from sordino.simulator.choice import Choice, choose
 from sordino.threads import single_threaded
 
 OWN_COINS = (
-    "own code: it may not repeat itself, so which records enter a batch follows from a random number that is made for "
-    "this run and stored with it; the same command gives other figures, `sordino resume` the same"
+    "This run uses code of your own, which may not be deterministic. Its batches are therefore drawn from a random "
+    "number that is stored with the run: the same command gives other figures, and `sordino resume` the same."
 )
 """Note to the user where coins have a nonce."""
 

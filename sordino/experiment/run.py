@@ -126,8 +126,8 @@ def _while_held(prepared: Prepared, store: Store, run: str, watch: Watch | None)
         if row.summary is not None:
             return _finished(row, store)
         prepared = replace(prepared, notes=prepared.notes if row.notes is None else row.notes, nonce=row.nonce)
-        # Where a run that was taken up comes to other values, its journal says so and all since the last checkpoint is
-        # asked anew: nothing is compared then, and the second time ends.
+        # A resumed run that computes other values gives up what it asked since the last checkpoint (OtherValuesError).
+        # The second attempt has nothing to compare with, so it cannot give up again.
         with contextlib.suppress(OtherValuesError), contextlib.ExitStack() as closing:
             return _carried_on(prepared, store, run, watch, closing)
         with contextlib.ExitStack() as closing:

@@ -2,9 +2,9 @@
 
 Two kinds are kept apart. The *ground* (partition, batches, initial model, order of turns) is a function of the seed
 alone, so that methods are compared on the same ground. *Noise and coins* are functions of the seed, of the
-experiment's identity, of what the draw is for and of the values that it covers, so that no two values share noise,
-neither within a run nor between runs; a resumed run repeats exactly what it had drawn, and results depend neither on
-which process draws nor on which clients are drawn together.
+experiment's identity and of what the draw is for; where values may differ between runs, noise also of the values it
+covers, and coins of a random number of the run. A resumed run repeats exactly what it had drawn, and results depend
+neither on which process draws nor on which clients are drawn together.
 
 `Seeded` is for simulation. A deployment takes its noise from the operating system (`Secure`), because whoever knows the
 seed can subtract this noise, and in whole numbers (`sordino.privacy.integers`), because numbers in floating point lie
@@ -13,15 +13,17 @@ on a grid, which can give away what they hide.
 **Keys.** A key is 192 bits of BLAKE2b over an encoding of the purpose that no other purpose has, and all of them
 enter the state of SFC64. That two of 2^40 keys are equal has probability 2^-113.
 
-**Values.** The same command may come to other values: a user's step may ask the clock or the operating system for
-randomness, a network may draw unseeded numbers, a graphics card adds in any order. If these values shared a draw, the
-difference of two published models would be the difference of what noise was to hide. A key therefore holds a digest of
-the bounded values that its noise covers, and of the size and the places of that noise (`Covered`): equal values give
-the same bits, others an independent draw.
+**Values.** The same command may compute other values: a user's step may read the clock or ask the operating system for
+randomness, a network may draw unseeded numbers, a graphics card adds in any order. If such values shared a draw, the
+difference of two published models would be the difference of the values that noise was to hide. A key therefore holds a
+digest of the bounded values that its noise covers, and of the size and the places of that noise (`Covered`): equal
+values have equal noise, others an independent draw.
 
-Where all code is the package's own, on a processor, values are a function of seed and identity: it has no other source
-of randomness, works in one thread, adds in one order, and the identity holds data, settings, version and sources. There
-the purpose names the value, and a source that `repeats` leaves the digest out of its float noise. A digest of 128 bits
+Where all code is the package's own, on a processor, values are a function of seed and identity on one machine: the code
+has no other source of randomness, works in one thread, adds in one order, and the identity holds data, settings,
+version and sources. There equal purposes mean equal values, and a source that `repeats` leaves the digest out of its
+float noise. Another processor or version of torch may round differently: the same command there has the same noise on
+values that differ in their last bits, and both results must not be published (docs/limits.md). A digest of 128 bits
 that misses no change costs more than the 2 % of a round of many small clients that it may cost: BLAKE2b of what a
 hundred clients with 4,810 parameters send takes 28 % of their round, four sums with random weights that are sound for
 every change 10 %; a single one takes 1 % and does not notice that two signs have changed.

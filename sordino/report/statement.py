@@ -285,8 +285,8 @@ def _replaced(found: Statement) -> list[str]:
         return [compared]
     exchanged = replaced_words(found.replaced, found.replaced_at, found.delta, UNBOUNDED)
     return [
-        f"{compared} Records are counted as they were read. Somebody who must tell one record from another in its "
-        f"place sees one emptied and one filled: epsilon is then at most {exchanged}.",
+        f"{compared} Records are counted as they were read. Replacing one record's contents by others counts as "
+        f"removing them and adding others: epsilon is then at most {exchanged}.",
         found.rows_not_persons,
     ]
 

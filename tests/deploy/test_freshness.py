@@ -109,8 +109,8 @@ def test_the_server_says_whom_a_site_waits_for(tmp_path: Path) -> None:
 
         with pytest.raises(UserError, match="too few sites answered"):
             made.run(silent, QUICK_WORK)
-        waits = [sentence for sentence in made.told if "wait until" in sentence]
-        assert waits[-1] == "site-0, site-1 wait until all others confirm their ledgers; missing: site-2."
+        waits = [sentence for sentence in made.told if "Waiting until" in sentence]
+        assert waits[-1] == "Waiting until other sites confirm the ledger of site-0, site-1; no answer yet from site-2."
         assert "missing: site-2" in (made.folders[0] / "site.log").read_text()
         assert [paid(made, number) for number in range(3)] == [0, 0, 1], "two others have confirmed site-2"
         assert made.resume(made.store.all()[0].run)["rounds_done"] == 1

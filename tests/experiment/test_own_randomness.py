@@ -231,7 +231,7 @@ OWN = {
 @pytest.mark.parametrize("own", OWN)
 def test_own_code_at_record_level_has_coins_of_its_own_in_each_run(own: str, coins: list[Toss], tmp_path: Path) -> None:
     one = run(store=tmp_path, **OWN[own])
-    assert any(note.startswith("own code: ") for note in one["notes"])
+    assert any(note.startswith("This run uses code of your own, ") for note in one["notes"])
     first = list(coins)
     coins.clear()
     other = run(store=tmp_path, **OWN[own])
@@ -248,7 +248,7 @@ def test_own_code_at_record_level_has_coins_of_its_own_in_each_run(own: str, coi
 def test_coins_of_the_package_s_own_code_follow_from_the_seed(tmp_path: Path) -> None:
     keys = KEYS | {"method": "dp-fedavg-record", "rounds": 2}
     first, second = run(store=tmp_path, **keys), run(store=tmp_path, **keys)
-    assert not any("own code" in note for note in first["notes"])
+    assert not any("code of your own" in note for note in first["notes"])
     assert torch.equal(*(global_of(tmp_path, one) for one in (first, second)))
     assert {row.nonce for row in Store(tmp_path).all()} == {b""}
 
