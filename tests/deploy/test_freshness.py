@@ -28,7 +28,7 @@ QUICK_WORK = Deadlines(hello=0.0, work=0.7, open=0.2, attempts=1)
 
 
 def paid(made: Federation, number: int = 0) -> int:
-    """How many releases a site has paid for."""
+    """Number of releases that a site has paid for."""
     with Book(made.folders[number]) as book:
         return sum(entry.kind == "release" for entry in book.entries())
 
@@ -50,7 +50,7 @@ def first_question(made: Federation) -> bytes:
 
 
 def stated(made: Federation, request: bytes) -> Any:
-    """What site 0 states of its ledger when it is asked something."""
+    """Site 0's statement of its ledger when it is asked something."""
     reply = wire.unpacked(made.sites[0].answer(request))
     assert reply["code"] == "unconfirmed"
     return reply["statement"]
