@@ -2,7 +2,7 @@
 # make test         install, then lint, type-check and test
 # make test-slow    the statistical and learning checks that take longer; pages too, where Debian's chromium is installed
 # make mutants      break the code of privacy and of methods in many ways and see that the tests notice
-# make audit        attack what every method claims, in each variant, at three epsilons: a table, under twenty minutes
+# make audit        attack what every method claims, in each variant, at three epsilons: a table
 # make faults       kill runs, damage stores, fuzz input, fill disks, restore sites: no promise breaks, half an hour
 # make deployments  kill deployments at 200 random moments, restore 50 sites, send sites and servers 10,000 hostile
 #                   messages and flip 1,000 bits

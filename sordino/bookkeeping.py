@@ -61,8 +61,8 @@ class Ending:
     unreached: list[int]
     """Clients that never had a turn."""
     as_scheduled: bool
-    """Whether all rounds were run, and everybody paid once for what was due in each of its turns and for nothing else.
-    Otherwise what clients had sent may have chosen the end of the run, or whom it asked."""
+    """Whether all rounds were run, and everybody paid exactly once for what was due in each of its turns. Otherwise
+    clients' answers may have chosen the end of the run, or whom it asked."""
 
 
 class Books(Protocol):
@@ -75,8 +75,8 @@ class Books(Protocol):
         """Write down rows of the ledger before anything is asked or read for which they pay."""
 
     def answered(self, question: int, drawn: int) -> None:
-        """Write down what stands for the noise of a question's answer, before anybody sees it; a run that is taken up
-        and comes to other values than before does not go on."""
+        """Store the digest of an answer's noise before anybody sees the answer. A resumed run with another digest does
+        not go on."""
 
     def note(self, report: RoundReport, accuracies: Mapping[int, Sequence[float]]) -> None:
         """Note down a round, and each client's accuracies: personal, at round start, with the server's model."""

@@ -68,8 +68,8 @@ class Outcome:
     start: Tensor | None
     """The models with which they began."""
     drawn: int = 0
-    """What stands for all noise that was drawn for it, and for what steps made of noisy gradients; 0 where noise does
-    not depend on values."""
+    """Digest of all noise drawn for the answer (exclusive or of its keys) and of what steps made of noisy gradients; 0
+    where noise does not depend on values."""
 
 
 class UnequalKeepingError(UserError):
@@ -174,7 +174,8 @@ class Clients:
         return Outcome(self.gate.passes(releases, sent, question.number, public), {}, None)
 
     def _public(self, question: Question, me: Mapping[str, Tensor]) -> Public:
-        """What bounds depend on: a copy, which a step that changes its memory in place does not move."""
+        """Copy the public states that bounds depend on, so that a step that changes its memory in place does not move
+        them."""
         states = {name: me[name].to(self.device, copy=True) for name in self.public_names}
         return Public(question.message, question.clients, states, self.learner.layout.layers)
 

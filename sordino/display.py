@@ -15,14 +15,14 @@ class Telling(Protocol):
         """So many clients have blended their models, once the rounds are over."""
 
     def end(self, personal: float | None = None) -> None:
-        """The run is over; `personal` is the mean accuracy of what clients predict with, where it is known."""
+        """End the run's display; `personal` is the mean accuracy of the models that clients predict with, if known."""
 
 
 class Display(Protocol):
     """Where progress is shown."""
 
     def run(self, name: str | None, rounds: int, configuration: Mapping[str, Any] | None = None) -> Telling:
-        """A place for a run of so many rounds, whose `configuration` says what its figures are of."""
+        """Open the display of a run of so many rounds with this `configuration`."""
 
     def say(self, sentence: str) -> None:
         """A line that stays."""

@@ -41,12 +41,11 @@ def refuse(where: str, sentences: Sequence[str]) -> None:
 
 
 class WorkerError(UserError):
-    """A process that did part of a run's work is gone, or has no memory: nobody's mistake, and the run can be taken
-    up."""
+    """A worker process died or ran out of memory: nobody's mistake, and the run can be resumed."""
 
 
 MACHINE = (WorkerError, OSError, MemoryError)
-"""What the machine may be to blame for: whoever takes up the run may be luckier."""
+"""Errors that the machine may have caused: resuming the run may succeed."""
 
 
 class Stopped(KeyboardInterrupt):

@@ -16,9 +16,9 @@ from pathlib import Path
 from sordino.errors import UserError
 
 LOG_BYTES = 5_000_000
-"""A log that is larger is put aside."""
+"""Largest log, in bytes, before it is rotated."""
 LOGS_KEPT = 3
-"""Logs that were put aside and are still there."""
+"""Number of rotated logs that are kept."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def rotate(log: Path) -> bool:
-    """Put a log of more than `LOG_BYTES` aside, as LOG.1, and those before it one further; whether that was done."""
+    """Rotate a log of more than `LOG_BYTES` to LOG.1, and older ones one further; returns whether it did."""
     with contextlib.suppress(OSError):
         if log.stat().st_size <= LOG_BYTES:
             return False
@@ -167,7 +167,7 @@ def write_output_to(log: Path) -> None:
 
 
 def keep_rotating(log: Path, every: float = 10.0) -> None:
-    """From now on, look every so many seconds whether the log that this process' output goes to must be put aside."""
+    """Check this process's log every few seconds, and rotate it when it is too large."""
 
     def watch() -> None:
         while True:

@@ -64,12 +64,12 @@ class Result:
 
 
 RETURNED = {Result: "a Result", Mapping: "a dictionary", list: "a list"}
-"""What a method's own functions return, in words."""
+"""Names of the types that a method's own functions return."""
 
 
 def returned(method: object, name: str, value: Any, kind: type) -> Any:
-    """What a function of a user's method returned; anything but a `kind` is refused. One that ends without `return`
-    returns None."""
+    """Check the value that a function of a user's method returned: anything but a `kind` is refused. A function without
+    `return` returns None."""
     if not isinstance(value, kind):
         words = RETURNED.get(kind, f"a {kind.__name__}")
         found = "nothing" if value is None else f"a {type(value).__name__}"
@@ -78,7 +78,7 @@ def returned(method: object, name: str, value: Any, kind: type) -> Any:
 
 
 def result_of(method: object, step: str, value: Any) -> Result:
-    """What a step of a user's method handed over, if it is a `Result` of two dictionaries."""
+    """Check the value that a step of a user's method returned: a `Result` of two dictionaries."""
     result: Result = returned(method, step, value, Result)
     for part, table in (("send", result.send), ("keep", result.keep)):
         returned(method, f"{step}, as what it shall {part},", table, Mapping)

@@ -24,11 +24,11 @@ from sordino.errors import UserError
 from sordino.method import Method
 
 OURS = ("sordino", "builtins", "abc", "typing", "dataclasses")
-"""Packages whose classes and modules are not looked at."""
+"""Packages whose classes and modules are not compared."""
 DEPTH, ENTRIES = 6, 2000
-"""How deep tables and lists are looked into, and how many entries of each: datasets may lie in a user's module."""
+"""Depth to which tables and lists are compared, and entries of each: datasets may lie in a user's module."""
 SMALL = 2**16
-"""Arrays of at most so many bytes are compared by what they hold."""
+"""Arrays of at most so many bytes are compared by value."""
 
 
 class Same:
@@ -44,7 +44,7 @@ class Same:
 
 
 class Surroundings:
-    """A method, and the classes and modules in which a user wrote it."""
+    """A method, and the classes and modules in which a user wrote it, which steps must not change."""
 
     def __init__(self, method: Method) -> None:
         self._method = method
@@ -54,7 +54,7 @@ class Surroundings:
 
     @contextlib.contextmanager
     def unchanged(self, step: str) -> Iterator[None]:
-        """Refuse what a step changes of it."""
+        """Refuse a step that changes any of it."""
         before = self._seen()
         yield
         after = self._seen()
@@ -66,7 +66,7 @@ class Surroundings:
             )
 
     def _seen(self) -> dict[str, Any]:
-        """Everything that a step must leave as it is, by name."""
+        """Snapshots of everything that a step must not change, by name."""
         found = {f"self.{name}": value for name, value in vars(self._method).items()}
         for kind in self._classes:
             lazy = {name for name, value in vars(kind).items() if isinstance(value, functools.cached_property)}
@@ -79,13 +79,14 @@ class Surroundings:
 
 
 def _own(names: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """What stands under names that a user chose: Python writes under others as it likes. Modules may be imported at any
-    time."""
+    """Values under names that a user chose: dunder names, which Python itself writes, and modules, which may be
+    imported at any time, are left out."""
     return [(name, value) for name, value in names.items() if name[:2] != "__" and not isinstance(value, ModuleType)]
 
 
 def _looked_at(value: Any, homes: set[str], depth: int) -> Any:
-    """What compares equal as long as nobody has changed a value; `homes` are the modules whose objects are opened."""
+    """A snapshot of a value that compares equal until somebody changes it; `homes` are the modules whose objects are
+    opened."""
     if isinstance(value, staticmethod | classmethod):
         value = value.__func__
     found: Any = Same(value)
@@ -110,7 +111,7 @@ def _looked_at(value: Any, homes: set[str], depth: int) -> Any:
 
 
 def _carried(function: FunctionType) -> tuple[Any, ...]:
-    """What a function carries about: defaults, what it closes over, attributes."""
+    """Values that a function holds: defaults, closure, attributes."""
     closed = []
     for cell in function.__closure__ or ():
         with contextlib.suppress(ValueError):  # an empty one

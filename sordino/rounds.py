@@ -31,8 +31,8 @@ class RoundReport:
     bytes: int
     seconds: float
     epsilon: dict[View, float]
-    """Spent so far, by the accountant that tells the end's figures; `nan` in rounds that leave it out, because it takes
-    time. Of a deployment that protects records: at a site with as many as the experiment declares."""
+    """Spent so far, by the accountant of the final figures; `nan` in rounds that leave it out, because it takes time.
+    In a deployment that protects records: for a site with as many records as the experiment declares."""
     observer: View
     """From whom the run protects."""
     planned: float | None

@@ -114,16 +114,16 @@ class Server:
                 self._saved = time.monotonic()
 
     def run_script(self, model: Tensor) -> None:
-        """Run the method's script from the initial `model`, or from where it was stopped. One that has come to its end
-        before is not run again: it might go on behind a `break`, or repeat what stands after its rounds."""
+        """Run the method's script from the initial `model`, or from where it was stopped. A script that has come to its
+        end before is not run again: it might go on behind a `break`, or repeat what stands after its rounds."""
         if self._books.restored is not None and self._books.restored.over:
             self.state()
         else:
             self._method.run(self, model)
 
     def end(self) -> Ending:
-        """What is left once the script has come to its end; what failed at clients is raised again here, whatever the
-        script made of it."""
+        """Result of a script that has come to its end; a failure at clients is raised again here, even if the script
+        caught it."""
         self._transport.check()
         self._leave()
         until = self.schedule.rounds if self._next_round > self._last_round else self._next_round
@@ -133,11 +133,7 @@ class Server:
         return Ending(now, self._served(), shared, stopped, unreached, self._as_scheduled())
 
     def _as_scheduled(self) -> bool:
-        """Whether what was charged is what schedule and declarations said beforehand, whatever clients answered.
-
-        Everybody whose turn it was paid once for each release that was due, nobody paid for another one, and single
-        messages of a release were read in all of its rounds or in none.
-        """
+        """Whether exactly what schedule and declarations said beforehand was charged, whatever clients answered."""
         steps = self._method.steps()
         once = {(step, name) for step, releases in steps.items() for name, one in releases.items() if one.once}
         paid: dict[tuple[int | None, str, str], list[int]] = {}

@@ -14,7 +14,7 @@ from sordino.client import Question
 
 
 class OutOfBudgetError(Exception):
-    """So many sites have no budget left that no question can be answered any more: the run is over."""
+    """Too few sites have budget left for any question to be answered: the run is over."""
 
 
 @dataclass
@@ -33,7 +33,8 @@ class Answer:
     kept: bool = True
     """Whether the step left anything behind at the clients; of sites that is not told, and taken to be so."""
     drawn: int = 0
-    """What stands for all noise that clients drew: the same number for the same values; 0 where that is not told."""
+    """Digest of all noise drawn for the answer (exclusive or of its keys); 0 where noise does not depend on values, or
+    the digest is not known."""
     who: Sequence[int] | None = None
     """Who answered; None where all did."""
     summed: bool = False
@@ -58,10 +59,10 @@ class Transport(Protocol):
 
 
 class Fatal:
-    """A transport whose first failure is its last word: it is raised again whatever is asked for afterwards.
+    """A transport that raises its first failure again on every later call.
 
-    That something failed at clients may tell of their records. A script that catches the error gets nothing more from
-    them, and its run comes to no result. That budgets are used up tells of no record.
+    A failure at clients may tell of their records: a script that catches it gets nothing more from them, and its run
+    has no result. `OutOfBudgetError` tells of no record.
     """
 
     def __init__(self, of: Transport) -> None:
@@ -69,7 +70,7 @@ class Fatal:
         self.failure: BaseException | None = None
 
     def check(self) -> None:
-        """Raise what has failed before."""
+        """Raise the first failure again, if there was one."""
         if self.failure is not None:
             raise self.failure
 

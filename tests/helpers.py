@@ -104,4 +104,4 @@ FOREMOST = ("local", "dp-fedavg", "feddpa", "fedglp-adp", "acdp-pfsd", "dp-fedav
 SITE_LIMITS: dict[str, Any] = {
     **{"unit": "client", "max_epsilon": 8.0, "max_delta": 1e-5, "min_cohort": 3, "methods": ("dp-fedavg",)}
 }
-"""What a site's rules must say."""
+"""Keys that a site's rules must have."""

@@ -1364,8 +1364,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("lasting: nobody says that the script has ended", "replace(self._now(), over=True)", "self._now()"),
             (
                 "outlet: a run ends although a step failed",
-                '        script made of it."""\n        self._transport.check()',
-                '        script made of it."""',
+                "        self._transport.check()\n        self._leave()\n        until",
+                "        self._leave()\n        until",
             ),
             (
                 "server: rounds that were passed over are as scheduled",

@@ -88,7 +88,7 @@ class Zeros(Own):
 
 
 class Constants(Zeros):
-    """The same with ones."""
+    """A method that sends ones instead."""
 
     constant: ClassVar[float] = 1.0
 

@@ -24,7 +24,7 @@ from sordino.testing.case import Case
 
 
 class BrokenError(Exception):
-    """What a step raises."""
+    """Error of a step."""
 
 
 HERE = os.getpid()
@@ -134,7 +134,7 @@ def prepared_run(method: Method, folder: Path, **keys: Any) -> tuple[Prepared, S
 
 
 def failed(method: Method, folder: Path, error: type[Exception] = BrokenError, **keys: Any) -> tuple[RunRow, Store]:
-    """What is left of a run in which a step failed."""
+    """Row and store of a run in which a step failed."""
     prepared, store, run = prepared_run(method, folder, **keys)
     with pytest.raises(error) as caught:
         carry_on(prepared, store, run)

@@ -19,7 +19,7 @@ from sordino.privacy.release import Update, sends
 from sordino.testing.case import Case, OneRound
 
 SEEN: dict[str, Any] = {}
-"""What a method has found, for tests to look at."""
+"""Findings of a method, for tests to look at."""
 LIST: list[Any] = []
 TABLE: dict[str, Any] = {"inner": {"numbers": [1, 2]}}
 ARRAY = np.zeros(3)

@@ -73,7 +73,7 @@ def runs(
 
 
 def _import(old: Path, new: Path, as_json: bool) -> None:
-    """Take over what the runs of a store have spent, and say what was done."""
+    """Import the spending of a store's runs, and say what was done."""
     from sordino.experiment.importing import import_spending
 
     found = import_spending(old, new)
@@ -84,7 +84,7 @@ def _import(old: Path, new: Path, as_json: bool) -> None:
 
 
 def _imported(found: Any) -> list[str]:
-    """What an import did, in sentences."""
+    """Describe an import in sentences."""
     told = [
         f"{one['run']} -> {one['name']}: for one {one['unit']}{', as planned' if one['as_planned'] else ''}"
         for one in found["imported"]
@@ -100,9 +100,9 @@ def _imported(found: Any) -> list[str]:
 
 
 def _charged(found: list[Any], folder: Path) -> dict[str, float]:
-    """The epsilon of what runs that are not done have charged for so far, at the least: that of the last round in the
-    store that tells one; none of a run that failed at a client. What they have charged since stands in their journals,
-    which are not read: a list is on the screen at once."""
+    """Lower bounds of the epsilon charged so far by runs that are not done: that of the last stored round which has
+    one; none for a run that failed at a client. Later charges stand in journals, which are not read, so that the list
+    appears at once."""
     from sordino.experiment.store import Store
 
     charged: dict[str, float] = {}
@@ -136,9 +136,9 @@ def described(row: Any, charged: dict[str, float]) -> dict[str, Any]:
 
 
 def _epsilon(row: Any) -> float | None:
-    """What a run counts as; None where that is infinite, or not known yet. One that was stopped, or removed before it
-    was done, counts as planned: answers may have chosen its end. What it was charged for may be more only where its
-    method asks for more than it declares."""
+    """Epsilon that a run counts as; None where it is infinite or not known yet. A run that was stopped, or removed
+    before it was done, counts as planned, because answers may have chosen its end. The charged amount is larger only
+    where a method asks for more than it declares."""
     if "epsilon" in (row.summary or {}):
         return row.summary["epsilon"].get(row.configuration.get("protect_from"))
     return (row.planned or {}).get("epsilon") if row.state != "running" and row.begun is not False else None

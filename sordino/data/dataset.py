@@ -33,11 +33,11 @@ class Dataset:
     """SHA-256 of all records as they were loaded, labels apart, or of the user's own files with a sketch of their
     records: `sordino.data.people` says whether two are about the same people."""
     disclosed: tuple[str, ...] = ()
-    """What was read from the records, or counted in them, that no epsilon covers, in sentences."""
+    """Sentences on what was read from the records, or counted in them, that no epsilon covers."""
     known: Meaning | None = None
     """What its numbers stand for, where that is known."""
     notes: tuple[str, ...] = ()
-    """What the user should know of how it was read, in sentences that do not depend on the records."""
+    """Notes for the user on how the data were read; they do not depend on the records."""
 
 
 @dataclass(frozen=True)
@@ -127,11 +127,11 @@ class FederatedData:
     """Digest of which record stands with which client, in which order of clients, whatever each of them sets aside for
     tests; None where nobody knows. Clients are the same in two federations where the deals are equal."""
     disclosed: list[str] = field(default_factory=list)
-    """What was read from the records, or counted in them, that no epsilon covers, in sentences."""
+    """Sentences on what was read from the records, or counted in them, that no epsilon covers."""
     known: Meaning | None = None
     """What its numbers stand for, where that is known."""
     notes: list[str] = field(default_factory=list)
-    """What the user should know of how it was read, in sentences that do not depend on the records."""
+    """Notes for the user on how the data were read; they do not depend on the records."""
 
     @functools.cached_property
     def meaning(self) -> Meaning:

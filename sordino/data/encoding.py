@@ -15,7 +15,7 @@ from sordino.data.tables import Table
 SHOWN = 5
 """How many values a sentence shows."""
 NOT_NOISED = "counted in the records, without noise"
-"""Ends every sentence that has a figure of raw records in it."""
+"""End of every sentence with a figure counted in raw records."""
 Source = Literal["options", "schema", "model"]
 """Who says what the columns are: the command's options, the user's schema, or a model that is to predict."""
 NOT_NUMERIC: dict[Source, str] = {
@@ -44,7 +44,7 @@ class Encoded:
     problems: list[str]
     """What is wrong with the table, in sentences."""
     counted: list[str]
-    """What was done to it that may surprise, in sentences with counts of its cells: no noise covers them."""
+    """Sentences on surprising conversions, with counts of the table's cells, which no noise covers."""
 
 
 class Encoding:

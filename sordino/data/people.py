@@ -52,8 +52,8 @@ def same_files(paths: Sequence[Path]) -> tuple[str, ...]:
 
 
 def rows_at_several(x: np.ndarray, y: np.ndarray, sizes: np.ndarray) -> int:
-    """How many records, contents and label, also stand at another client. In `x` (records, ...) and `y` the clients'
-    records lie together, `sizes` of each."""
+    """Number of records whose contents and label also stand at another client. In `x` (records, ...) and `y` the
+    clients' records lie together, `sizes` of each."""
     flat = np.ascontiguousarray(x).reshape(len(x), -1)
     # A few columns first: reading all of them takes as long as the fingerprint does, and few records agree in these.
     columns = np.unique(np.linspace(0, flat.shape[1] - 1, COMPARED).astype(np.int64))
@@ -68,7 +68,7 @@ def rows_at_several(x: np.ndarray, y: np.ndarray, sizes: np.ndarray) -> int:
 
 
 def same_rows(x: np.ndarray, y: np.ndarray, sizes: np.ndarray) -> tuple[str, ...]:
-    """How many training records stand at several clients, in a sentence."""
+    """Count, in a sentence, the training records that stand at several clients."""
     count = rows_at_several(x, y, sizes)
     if not count:
         return ()

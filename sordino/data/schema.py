@@ -125,7 +125,7 @@ class Number(_Column):
         return 0.0, 1.0
 
     def describe(self) -> str:
-        """The values that are declared, for people."""
+        """Declared values, in words."""
         return "any number" if self.range is None else f"{self.range[0]:g} to {self.range[1]:g}"
 
     def recipe(self, name: str) -> list[Feature]:
@@ -158,7 +158,7 @@ class Category(_Column):
         return self
 
     def describe(self) -> str:
-        """The values that are declared, for people."""
+        """Declared values, in words."""
         return listed(self.values)
 
     def recipe(self, name: str) -> list[Feature]:
@@ -184,7 +184,7 @@ class Identifier(_Column):
     kind: Literal["id"] = "id"
 
     def describe(self) -> str:
-        """The values that are declared, for people."""
+        """Declared values, in words."""
         return "dropped"
 
     def recipe(self, name: str) -> list[Feature]:
@@ -213,7 +213,7 @@ class Label(_Column):
         return self
 
     def describe(self) -> str:
-        """The values that are declared, for people."""
+        """Declared values, in words."""
         return listed(self.values)
 
     def recipe(self, name: str) -> list[Feature]:

@@ -44,7 +44,7 @@ ROUNDS = Table("rounds", {"run": "text", "round": "integer", "personal": "real",
 SEEN = Table("seen", {"identity": "blob", "position": "integer", "head": "blob", "signature": "blob"}, ("identity",))
 TABLES = (FACTS, RUNS, ASKS, MEMORY, ROUNDS, SEEN)
 WITNESSED = "witness"
-"""The fact that says that there is a witness outside of the folder; earlier versions had none."""
+"""Name of the fact that a witness exists outside of the folder; earlier versions had none."""
 HEAD = "head"
 """The fact that says where the ledger ends: rows that are missing there leave no gap."""
 THIS = "where run = ? and round = ? and place = ? and attempt = ?"
@@ -108,7 +108,7 @@ class Book(Database):
         return bytes(found[0]["value"])
 
     def know(self, name: str, value: bytes) -> None:
-        """Write down a fact."""
+        """Store a fact."""
         self.put(FACTS, name=name, value=value)
 
     def is_witnessed(self) -> bool:
@@ -147,7 +147,7 @@ class Book(Database):
         return bytes(found[0][0]) if found else None
 
     def links(self, since: int) -> bytes:
-        """The link after the first `since` rows, and after each row behind them."""
+        """Links of the ledger: the one after the first `since` rows, then one for each later row."""
         rows = self.all("select link from ledger where position >= ? order by position", since - 1)
         return b"".join([BLANK] * (since == 0) + [bytes(link) for (link,) in rows])
 
@@ -244,7 +244,7 @@ class Book(Database):
         return None if found is None else (Head(found["position"], found["head"]), found["signature"])
 
     def began(self, identity: bytes) -> int:
-        """The position at which another site's ledger was first heard of; 0 where an earlier version heard of it."""
+        """Position at which another site's ledger was first heard of; 0 where an earlier version heard of it."""
         found = self.find(FACTS, "where name = ?", f"began {identity.hex()}")
         return int.from_bytes(found[0]["value"], "big") if found else 0
 

@@ -38,7 +38,9 @@ def check_only_one(book: Book, message: Mapping[str, Any]) -> None:
     except ValueError as error:
         raise RefusedError("message", error) from error
     if echo.position and book.link(echo.position) != echo.link:
-        raise RefusedError("restored", f"the server has seen row {echo.position - 1} of this ledger otherwise")
+        raise RefusedError(
+            "restored", f"row {echo.position - 1} of this ledger is not the one that the server has seen"
+        )
 
 
 def notes(book: Book, cohort: Cohort, head: Head, private: bytes) -> dict[bytes, bytes]:
@@ -63,7 +65,7 @@ def check_note(book: Book, own: bytes, sender: bytes, note: bytes) -> None:
     if place and not keys.is_signed(own, mine, *seen.said()):
         raise MaskingError("A site tells of a ledger that this one never had.")
     if place and book.link(place) != known:
-        raise BehindError(f"another site has seen row {place - 1} of this ledger otherwise, or it is not there")
+        raise BehindError(f"row {place - 1} of this ledger is missing, or is not the one that another site has seen")
     book.see(sender, head, signature)
 
 

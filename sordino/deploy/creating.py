@@ -37,15 +37,15 @@ COMMENTS = {
     "roster": "the sites that may be in a cohort; without it others' noise is not counted on",
     "witness": "the folder outside of this one with the file that shows when this one was restored or copied; without "
     "this key, the user's state directory",
-    "witnesses": "how many other sites of the roster must confirm this one's ledger; without this key, all",
+    "witnesses": "number of other sites of the roster that must confirm this one's ledger; without this key, all",
     "allow_trusted_server": "whether the server may be taken to follow the protocol (active_server = false)",
     "max_message_mb": "the largest message that is read",
     "max_misfits": "how often a server is told that something does not fit these data: that is told without noise",
     "methods": "the methods that may be run here (last, so that a file that was cut short lacks them and is refused)",
 }
-"""The keys in their order, and what each is."""
+"""The keys in their order, each with its meaning."""
 USUAL: dict[str, Any] = {"unit": "client", "max_epsilon": 8.0, "max_delta": 1e-5, "min_cohort": 3}
-"""What a new site's limits are unless its owner says otherwise; from then on they stand in its file."""
+"""Default limits of a new site, which are then written into its file."""
 
 
 def create(folder: Path, name: str, data: Path, label: str | None, rules: Mapping[str, Any]) -> bytes:
@@ -57,7 +57,7 @@ def create(folder: Path, name: str, data: Path, label: str | None, rules: Mappin
         made = Rules(name=name, data=data, label=label, **given)
     except ValidationError as error:
         problem = error.errors()[0]
-        raise UserError(f"{problem['loc'][0]} cannot be so: {problem['msg'].lower()}.") from error
+        raise UserError(f"Invalid value for {problem['loc'][0]}: {problem['msg'].lower()}.") from error
     file = read_records(folder, made)  # before anything is written: it may not be readable
     if label is not None and isinstance(file.content, Table) and label not in file.content.columns:
         raise unknown("column", label, list(file.content.columns))

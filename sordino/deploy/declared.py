@@ -72,7 +72,7 @@ def check_releases(experiment: Experiment, method: Method, initial: Tensor, lear
 
 
 def check_published(experiment: Experiment, method: Method) -> None:
-    """Refuse noise by a paper's own accounting that needs to know how many records there are, where nobody says so."""
+    """Refuse published noise that depends on the number of records where the experiment does not declare it."""
     if has_published_noise(method) and experiment.noise_multiplier is None and experiment.records_each is None:
         raise UserError(
             f"The published noise of {experiment.method} follows from how many records there are: the experiment must "

@@ -36,11 +36,11 @@ class Desk:
     sessions: dict[str, Session] = field(default_factory=dict)
     """The runs that it has been asked about since it was opened."""
     nonce: bytes = field(default_factory=lambda: secrets.token_bytes(32))
-    """Made when the site was opened: what others note for it is no older."""
+    """Random bytes drawn when the site is opened: a note that answers them is no older."""
     is_fresh: bool = False
     """Whether enough others have confirmed its ledger since it was opened."""
     held: dict[bytes, int] = field(default_factory=dict)
-    """The position of the head that each other site holds of its ledger, as far as that is known."""
+    """Position of the head that each other site holds of this ledger, as far as it is known."""
 
     @property
     def identity(self) -> bytes:
@@ -49,8 +49,8 @@ class Desk:
 
     @contextlib.contextmanager
     def keeping_errors(self, what: str) -> Iterator[None]:
-        """Write whatever fails on the site's records into its log, and tell nobody else: that it failed tells of
-        them."""
+        """Write errors on the site's records into its log and tell nobody else, because a failure tells of the
+        records."""
         try:
             yield
         except KeyboardInterrupt:  # somebody stops the site
@@ -60,12 +60,12 @@ class Desk:
 
     @property
     def others(self) -> list[Member]:
-        """The other sites that the owner pinned; without a roster nobody, whom the server might have invented."""
+        """The other sites of the owner's pinned roster; without one nobody, since the server might invent sites."""
         return [one for one in self.allowed.roster or () if one.identity != self.identity]
 
     @property
     def quorum(self) -> int:
-        """How many of them have to confirm its ledger."""
+        """Number of other sites that have to confirm its ledger."""
         named = self.allowed.rules.witnesses
         return len(self.others) if named is None else named
 

@@ -90,7 +90,7 @@ def _models(
 
 
 def _judged(session: Session, state: dict[str, Tensor], served: Served | None) -> tuple[dict[str, Tensor], np.ndarray]:
-    """What the site blends of its records, where it does, and the metrics of what it predicts with."""
+    """Blend the site's models where the run does so, and compute the metrics of the model it predicts with."""
     number, terms = session.number, session.terms
     own, took_part = state["model"].reshape(1, -1), state["participations"].reshape(1)
     if terms.experiment.personal != "blend":

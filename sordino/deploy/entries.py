@@ -12,7 +12,7 @@ from typing import Any
 from sordino.privacy.ledger import Row
 
 LINK_BYTES = 32
-"""Of a SHA-256."""
+"""Length of a SHA-256 digest in bytes."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,11 @@ class Head:
     link: bytes
 
     def packed(self) -> list[Any]:
-        """As it travels."""
+        """Fields in the order in which they are sent."""
         return [self.position, self.link]
 
     def said(self) -> tuple[str, bytes, bytes]:
-        """What a site signs of it."""
+        """Parts that a site signs of its head."""
         return "head", self.position.to_bytes(8, "big"), self.link
 
     @classmethod
@@ -98,8 +98,8 @@ def linked(previous: bytes, content: str) -> bytes:
 
 
 def released(ask: Ask, unit: str, row: Row) -> Entry:
-    """The ledger's row of a release. Random bytes stand for its draw: another draw has another row, though the question
-    and its cost are the same."""
+    """The ledger's row of a release. It holds random bytes for its draw, so that another draw has another row even
+    where question and cost are the same."""
     values = {name: value.hex() if isinstance(value, bytes) else value for name, value in asdict(row).items()}
     return Entry("release", {"ask": ask.document(), "unit": unit, "row": values, "draw": secrets.token_hex(16)})
 

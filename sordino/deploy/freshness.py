@@ -13,9 +13,10 @@ Whoever gets a statement keeps its head, unless it holds one that the ledger did
 good. A note on such a head closes the site, since it bears the site's own signature. The server carries both; it can
 withhold, and then the site waits, but it can neither forge a note nor let one be forgotten.
 
-Of n sites, `witnesses` others must have answered before a run and after a restart alike. Twice that number is at least
-n, plus `colluders`, plus the other sites that were restored themselves: then one honest site, with its memory, is in
-both groups.
+Before a run and after a restart, w = `witnesses` of the other sites must confirm. Of n sites, two such groups share at
+least 2 w - (n - 1). One of these neither colludes nor was restored itself, and so remembers, if 2 w is at least n +
+`colluders` + r, where r others were restored. `read_rules` refuses a w below (n + `colluders`) / 2, which allows for r
+= 0; each further witness allows for two restored sites more.
 """
 
 from __future__ import annotations
@@ -39,27 +40,27 @@ UNCONFIRMED = "unconfirmed"
 SIGNATURE_BYTES = 64
 NONCE_BYTES = 32
 MOST_STATEMENTS = 1000
-"""In one message."""
+"""Most statements in one message."""
 BEGINNING = ("start", "reserve")
 """Kinds of rows with which a run begins."""
 
 
 @dataclass(frozen=True)
 class LedgerStatement:
-    """Where a ledger ends and how it came there, by its owner's word."""
+    """A site's signed statement of where its ledger ends, with the links that lead there."""
 
     nonce: bytes
     since: int
     links: bytes
-    """After the first `since` rows, and after each row behind them."""
+    """Links of the ledger: the one after the first `since` rows, then one for each later row."""
     heads_signature: bytes
-    """Of the head alone: others hold it, and show it."""
+    """Signature over the head alone, which others keep and show."""
     signature: bytes
-    """Of all this."""
+    """Signature over all of the statement."""
 
     @classmethod
     def made(cls, private: bytes, nonce: bytes, since: int, links: bytes) -> LedgerStatement:
-        """A statement of the owner with this key."""
+        """Sign a statement with the owner's key."""
         head = _last(since, links)
         return cls(
             nonce, since, links, keys.signed(private, *head.said()), keys.signed(private, *_said(nonce, since, links))
@@ -67,11 +68,11 @@ class LedgerStatement:
 
     @property
     def head(self) -> Head:
-        """Where the ledger ends."""
+        """The ledger's end."""
         return _last(self.since, self.links)
 
     def packed(self) -> list[Any]:
-        """As it travels."""
+        """Fields in the order in which they are sent."""
         return [self.nonce, self.since, self.links, self.heads_signature, self.signature]
 
     @classmethod
@@ -88,37 +89,37 @@ class LedgerStatement:
         return found
 
     def is_signed(self, owner: bytes) -> bool:
-        """Whether it is the owner's."""
+        """Whether both signatures are the owner's."""
         return keys.is_signed(owner, self.heads_signature, *self.head.said()) and keys.is_signed(
             owner, self.signature, *_said(self.nonce, self.since, self.links)
         )
 
     def passed(self, head: Head) -> bool:
-        """Whether the ledger came by a head."""
+        """Whether a head is among the statement's links."""
         begin = (head.position - self.since) * LINK_BYTES
         return begin >= 0 and self.links[begin : begin + LINK_BYTES] == head.link
 
 
 @dataclass(frozen=True)
 class Note:
-    """What another site holds of a ledger."""
+    """Another site's signed confirmation of the newest head that it holds of a ledger."""
 
     head: Head
     heads_signature: bytes
-    """The ledger's owner's."""
+    """Signature of the ledger's owner over the head."""
     began: int
-    """The position at which that site first heard of the ledger."""
+    """Position of the ledger when the confirming site first heard of it."""
     signature: bytes
-    """Of the site that holds it."""
+    """Signature of the confirming site."""
 
     @classmethod
     def made(cls, private: bytes, nonce: bytes, owner: bytes, head: Head, heads_signature: bytes, began: int) -> Note:
-        """A note by the site with this key, to the owner of a ledger who has sent a nonce."""
+        """Sign a note for the owner of a ledger, who has sent a nonce."""
         about = _noted(nonce, owner, head, heads_signature, began)
         return cls(head, heads_signature, began, keys.signed(private, "note", *about))
 
     def packed(self) -> list[Any]:
-        """As it travels."""
+        """Fields in the order in which they are sent."""
         return [*self.head.packed(), self.heads_signature, self.began, self.signature]
 
     @classmethod
@@ -132,7 +133,7 @@ class Note:
         return cls(Head.read([position, link]), heads_signature, began, signature)
 
     def is_signed(self, sender: bytes, nonce: bytes, owner: bytes) -> bool:
-        """Whether it is the sender's answer to this nonce, on a head that the owner signed."""
+        """Whether the sender signed it over this nonce, for a head that the owner signed."""
         about = _noted(nonce, owner, self.head, self.heads_signature, self.began)
         return keys.is_signed(sender, self.signature, "note", *about) and keys.is_signed(
             owner, self.heads_signature, *self.head.said()
@@ -179,7 +180,8 @@ def _begin(book: Book, session: Session, reserved: list[Entry]) -> None:
 
 
 def _confirm(desk: Desk, book: Book, entries: Sequence[Entry], run: str, needed: int, notes: Any) -> None:
-    """Write down who confirms this ledger from the row `needed` on; too few are waited for."""
+    """Record which sites confirm this ledger from the row `needed` on; refuse, with a statement, while they are too
+    few."""
     first: dict[str, int] = {}
     for entry in entries:
         for one, position in entry.content.get("by", {}).items():
@@ -192,7 +194,7 @@ def _confirm(desk: Desk, book: Book, entries: Sequence[Entry], run: str, needed:
             continue
         position, name = note.head.position, member.identity.hex()
         if book.link(position) != note.head.link:
-            why = f"{member.name} has seen row {position - 1} of this ledger otherwise, or it is not there"
+            why = f"row {position - 1} of this ledger is missing, or is not the one that {member.name} has seen"
             copies.spoil(book, why)
             raise RefusedError("restored", why)
         desk.held[member.identity] = position
@@ -209,7 +211,7 @@ def _confirm(desk: Desk, book: Book, entries: Sequence[Entry], run: str, needed:
 
 
 def _read(notes: Any, sender: bytes, desk: Desk) -> Note | None:
-    """The note of a site; None where it gave none, or another than it could have given."""
+    """The valid note of a site; None where it sent none, or one that is not signed for this site and nonce."""
     try:
         found = Note.read(notes[sender])
     except (ValueError, KeyError, TypeError):
@@ -218,7 +220,7 @@ def _read(notes: Any, sender: bytes, desk: Desk) -> Note | None:
 
 
 def _statement(desk: Desk, book: Book) -> LedgerStatement:
-    """Where this ledger ends, and its links as far back as anybody of whom that is known may hold one."""
+    """State where this ledger ends, with its links from the oldest head that another site is known to hold."""
     since = min([desk.held.get(one.identity, book.head().position) for one in desk.others])
     return LedgerStatement.made(desk.private, desk.nonce, since, book.links(since))
 
@@ -227,7 +229,7 @@ def _statement(desk: Desk, book: Book) -> LedgerStatement:
 
 
 def note(desk: Desk, message: Mapping[str, Any]) -> bytes:
-    """Hold the heads that other sites state, and note down for each what is held of its ledger now."""
+    """Keep the heads that other sites state, and answer with a signed note on each."""
     statements = message.get("statements")
     if not isinstance(statements, dict) or len(statements) > MOST_STATEMENTS:
         raise RefusedError("message", "it has no statements, or too many")
@@ -259,10 +261,10 @@ def _last(since: int, links: bytes) -> Head:
 
 
 def _said(nonce: bytes, since: int, links: bytes) -> tuple[str, bytes, bytes, bytes]:
-    """What a site signs of its statement."""
+    """Parts that a site signs of its statement."""
     return "statement", nonce, since.to_bytes(8, "big"), links
 
 
 def _noted(nonce: bytes, owner: bytes, head: Head, signature: bytes, began: int) -> tuple[bytes, ...]:
-    """What a site signs of its note."""
+    """Parts that a site signs of its note."""
     return nonce, owner, head.position.to_bytes(8, "big"), head.link, signature, began.to_bytes(8, "big")

@@ -139,20 +139,20 @@ class Journal(Database):
 
 
 class Heads(Database):
-    """Where each site's ledger ended when it was last heard of, over all runs of a store."""
+    """Last known head of each site's ledger, over all runs of a store."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder / HEADS_FILE)
         self.do(HEADS.statement(unless_there=True))
 
     def saw(self, identity: bytes, head: Head) -> None:
-        """Write down how far a site's ledger is, by its own account."""
+        """Store the head of a site's ledger, as the site reports it."""
         known = self.head(identity)
         if known is None or known.position < head.position:
             self.put(HEADS, identity=identity, position=head.position, head=head.link)
 
     def head(self, identity: bytes) -> Head | None:
-        """How far a site's ledger was."""
+        """Last known head of a site's ledger; None where there is none."""
         found = self.find(HEADS, "where identity = ?", identity)
         return Head(found[0]["position"], found[0]["head"]) if found else None
 

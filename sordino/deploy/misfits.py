@@ -1,4 +1,4 @@
-"""What a refusal tells of a site's data: that they do not fit, or that something fails on them. It is told a few times.
+"""Refusals that depend on a site's data (labels or sizes that do not fit): each is told a few times at most.
 
 A refusal that depends on the data is a release without noise, of one bit. A server that asks again and again, with
 other labels, other ranges or another delta, could learn which values occur and how many records there are. So each such

@@ -39,7 +39,7 @@ class Presence:
         self.nodes: dict[bytes, int] = {}
         """Where those can be reached that take part."""
         self.reached: dict[bytes, int] = {}
-        """Where any site of the roster can be reached, whether it takes part or not."""
+        """Nodes of all sites of the roster that can be reached, whether they take part or not."""
         self._heads = heads
         self._terms, self._carrier, self._journal, self._tell, self._patience = terms, carrier, journal, tell, patience
         self._greeted: set[int] = set()
@@ -49,12 +49,12 @@ class Presence:
         return self.roster[self.number[identity]].name
 
     def echo(self, identity: bytes) -> list[Any] | None:
-        """Where a site's ledger ended when it was last heard of, in whatever run, as the site is told."""
+        """Last known head of a site's ledger, over all runs, as it is sent to the site."""
         head = self._heads.head(identity)
         return None if head is None else head.packed()
 
     def saw(self, identity: bytes, head: Head) -> None:
-        """Write down how far a site's ledger is, by its own account."""
+        """Store the head of a site's ledger, as the site reports it."""
         self._heads.saw(identity, head)
 
     def gather(self) -> None:

@@ -78,7 +78,7 @@ class _Stage:
         self._terms.check_reserved(rows)
 
     def answered(self, question: int, drawn: int) -> None:
-        """Nobody drew anything."""
+        """Nothing to store: nobody drew noise."""
 
     def note(self, report: RoundReport, accuracies: Mapping[int, Sequence[float]]) -> None:
         """Nothing happened."""

@@ -33,8 +33,8 @@ class ReservingLedger(Ledger):
         super().__init__(len(plan.turns), "record", rows)
 
     def epsilon_so_far(self, delta: float) -> dict[View, float]:
-        """What the turns so far cost at a site with as many records as are declared: others' noise is not known here.
-        Once a client has taken all of its turns, or where no epsilon holds, what is reserved."""
+        """Epsilon of the turns so far at a site with as many records as are declared, since other sites' noise is not
+        known here. Once a client has taken all of its turns, or where no epsilon holds, the reserved epsilon."""
         reserved = self.epsilon(delta)
         names = {row.release for row in self.rows} - {PLAN}
         taken = np.max([self.times(name) for name in names], axis=0, initial=0)

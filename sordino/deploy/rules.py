@@ -80,7 +80,7 @@ LIMITS = {
     "min_cohort": "min_cohort = 3",
     "methods": 'methods = ["dp-fedavg"]',
 }
-"""The keys without which a site does not open, each with an example: a file that was cut short must not allow more."""
+"""Keys without which a site does not open, each with an example: a truncated file must not allow more."""
 
 
 class Rules(BaseModel):
@@ -120,7 +120,8 @@ class Rules(BaseModel):
     witness: Path | None = None
     """The folder with the site's witness, outside of the site's own; without it, the user's state directory."""
     witnesses: int | None = Field(default=None, ge=1)
-    """How many other sites of the roster must confirm the ledger before a run and after a restart; without it, all."""
+    """Number of other sites of the roster that must confirm the ledger before a run and after a restart; by default
+    all."""
     allow_trusted_server: bool = False
     """Whether experiments are accepted that take the server to follow the protocol: `active_server = false`."""
     max_message_mb: int = Field(default=512, ge=1, le=65536)
@@ -248,7 +249,7 @@ def read_rules(folder: Path) -> Allowed:
             raise UserError(_lacking(path, missing)) from error
         problem = error.errors()[0]
         key = ".".join(str(part) for part in problem["loc"])
-        raise UserError(f"{path}: {key or 'a key'} cannot be so: {problem['msg'].lower()}.") from error
+        raise UserError(f"{path}: invalid value for {key or 'a key'}: {problem['msg'].lower()}.") from error
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}.") from error
     low, high = rules.clip
@@ -279,7 +280,7 @@ def least_witnesses(sites: int, colluders: int) -> int:
 
 
 def _check_witnesses(path: Path, witnesses: int, colluders: int, roster: Sequence[Member] | None) -> None:
-    """Refuse a quorum of which none need have been in the last one with an honest memory."""
+    """Refuse a quorum so small that two of them need not share an honest site."""
     if roster is None:
         raise UserError(f"{path}: witnesses need a roster: without one the server could invent them.")
     sites = len(roster)

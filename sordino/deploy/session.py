@@ -59,7 +59,7 @@ class Session:
 
     @property
     def unlimited(self) -> bool:
-        """Whether it may spend as long as the site's budget lasts: only what records pay for is reserved."""
+        """Whether the run may spend as long as the site's budget lasts: only at record level is its cost reserved."""
         return any(one.unit == "client" for releases in self.terms.steps().values() for one in releases.values())
 
     def checked(self, work: Work, allowed: Allowed) -> tuple[Releases, Public]:

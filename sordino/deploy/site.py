@@ -84,8 +84,8 @@ class Site:
         self._held.close()
 
     def answer(self, request: bytes) -> bytes:
-        """What the site answers to a message, once its witness has seen the ledger. It never raises, and says why it
-        refuses in a fixed sentence only."""
+        """Answer a message, once the witness has seen the ledger. Never raises; refusals give one of a few fixed
+        reasons."""
         reply = self._answered(request)
         try:
             with Book(self.desk.folder) as book:

@@ -38,7 +38,7 @@ class Spending:
     spoiled: bool = False
     """Whether there may be another ledger of these data: then nothing is left to spend."""
     doubtful: bool = False
-    """Whether the owner has accepted a ledger that nobody vouches for, and no others have confirmed it since."""
+    """Whether the owner accepted a ledger without a witness, and other sites have not confirmed it since."""
 
     @classmethod
     def of(cls, entries: Iterable[Entry], view: View) -> Spending:

@@ -72,7 +72,7 @@ CARRIED = (
 """The keys that mean something on real machines; the others say where a simulation's data lie and how it is run."""
 
 ROOM_EACH, ROOM = 2**12, 2**20
-"""Bytes of an answer for each site of a cohort, and for all that is no number of the model."""
+"""Bytes of an answer for each site of a cohort, and for everything besides the model's numbers."""
 
 
 @dataclass(frozen=True)
@@ -171,8 +171,8 @@ class Terms:
 
     @property
     def largest_answer(self) -> int:
-        """Bytes that no site's answer exceeds: twice those of its entries as 64-bit numbers, and room for what goes
-        with them to each other site."""
+        """Upper bound of a site's answer in bytes: twice its entries as 64-bit numbers, and room for what goes with
+        them to each other site."""
         widest = _widest(self.method.record_needs(), self._parameters)
         steps = [
             sum(max(_width(one, self.learner), widest * getattr(one, "times", 1)) for one in releases.values())
@@ -260,7 +260,7 @@ def _with_contents(experiment: Experiment) -> Experiment:
 
 
 def read_from_records(experiment: Experiment) -> tuple[str, ...]:
-    """What the schema has from records, in sentences."""
+    """Sentences on what the schema has from records."""
     return () if experiment.table is None else experiment.table.disclosed()
 
 
@@ -281,16 +281,16 @@ def _shares(experiment: Experiment, schedule: Schedule, minimum: int, summed: bo
 
 @dataclass(frozen=True)
 class AtSites(Calibration):
-    """How much noise a budget asks for at sites: part of it is kept for accuracies, and what whole numbers add to
+    """Noise for a budget at sites: part of the budget is kept for accuracies, and what whole-number noise adds to
     epsilon and delta is taken off first."""
 
     whole: bool = True
     """Whether epsilon holds; else noise comes from the seed, and is as in a simulation."""
     metrics_share: float = 0.0
     entries: int = 0
-    """Where whole clients are protected: the most entries that leave in one step."""
+    """Most entries that leave in one step, where whole clients are protected."""
     parameters: int = 0
-    """Of the network."""
+    """Number of the network's parameters."""
 
     def multiplier(self, epsilon: float, delta: float) -> float:
         more = 1 / math.sqrt(1 - self.metrics_share)

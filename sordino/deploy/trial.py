@@ -28,7 +28,7 @@ from sordino.rounds import mean, worst
 ROSTER = "roster.toml"
 DATA = "data.npz"
 WITNESS = Path("..", "witness")
-"""Of a trial's sites, beside their folders: a trial leaves nothing elsewhere."""
+"""Folder of the witnesses of a trial's sites, beside the sites' folders: a trial leaves nothing elsewhere."""
 PUBLIC = "public"
 
 

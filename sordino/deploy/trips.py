@@ -47,7 +47,7 @@ class Trips:
         self._broke: set[bytes] = set()
         """Sites whose budget is used up."""
         self._notes: dict[bytes, dict[bytes, Any]] = {}
-        """For sites that wait until others confirm their ledgers: what those have said."""
+        """Notes of other sites, by site that waits until its ledger is confirmed."""
         self._waited = ""
         """Last sentence on who waits for whom."""
 
@@ -115,7 +115,8 @@ class Trips:
         return got
 
     def _collect(self, unsure: Mapping[bytes, Any], seconds: float) -> None:
-        """Bring the statements of sites to all others, and keep what these note on them; tell whom a site waits for."""
+        """Bring the statements of sites to all others, keep the notes that these return, and tell whom a site waits
+        for."""
         known = {one: statement for one, statement in unsure.items() if _is_statement(statement)}
         if not known:
             return
@@ -135,7 +136,7 @@ class Trips:
         if silent:
             owners = ", ".join(self.presence.name(one) for one in known)
             missing = ", ".join(self.presence.name(one) for one in silent)
-            self._tell_once(f"{owners} wait until all others confirm their ledgers; missing: {missing}.")
+            self._tell_once(f"Waiting until other sites confirm the ledger of {owners}; no answer yet from {missing}.")
 
     def _tell_once(self, sentence: str) -> None:
         if sentence != self._waited:
@@ -158,7 +159,7 @@ class Trips:
 
 
 def _is_statement(value: Any) -> bool:
-    """Whether a site that waits says where its ledger ends, so that others can be asked."""
+    """Whether a reply of a waiting site holds its statement, for which others can be asked."""
     try:
         LedgerStatement.read(value)
     except ValueError:

@@ -27,11 +27,11 @@ from sordino.experiment.holding import HeldError, holding
 from sordino.files import write_whole
 
 LARGEST = 4096
-"""Bytes of a witness, at the most."""
+"""Largest witness file in bytes."""
 
 
 class DoubtError(UserError):
-    """A folder that its witness does not vouch for."""
+    """A folder whose witness is missing, unreadable or newer."""
 
 
 class OlderThanWitnessError(DoubtError):
@@ -60,7 +60,7 @@ class Witness:
         return cls(where / f"{keys.public_identity(private).hex()}.json", private)
 
     def read(self) -> Head | None:
-        """The head that was written last; None where there is no file, and an error where it says nothing."""
+        """The last head written; None without a file. A file that cannot be read or verified raises `DoubtError`."""
         try:
             with self.path.open("rb") as file:
                 found = json.loads(file.read(LARGEST))
@@ -75,7 +75,7 @@ class Witness:
         return head
 
     def write(self, head: Head) -> None:
-        """Put a head on disk for good; a crash leaves the last one or this one."""
+        """Write a head durably; after a crash the file holds the last one or this one."""
         signature = keys.signed(self.private, *head.said())
         text = json.dumps({"position": head.position, "link": head.link.hex(), "signature": signature.hex()})
         try:
@@ -88,7 +88,8 @@ class Witness:
             ) from error
 
     def follow(self, book: Book) -> Head:
-        """Write down where the ledger ends now: nobody else commits meanwhile, so that the witness never goes back."""
+        """Write the ledger's head to the witness. Nobody else commits meanwhile, so that the witness never goes
+        back."""
         with book.transaction():
             self.check(book)
             head = book.head()
@@ -129,7 +130,7 @@ def hold(folder: Path) -> Iterator[None]:
 
 
 def accept(folder: Path) -> str:
-    """Go on with a folder that its witness does not vouch for; a sentence on what that means.
+    """Continue with a folder whose witness is missing, unreadable or newer; returns a sentence for the owner.
 
     What left since is unknown, so the budget counts as used up: for good where the ledger is known to lack rows or a
     run was open that could spend without limit, and else until the other sites confirm the ledger.
@@ -174,7 +175,7 @@ def _accepted(book: Book, allowed: Allowed, doubt: DoubtError) -> Entry:
 
 
 def _state_folder() -> Path:
-    """Where programs keep what a user does not look at (XDG Base Directory Specification)."""
+    """The user's state directory (XDG Base Directory Specification)."""
     named = Path(os.environ.get("XDG_STATE_HOME", ""))
     try:
         base = named if named.is_absolute() else Path.home() / ".local" / "state"

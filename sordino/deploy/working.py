@@ -76,8 +76,8 @@ def work(desk: Desk, message: Mapping[str, Any]) -> bytes:
 
 
 def _made(desk: Desk, session: Session, work: Work, state: dict[str, Tensor]) -> Made:
-    """What comes of a question. That something failed on the site's records would tell of them: nobody sees it in what
-    leaves, which is noise alone, and the error stays in the site's log."""
+    """Run the site's step. If it fails, noise alone leaves and the error stays in the site's log: a visible failure
+    would tell of the records."""
     outcome = None
     where = f"{work.step} of round {work.ask.round + 1}"
     with desk.keeping_errors(f"{where} failed on these records and contributes noise alone"):

@@ -50,7 +50,7 @@ class Account:
         return self.ledger.head.hex()
 
     def protects(self) -> dict[str, str]:
-        """The unit of its epsilons, the two worlds that they compare, and, of records, that these are rows."""
+        """Unit of the epsilons, the two worlds that they compare and, at record level, that records are rows."""
         return protection(self.row.unit)
 
     def documents(self) -> list[dict[str, Any]]:

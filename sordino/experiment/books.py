@@ -84,8 +84,8 @@ class RunBooks:
         self._pending.ledger.extend((position + place, row, links[place]) for place, row in enumerate(rows))
 
     def answered(self, question: int, drawn: int) -> None:
-        """Write down what stands for the noise of a question's answer, where it depends on values, before anybody sees
-        it; where it is not what it was before the run was taken up, the session ends."""
+        """Store the digest of an answer's noise before anybody sees the answer. A resumed run with another digest does
+        not go on."""
         if drawn:
             with saving(self._store.folder):
                 self._journal.answered(question, drawn)

@@ -29,7 +29,7 @@ GIVEN_AWAY = (
     "records without any noise"
 )
 SEED_IS_KNOWN = "its noise comes from the run's seed, and whoever knows the seed can subtract it"
-"""Why no epsilon holds where whole numbers are drawn for a simulation."""
+"""Reason why no epsilon holds where whole numbers are drawn for a simulation."""
 LEAST_USUAL, MOST_USUAL = 0.01, 100.0
 """Budgets that are meant lie between these."""
 TOLERANCE = 1e-6
@@ -49,19 +49,20 @@ class Spending:
 
 @dataclass(frozen=True)
 class Calibration:
-    """How much noise a budget asks for where noise is drawn in floats, or from a seed that everybody knows."""
+    """Noise for a budget where noise is drawn in floats, or from a seed that everybody knows."""
 
     turns: int
-    """How often a client may take part."""
+    """Most turns of a client."""
     shares: int | None = None
     """Honest shares of noise in every sum; None where they follow from the cohort."""
 
     def multiplier(self, epsilon: float, delta: float) -> float:
-        """Where whole clients are protected: the noise multiplier at which all turns cost (epsilon, delta)."""
+        """Noise multiplier at which all turns cost (epsilon, delta), where whole clients are protected."""
         return multiplier_for(epsilon, delta, self.turns)
 
     def plan(self, records: list[int], budgets: np.ndarray, delta: float, **settings: Any) -> RecordPlan:
-        """Where records are: what those of each client pay; `settings` are those of `plan_records`."""
+        """Plan the spending of each client's records, where records are protected; `settings` are those of
+        `plan_records`."""
         return plan_records(records, budgets, delta, **settings)
 
 
@@ -86,7 +87,7 @@ def client_budgets(experiment: Experiment, method: RecordLevel, schedule: Schedu
 
 
 def smallest_cohort(experiment: Experiment, schedule: Schedule) -> int:
-    """The fewest answers with which a question is used; one that leaves no honest noise is refused."""
+    """Fewest answers with which a question is used; a cohort that leaves no honest noise is refused."""
     minimum = experiment.minimum_cohort or schedule.cohort
     if minimum > schedule.cohort:
         raise UserError(f"minimum_cohort is {minimum}, but a round has {schedule.cohort} clients.")
@@ -102,7 +103,7 @@ def spending(
     schedule: Schedule,
     calibration: Calibration | None = None,
 ) -> Spending:
-    """How much noise the budget asks for, and at which delta, where clients have so many training `records`."""
+    """Work out the noise and the delta of a budget, where clients have so many training `records`."""
     calibration = calibration or Calibration(schedule.turns)
     units = schedule.clients if method.unit == "client" else int(records.max())
     delta = experiment.delta or default_delta(units)
@@ -161,7 +162,8 @@ def record_plan(
     delta: float,
     calibration: Calibration,
 ) -> RecordPlan:
-    """What records pay of clients that have so many `records` and these `budgets`; or from a given noise multiplier."""
+    """Plan the spending of clients that have so many `records`, from their `budgets` or from a given noise
+    multiplier."""
     method = _record_level(method)
     needs = method.record_needs()
     multiplier = experiment.noise_multiplier
@@ -270,7 +272,7 @@ def unusual(experiment: Experiment, method: Method, schedule: Schedule) -> list[
 def notes_before(
     experiment: Experiment, method: Method, schedule: Schedule, spent: Spending, choices: list[str], layout: Layout
 ) -> list[str]:
-    """What the user should know before a run, wherever it is made; `choices` are those that the method made."""
+    """Notes for the user before a run, wherever it is made; `choices` are those that the method made."""
     return [
         *unusual(experiment, method, schedule),
         *spent.notes,
@@ -281,7 +283,7 @@ def notes_before(
 
 
 def not_covered_before(experiment: Experiment, method: Method) -> list[str]:
-    """What epsilon does not cover besides what was read from records, known before a run, in sentences."""
+    """Sentences on what epsilon does not cover, known before a run, besides what was read from records."""
     if method.privacy != "dp":  # there is no epsilon that could leave things out
         return []
     disclosed = returned(method, "discloses", method.discloses(), list)

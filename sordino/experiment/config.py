@@ -32,7 +32,7 @@ RECOMMENDED: dict[str, Any] = {"method": "dp-fedavg", "personal": "blend", "set"
 
 
 AT_SITES = "the sites' own data"
-"""Stands for the data's name in what is stored of a deployment: no server knows what data sites call theirs."""
+"""Name of the data in what is stored of a deployment: servers do not know what sites call theirs."""
 DEPLOYED = ("columns", "records_each", "active_server", "spare_turns", "metrics_share")
 """The keys that a simulation does not look at."""
 

@@ -67,7 +67,7 @@ def _created(tables: Mapping[str, Iterable[str]]) -> dict[str, str]:
 CREATED = _created(TABLES)
 DETAILS = ("rounds", "clients", "ledger")
 LACKING: dict[int, dict[str, tuple[str, ...]]] = {2: {"rounds": ("loss",), "ledger": ("entries", "shares")}}
-"""For each earlier version of the tables that can be read (2: Sordino 0.3), the columns that its tables lack."""
+"""Columns that the tables of earlier versions lack, for each version that can be read (2: Sordino 0.3)."""
 NO_ROWS = ""
 """Where a chain of digests begins."""
 
@@ -89,7 +89,7 @@ class Database:
     """The columns that the ledger of a store of an earlier version lacks."""
 
     def __init__(self, folder: Path, earlier: bool = False) -> None:
-        """Made with its tables where it is not there yet. One of an `earlier` version is there, and is only read."""
+        """Open the database, or make it with its tables. One of an `earlier` version must exist, and is only read."""
         self._folder, self._columns = folder, COLUMNS
         if earlier:
             self._open_earlier()

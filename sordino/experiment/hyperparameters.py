@@ -142,8 +142,8 @@ def unusual_settings(configuration: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def called(configuration: Mapping[str, Any], apart: Mapping[str, Any] | None = None) -> str:
-    """What a run is called: its method, and in brackets the hyper-parameters that are not the method's defaults. With
-    others it is another method. `apart` are further settings that set it apart from runs beside it."""
+    """Name of a run: its method, and in brackets the hyper-parameters that are not the method's defaults. `apart` are
+    further settings that set it apart from runs beside it."""
     return bracketed(configuration["method"], {**(apart or {}), **unusual_settings(configuration)})
 
 

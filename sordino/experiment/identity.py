@@ -1,5 +1,5 @@
-"""What decides a run's results: its configuration, its data, this version of Sordino, and the user's own code; and
-whether it decides them to the bit."""
+"""Identity of a run: the hash of everything that decides its results (configuration, data, this version of Sordino, the
+user's own code), and whether these repeat to the bit."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def identity_of(configuration: dict[str, Any], data_fingerprint: str, *code: obj
 
 
 def repeats(method: object, network: str, module: nn.Module, device: str) -> bool:
-    """Whether a run's identity and seed decide its values to the bit: all code is the package's own, which draws from
-    nothing else, and it runs on a processor. Of a user's code nobody knows that."""
+    """Whether identity and seed decide a run's values to the bit on this machine: all code is the package's own, which
+    has no other source of randomness, and runs on a processor. A user's code may not repeat itself."""
     return not is_own(method) and not is_own_network(network, module) and torch.device(device).type == "cpu"
 
 
@@ -62,7 +62,8 @@ def _is_known(kind: object) -> bool:
 
 
 def _comes_with_us(kind: object) -> bool:
-    """By where its file lies: a user's module may have the name of one of Python's."""
+    """Whether one class or function does, by the path of its file: a user's module may have the name of one of
+    Python's."""
     name = getattr(kind, "__module__", None) or "builtins"
     file = getattr(sys.modules.get(name), "__file__", None)
     if file is None:
@@ -73,9 +74,9 @@ def _comes_with_us(kind: object) -> bool:
 
 
 def weights_of(name: str, module: nn.Module) -> dict[str, str]:
-    """The digest of all parameters and buffers of a user's network, frozen ones included, as a key of what decides a
-    run. Those of the package's own follow from name, options and seed, and are drawn a little differently by processors
-    of other kinds: a run may be taken up on another one."""
+    """Digest of all parameters and buffers of a user's network, frozen ones included, as a key of the configuration.
+    Weights of the package's networks follow from name, options and seed; processors of other kinds draw them a little
+    differently, and a run may be resumed there."""
     if not is_own_network(name, module):
         return {}
     digest = hashlib.sha256()

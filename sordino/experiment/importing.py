@@ -1,4 +1,4 @@
-"""What the runs of another store have cost people, taken over so that it is not forgotten.
+"""Import the spending of another store's runs, so that it still counts for the same people.
 
 Models, curves and ledgers stay where they are. Every run's spending becomes a row that counts in sums over runs and
 against `budget_over_runs`: whose data it used, what it protected, how it dealt the records if that is known, and what
@@ -27,7 +27,7 @@ READING = ("label", "labels", "shape", "table", "drop", "categorical")
 
 
 class Imported(TypedDict):
-    """One run whose spending was taken over."""
+    """One run whose spending was imported."""
 
     run: str
     """Its name in the other store."""
@@ -43,7 +43,7 @@ Source = TypedDict("Source", {"from": str})
 
 
 class Importing(Source):
-    """What an import did."""
+    """Outcome of an import."""
 
     store: str
     imported: list[Imported]
@@ -54,7 +54,7 @@ class Importing(Source):
 
 
 def import_spending(old: Path, new: Path) -> Importing:
-    """Take over into the store `new` what all runs of the store `old` have spent; what is there already is left."""
+    """Import the spending of all runs of the store `old` into the store `new`; rows that are there already are left."""
     if not (old / DATABASE).is_file():
         raise UserError(f"There is no store in {old}: name the folder of one, in which {DATABASE} lies.")
     if old.resolve() == new.resolve():
@@ -71,8 +71,9 @@ def import_spending(old: Path, new: Path) -> Importing:
 
 
 def _people(row: RunRow) -> str:
-    """Whose data a run used, as this version knows them. Up to version 0.3 a user's own files were known by a digest of
-    the records read from them: where the files are still there and give the same records, they are the same people."""
+    """Fingerprint of the people whose data a run used, as this version computes it. Up to version 0.3 a user's own
+    files were known by a digest of the records read from them: where the files still give the same records, they are
+    the same people."""
     folder = row.configuration.get("data")
     if " " not in row.people and isinstance(folder, str) and Path(folder).is_dir():
         with contextlib.suppress(UserError):
@@ -85,7 +86,7 @@ def _people(row: RunRow) -> str:
 
 
 def _take_over(rows: list[tuple[RunRow, Spent]], old: Path, store: Store) -> Importing:
-    """Write down runs of an old store that another does not know, or of which it knows less."""
+    """Store runs that a store does not know, or of which it knows less."""
     known = {row.origin: row for row in store.all()}
     found = Importing({"from": str(old), "store": str(store.folder), "imported": [], "known": [], "without_cost": []})
     for row, spent in rows:

@@ -45,9 +45,10 @@ PLAIN = tuple(field.name for field in fields(Row) if field.type != "bytes")
 
 
 ANSWER = b"answer"
-"""With what the content of a record of noise begins; a row's begins with a length, whose first byte is another."""
+"""First bytes of the content of a record of noise; a row's content begins with a length, whose first byte is
+another."""
 GIVEN_UP = b"given up"
-"""The content of the record that says that all rows before it stay spent, and are not charged again."""
+"""Content of the record after which all earlier rows stay spent and are not charged again."""
 
 
 class OtherValuesError(BaseException):
@@ -67,8 +68,8 @@ class Journal:
         self._folder = folder
         found = _read(self.path, previous, begun)
         self.given_up, self._owed, self._answers, self._end = found.given_up, found.rows, found.answers, found.end
-        """Rows that stay spent and are not charged again; those that a resumed run charges again; what stands for the
-        noise of answers to these."""
+        """Rows that stay spent and are not charged again; rows that a resumed run charges again; digests of the noise
+        of their answers."""
         if not begun:
             self._end = _write(self.path, previous, self._owed, self._answers)
         self._last = ([previous] + [link for _, link in found.given_up + found.rows])[-1]
@@ -86,8 +87,8 @@ class Journal:
                 raise self._other(row)
 
     def answered(self, question: int, drawn: int) -> None:
-        """Write down what stands for the noise of an answer; in a resumed run it must be what is there, or all since
-        the last checkpoint is given up."""
+        """Store the digest of an answer's noise before anybody sees the answer. A resumed run with another digest does
+        not go on: all since the last checkpoint is given up."""
         known = self._answers.pop(question, None)
         if known is None:
             self._append(_sealed(_answer(question, drawn), self._last))
@@ -121,7 +122,7 @@ class Journal:
             self._file = None
 
     def _check_going_on(self) -> None:
-        """Raise once more where a script has caught what ends its session, whatever it may be."""
+        """Raise the error that ended the session again, where a script has caught it."""
         if self._gives_up:
             raise OtherValuesError
 
@@ -158,8 +159,8 @@ def _path(folder: Path, position: int) -> Path:
 
 
 def _write(path: Path, previous: bytes, rows: Sequence[Linked], answers: Mapping[int, int]) -> int:
-    """Put a journal with these rows and links in place, and what stands for the noise of answers to them, whole and for
-    good; how many bytes it has."""
+    """Write a whole journal durably: these rows, their links, and the digests of the noise of answers to them. Returns
+    its length in bytes."""
     last = ([previous] + [link for _, link in rows])[-1]
     content = _head(path, previous) + b"".join(_record(row, link) for row, link in rows)
     content += b"".join(_sealed(_answer(question, drawn), last) for question, drawn in answers.items())
@@ -179,7 +180,7 @@ def _record(row: Row, link: bytes) -> bytes:
 
 
 def _sealed(content: bytes, last: bytes) -> bytes:
-    """A record that is no row, behind a row with the link `last`."""
+    """A record that is not a row, behind a row with the link `last`."""
     return _framed(content, _seal(content, last))
 
 
@@ -188,7 +189,7 @@ def _seal(content: bytes, last: bytes) -> bytes:
 
 
 def _answer(question: int, drawn: int) -> bytes:
-    """The content of a record of what stands for the noise of a question's answer."""
+    """Content of the record of a question's digest of noise."""
     return ANSWER + json.dumps([question, drawn]).encode()
 
 
@@ -217,18 +218,18 @@ def _row(content: bytes) -> Row:
 
 @dataclass(frozen=True)
 class _Found:
-    """What stands in a journal."""
+    """Contents of a journal."""
 
     given_up: list[Linked]
     rows: list[Linked]
     answers: dict[int, int]
     end: int
-    """Where the last whole record ends."""
+    """Offset in bytes at which the last whole record ends."""
 
 
 def _read(path: Path, previous: bytes, begun: bool | None, lacking: Collection[str] = ()) -> _Found:
-    """What stands in a journal. One that has been `begun` must be there, and begin as it should; else, or where nobody
-    wrote that down, one that is not there has no rows."""
+    """Read a journal. One that was `begun` must exist and begin as it should; if it was not, or if that is unknown, a
+    missing one has no rows."""
     try:
         content = path.read_bytes()
     except (FileNotFoundError, NotADirectoryError) as error:

@@ -1,4 +1,4 @@
-"""What all runs of a store have spent together on the same people.
+"""Spending of all runs of a store on the same people.
 
 Runs on the same people compose, whatever their methods. People are known by their data set: its records as they were
 loaded, before they were dealt to clients (`sordino.data.people`). Of each run the unit that has spent most is taken, so
@@ -60,12 +60,12 @@ class Spent(TypedDict):
 
 
 class Planned(Spent):
-    """What a run will spend at the most, as the store keeps it from the start."""
+    """Most that a run will spend, as the store keeps it from the start."""
 
     turns: int
-    """How often a client takes part at the most, spare attempts included."""
+    """Most turns of a client, spare attempts included."""
     epsilon: float | None
-    """What the observer whom noise is planned against will meet at the most; None where that is infinite."""
+    """Upper bound of epsilon for the observer whom noise is planned against; None where it is infinite."""
 
 
 INFINITE: list[list[float]] = [[1.0, 0.0, 1]]
@@ -95,19 +95,19 @@ class Sum(TypedDict):
     """What several runs on the same people come to."""
 
     unit: Unit
-    """What `epsilon` is for: the unit that was asked for, or one record where the runs deal the records to clients in
+    """Unit that `epsilon` protects: the requested one, or one record where the runs deal the records to clients in
     different ways and no figure for a client holds over all of them."""
     runs: int
     deals: int
-    """In how many ways the runs deal the records to clients."""
+    """Number of different deals of the records to clients."""
     deals_unknown: int
     """Runs among them that do not say how they dealt them: each counts as a deal of its own."""
     epsilon: dict[View, float | None]
     delta: float
     """At which it holds: the one that was asked for, and those of runs of which nothing is known at any other."""
     epsilon_within_deal: dict[View, float | None] | None
-    """Where the unit that was asked for is a client: for one client over the runs of one deal alone, the dearest; at
-    the delta that was asked for."""
+    """Largest epsilon of one client over the runs of one deal alone, at the requested delta; None unless the requested
+    unit is a client."""
     unprotected: int
     """Runs among them that promise nothing to the unit: they protect records, and the unit is a client."""
 
@@ -116,15 +116,15 @@ class OverRuns(Sum):
     """What all runs of a store on the same people come to."""
 
     limit: float | None
-    """The `budget_over_runs` under which every run of the store among them was let in, where it is the same for all and
-    watches over this figure for the observer `limit_for`: set beforehand, it holds whatever results decide."""
+    """The `budget_over_runs` of all these runs, where it is the same for all and covers this figure for the observer
+    `limit_for`. It was set beforehand, so it holds whatever results decided."""
     limit_for: View | None
 
 
 def over_runs(
     store: Store, people: str, unit: Unit, delta: float, more: Sequence[Spent] = (), but: str | None = None
 ) -> OverRuns:
-    """The epsilon for a unit of these people of all runs of a store but one, and of `more` that are planned."""
+    """Epsilon of all runs of a store but one, and of `more` planned ones, for a unit of these people."""
     rows = [row for row in store.all() if same_people(row.people, people) and row.run != but]
     spent = [spent_in(row, store) for row in rows]
     costly = [row for row, one in zip(rows, spent, strict=True) if spends(one)]
@@ -133,14 +133,14 @@ def over_runs(
 
 
 def _limit(configurations: Sequence[Mapping[str, Any]], runs: int) -> tuple[float | None, View | None]:
-    """The limit under which all of so many runs were let in, and for which observer; no limit where they differ."""
+    """Common limit of so many runs, and its observer; no limit where they differ."""
     kinds = {(one.get("budget_over_runs"), one.get("protect_from")) for one in configurations}
     found = next(iter(kinds)) if len(kinds) == 1 and len(configurations) == runs else (None, None)
     return found if found[0] is not None else (None, None)
 
 
 def sum_up(spent: Sequence[Spent], unit: Unit, delta: float) -> Sum:
-    """What several runs on the same people come to for a unit: the one place where runs are added up.
+    """Compose several runs on the same people for a unit: the one place where runs are added up.
 
     A run that protected records protects no client as a whole, of whichever deal; what a run released of whole clients
     counts for each of their records.
@@ -169,7 +169,7 @@ def sum_up(spent: Sequence[Spent], unit: Unit, delta: float) -> Sum:
 
 
 def _by_deal(spent: Sequence[Spent]) -> list[list[Spent]]:
-    """Runs with equal deals together; one that does not say how it dealt records is alone."""
+    """Group runs by deal; a run with an unknown deal is a group of its own."""
     found: dict[object, list[Spent]] = {}
     for place, one in enumerate(spent):
         deal = one.get("deal")
@@ -265,8 +265,8 @@ def _instead(more: Spent, total: OverRuns, epsilon: float | None, resumed: bool)
 
 
 def planned(told: Told) -> Spent:
-    """What a run will spend at the most, if its method asks everybody once in each of its turns and reads single
-    messages only as it declares."""
+    """Most that a run will spend, if its method asks everybody once in each of its turns and reads single messages only
+    as it declares."""
     method = told.method
     releases = all_releases(method.steps())
     bare = any(not release.private or not release.known_beforehand() for release in releases)
@@ -293,8 +293,8 @@ def planned(told: Told) -> Spent:
 
 
 def most(told: Told) -> Spent:
-    """What a run may spend: where noise is planned against the server, who sees every message, others may come to see
-    them too."""
+    """Most that a run may spend. Where noise is planned against the server, who sees every message, others may come to
+    see the messages too."""
     found = planned(told)
     if told.experiment.protect_from == "server" and found["unit"] == "client":
         return {**found, "mu": [found["mu"][VIEWS.index("server")]] * len(VIEWS)}
@@ -302,7 +302,7 @@ def most(told: Told) -> Spent:
 
 
 def to_be_kept(told: Told, deal: str | None) -> Planned:
-    """What the store keeps of a run's plan from the start; `deal` says who holds which record."""
+    """Plan of a run as the store keeps it from the start; `deal` identifies who holds which record."""
     found, delta = most(told), told.budget.delta
     epsilon = planned_epsilon(told.allowance, told.turns, delta)
     if epsilon is None or not _finite(found):
@@ -311,8 +311,8 @@ def to_be_kept(told: Told, deal: str | None) -> Planned:
 
 
 def whole(told: Told, ledger: Ledger) -> Ledger:
-    """The ledger of a run's whole plan, with what was charged at the least: `Ledger.completed`. Under a limit over runs
-    nothing is asked beyond the plan (`RunBooks.charge`), so that the plan needs not be read off dear rounds."""
+    """Ledger of a run's whole plan, at least what was charged (`Ledger.completed`). Under a limit over runs nothing is
+    asked beyond the plan (`RunBooks.charge`), so that costly rounds need not be extrapolated."""
     limited = told.experiment.budget_over_runs is not None
     found = most(told) if limited else planned(told)
     mu = [math.inf if part is None else part for part in found["mu"]]
@@ -326,8 +326,8 @@ def _finite(spent: Spent) -> bool:
 
 
 def _planned_pools(told: Told) -> dict[str, dict[int, Recipe]]:
-    """What records of each pool and client will go through at the most. On real machines only a site knows how many
-    records it has: what is known of it elsewhere is its budget."""
+    """Recipes that records of each pool and client will go through at the most. On real machines only a site knows its
+    number of records; elsewhere its budget stands for them."""
     plan, needs = told.allowance.of_records, told.method.record_needs()
     clients = range(len(plan.turns))
     if told.data is None:
@@ -346,7 +346,7 @@ def planned_recipes(plan: RecordPlan, client: int, needs: RecordNeeds) -> list[R
 
 
 def sentence(total: OverRuns, view: View) -> str | None:
-    """What all runs on the same people have spent, in a few sentences; None where there was one run, or none."""
+    """Describe the spending of all runs on the same people; None where there was one run, or none."""
     if total["runs"] < 2:
         return None
     others, within, epsilon = total["unprotected"], total["epsilon_within_deal"], total["epsilon"][view]
@@ -380,8 +380,8 @@ def _recipe(stored: Sequence[Sequence[float]]) -> Recipe:
 
 
 def spent_in(row: RunRow, store: Store, lost: bool = False) -> Spent:
-    """What a run counts as: what it spent, by its summary, where it ended as its schedule says; else what it was going
-    to spend at the most, and what its ledger and journal say at the least.
+    """Spending that a run counts for: its summary's where it ended as its schedule says; otherwise its plan, and at
+    least its ledger and journal.
 
     A run of which nothing has left clients has spent nothing, unless it is under way or its files are `lost`, gone or
     damaged. Before its journal is begun there is nothing that could be lost.
@@ -399,7 +399,7 @@ def spent_in(row: RunRow, store: Store, lost: bool = False) -> Spent:
 
 
 def _counted(row: RunRow, store: Store, lost: bool) -> Spent:
-    """The same for a run that was never finished."""
+    """Spending that a run counts for that was never finished."""
     lost = row.begun is not False and (lost or not store.path(row.run).is_dir())
     try:
         ledger = ledger_of(row, store)
@@ -419,7 +419,7 @@ def _counted(row: RunRow, store: Store, lost: bool) -> Spent:
 
 
 def _with_attempts(plan: Spent, ledger: Ledger) -> Spent:
-    """A plan for records and the later attempts of a run that did not repeat itself, of which no plan knows."""
+    """Add to a plan for records the later attempts of a run that did not repeat itself, which no plan includes."""
     more = [[rate, multiplier, count] for (rate, multiplier), count in ledger.later_attempts().items()]
     if plan["unit"] == "client" or not more:
         return plan

@@ -40,7 +40,8 @@ MOST_LISTED = 1_000_000
 
 @dataclass(frozen=True)
 class PlanForRecords:
-    """What a run that protects records would cost and could achieve. Unit: one record, `neighbours` as said."""
+    """Cost of a run that protects records, and what it could achieve. Unit: one record; `neighbours` defines the two
+    worlds."""
 
     unit: Literal["record"]
     neighbours: str
@@ -50,7 +51,7 @@ class PlanForRecords:
     attack_accuracy: dict[View, float]
     epsilon_replace_one: float
     epsilon_rows: dict[str, float]
-    """At the most, of somebody with so many rows at one client."""
+    """Upper bounds of epsilon for a person with 3 and with 5 rows at one client, by number of rows."""
     noise_multiplier: float
     """Noise over sensitivity of one gradient: the median over clients."""
     clients: list[dict[str, Any]]

@@ -86,7 +86,7 @@ class Prepared:
 
     @property
     def turns(self) -> int:
-        """How often a client takes part at the most."""
+        """Most turns of a client."""
         return self.schedule.turns
 
     @property

@@ -127,8 +127,8 @@ def _while_held(prepared: Prepared, store: Store, run: str, watch: Watch | None)
         if row.summary is not None:
             return _finished(row, store)
         prepared = replace(prepared, notes=prepared.notes if row.notes is None else row.notes, nonce=row.nonce)
-        # Where a run that was taken up comes to other values, its journal says so and all since the last checkpoint is
-        # asked anew: nothing is compared then, and the second time ends.
+        # A resumed run that computes other values gives up what it asked since the last checkpoint (OtherValuesError).
+        # The second attempt has nothing to compare with, so it cannot give up again.
         with contextlib.suppress(OtherValuesError), contextlib.ExitStack() as closing:
             return _carried_on(prepared, store, run, watch, closing)
         with contextlib.ExitStack() as closing:
@@ -181,8 +181,8 @@ def _carried_on(
 
 
 def _draw(prepared: Prepared, ending: Ending, folder: Path) -> list[str]:
-    """Draw the method's pictures; a note where its code fails. They are extra: everything is paid for by now, and no
-    run is lost for want of a picture. A disk that is full is told as everywhere, and the run resumed."""
+    """Draw the method's pictures; a note where its code fails. All is paid for by now, and no run is lost for want of a
+    picture. On a full disk the run ends as everywhere, and can be resumed."""
     try:
         prepared.method.pictures(State(**ending.now.state), folder)
     except UserError:  # there is no matplotlib
@@ -299,7 +299,7 @@ def _resumable(run: str, folder: Path) -> Iterator[None]:
 
 
 def _note_failure(folder: Path, run: str, what: str) -> None:
-    """Write down that something failed at a client. The script may have asked in a thread of its own, which needs a
+    """Store that something failed at a client. The script may have asked in a thread of its own, which needs a
     connection of its own."""
     with contextlib.closing(Store(folder)) as store:
         store.fail(run, what)
@@ -307,7 +307,7 @@ def _note_failure(folder: Path, run: str, what: str) -> None:
 
 @contextlib.contextmanager
 def _told_of_failure(store: Store, run: str) -> Iterator[None]:
-    """Tell whoever sees what failed at a client what that means for the run."""
+    """Add to an error at a client what it means for the run."""
     try:
         yield
     except Exception as error:

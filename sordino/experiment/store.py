@@ -34,13 +34,13 @@ PLANNED = "planned"
 JOURNAL = "journal"
 """Stands there too: whether the run's journal has been begun."""
 FAILED = "failed"
-"""Stands there too, once a step has failed at a client: what did, in words."""
+"""Key beside those of the configuration: the first failure of a step at a client, in words."""
 NOTES = "notes"
-"""Stands there too: what the user was told before it."""
+"""Key beside those of the configuration: the notes told before the run."""
 NONCE = "nonce"
-"""Stands there too: what sets the run's coins apart, in hexadecimal digits."""
+"""Key beside those of the configuration: the run's nonce, in hexadecimal digits."""
 IMPORTED = "imported"
-"""Stands in the summary of a run that was imported: its name in the store that it was made in."""
+"""Key in the summary of an imported run: its name in the store in which it was made."""
 PATIENCE = 30.0
 """For how many seconds others may let runs in before that is told."""
 
@@ -73,20 +73,20 @@ class RunRow:
     """Whether its journal has been begun, before which nothing is charged; None where an earlier version of Sordino did
     not write that down."""
     notes: list[str] | None = None
-    """What the user was told before it began, some of which only that machine at that time knew; None likewise."""
+    """Notes told to the user before the run began, some of which depend on that machine at that time; None likewise."""
     nonce: bytes = b""
-    """What sets its coins apart from those of all other runs; empty where they need not be."""
+    """Random bytes in the keys of this run's coins; empty where values follow from the seed."""
     failed: str | None = None
-    """What failed at a client, in words, the first time that something did; that it did may tell of records."""
+    """First failure at a client, in words; None without one. A failure may tell of records."""
 
     @property
     def gone(self) -> bool:
-        """Whether nothing but what it spent, and perhaps what it came to, is still known."""
+        """Whether only its spending, and perhaps its result, is still known."""
         return self.state in ("removed", "imported")
 
     @property
     def origin(self) -> tuple[str, float, str]:
-        """What tells a run from all others, in whichever store: its first name, when it was begun, its identity."""
+        """First name, time of beginning and identity of a run, which tell it from all others in any store."""
         imported = (self.summary or {}).get(IMPORTED)
         return (self.run, self.created, self.identity) if imported is None else (imported, self.created, self.identity)
 
@@ -110,7 +110,7 @@ class NewRun:
     planned: Mapping[str, Any] | None = None
     """What it will spend at the most."""
     notes: list[str] | None = None
-    """What the user is told before it."""
+    """Notes told to the user before the run."""
     nonce: bytes = b""
 
 
@@ -144,7 +144,7 @@ class Store:
     """A folder of runs."""
 
     def __init__(self, folder: Path, must_exist: bool = False, earlier: bool = False) -> None:
-        """`earlier`: one of an earlier version, which is only read."""
+        """Open a store; one of an `earlier` version is only read."""
         self.folder = folder
         there = (folder / DATABASE).exists()
         if folder.exists() and not folder.is_dir():
@@ -155,7 +155,7 @@ class Store:
             raise UserError(f"There is no store in {folder}: `sordino run` makes one; --store names another folder.")
         self._database = Database(folder, earlier)
         self.lacking = self._database.lacking
-        """Fields that rows of its ledgers did not have when they were written."""
+        """Fields that its ledgers' rows lacked when they were written."""
 
     def create(self, name: str, about: NewRun) -> str:
         """Register a new run and return its name: `name` with the lowest free number behind it."""
@@ -174,8 +174,8 @@ class Store:
         return run
 
     def take_over(self, row: RunRow, spent: Mapping[str, Any], known: RunRow | None) -> str:
-        """Write down what a run of another store has spent, and return its name here; `known` is its row from an
-        earlier time, which is brought up to date."""
+        """Store the spending of another store's run, and return its name here; `known` is its row from an earlier
+        import, which is updated."""
         summary: dict[str, Any] = {IMPORTED: row.origin[0], "spent": spent}
         summary |= {key: value for key, value in (row.summary or {}).items() if key == "epsilon"}
         with self._database.transaction("immediate"):
@@ -207,11 +207,11 @@ class Store:
         self._write_beside(run, lambda configuration: configuration | {JOURNAL: True})
 
     def fail(self, run: str, what: str) -> None:
-        """Write down that something failed at a client; the first such sentence stays, whatever becomes of the run."""
+        """Store that something failed at a client; the first such sentence stays, whatever becomes of the run."""
         self._write_beside(run, lambda configuration: {FAILED: what} | configuration)
 
     def _write_beside(self, run: str, changed: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-        """Change what stands beside the keys of a run's configuration."""
+        """Change keys beside those of a run's configuration."""
         with self._database.transaction("immediate"):
             (row,) = self._database.runs(run)
             configuration = json.dumps(changed(json.loads(row["configuration"])))

@@ -118,10 +118,10 @@ class Summary(TypedDict, total=False):
     positive: str | None
     """The class that `recall` is about; None where there is none."""
     epsilon: Figures
-    """Of the whole plan where clients' answers may have chosen the end of the run, or whom it asked; else of what was
-    charged."""
+    """Epsilon of the whole plan where clients' answers may have chosen the end of the run or whom it asked; otherwise
+    of what was charged."""
     charged: Figures
-    """Of what was charged, where epsilon is that of the whole plan: so far, and no guarantee."""
+    """Epsilon charged so far, where `epsilon` is that of the whole plan; no guarantee."""
     attack_accuracy: dict[View, float]
     delta: float
     unit: Unit
@@ -136,7 +136,8 @@ class Summary(TypedDict, total=False):
     epsilon_replace_one: float | None
     """At record level: for one record replaced by another."""
     epsilon_rows: dict[str, float | None]
-    """At record level, at the most: of somebody with so many rows at one client; empty where it is not known."""
+    """Upper bounds of epsilon for a person with 3 and with 5 rows at one client, by number of rows; empty where
+    unknown, and at client level."""
     delta_replace_one: float
     """At which delta that holds: a larger one where only epsilon and delta of a client's records are known."""
     stopped_clients: list[int]
@@ -291,7 +292,7 @@ def _told_by_attempts(ledger: Ledger) -> list[str]:
 
 
 def _repeated(ledger: Ledger) -> list[str]:
-    """What was asked again when the run was taken up."""
+    """Note that questions were asked again when the run was resumed."""
     if not ledger.repeated:
         return []
     return [
@@ -344,7 +345,7 @@ def _who_stopped(prepared: Told, ending: Ending, names: Sequence[str]) -> list[s
 
 
 def _whole_plan(summary: Summary) -> list[str]:
-    """That epsilon is that of the whole plan, where the run was charged for less of it."""
+    """Note that epsilon is that of the whole plan, where the run was charged for less of it."""
     view = cast(View, summary["protect_from"])
     epsilon, charged = summary["epsilon"][view], summary["charged"][view]
     if charged is None or epsilon == charged:

@@ -40,7 +40,7 @@ class Tuned(TypedDict):
     accuracy: float
     """Of the best point, on the seeds that chose it: better than it will be on others."""
     unit: Unit
-    """What `epsilon` is for: one record where the tries deal the records to clients in different ways."""
+    """Unit that `epsilon` protects: one record where the tries deal the records to clients in different ways."""
     epsilon: dict[View, float | None]
     """What all tries together cost, had they been made on the people whose data they were."""
 

@@ -82,8 +82,8 @@ def _points(share: float) -> str:
 
 
 def verdicts(rows: Sequence[dict[str, Any]], protect_from: str) -> tuple[list[str], list[Difference]]:
-    """Which method is best among those that protect the same unit, in sentences and as the tests behind them. Rows
-    without a personal accuracy are not ranked."""
+    """Rank the methods that protect the same unit: sentences, and the tests behind them. Rows without a personal
+    accuracy are not ranked."""
     untested = [row["method"] for row in rows if row["accuracy"]["personal"] is None]
     rows = [row for row in rows if row["accuracy"]["personal"] is not None]
     sentences, differences = _ranked(rows, protect_from)

@@ -109,8 +109,8 @@ class Household:
 
 @contextlib.contextmanager
 def household(folder: Path, folders: Sequence[Path], largest: int) -> Iterator[FlowerCarrier]:
-    """A server in `folder` and its sites in `folders`, all running, until the end of the block; a site's answer has
-    at most `largest` bytes."""
+    """Run a server in `folder` and its sites in `folders` until the end of the block; a site's answer has at most
+    `largest` bytes."""
     server = folder / SERVER
     if not (server / keys.AUTHORITY_KEY).exists():
         serving.init(server, ["localhost"])

@@ -34,13 +34,13 @@ HERE = ("localhost", "127.0.0.1", "::1")
 HOST = re.compile(r"(?=.{1,253}$)(\*\.)?[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", re.IGNORECASE)
 """A host's name, perhaps for all names below it."""
 MET = "server.pem"
-"""In a site's folder: the certificate with which the server met it last."""
+"""File in a site's folder with the certificate that the server showed last."""
 AUTHORITY_DAYS, CERTIFICATE_DAYS = 3650, 1825
 NEW_AUTHORITY = (
     "make another server's folder with `sordino serve init`, add all sites there, and give its ca.pem to their owners"
 )
 WARN_DAYS = 60
-"""So long before a certificate runs out, everybody who looks is told."""
+"""Days before the end of a certificate from which on its users are warned."""
 MEET_SECONDS = 5.0
 EARLIER = datetime.timedelta(days=1)
 """Certificates hold from a day ago: clocks differ."""
@@ -170,7 +170,7 @@ def check_server_keys(folder: Path) -> list[str]:
 
 
 def soon_over(certificate: x509.Certificate, what: str, cure: str) -> list[str]:
-    """A warning where a certificate runs out within `WARN_DAYS`: `what` it is, and its `cure`."""
+    """Warn where a certificate runs out within `WARN_DAYS`; `what` names it, `cure` says what to do."""
     left = certificate.not_valid_after_utc - _in_days(0)
     if left > datetime.timedelta(days=WARN_DAYS):
         return []
@@ -178,7 +178,7 @@ def soon_over(certificate: x509.Certificate, what: str, cure: str) -> list[str]:
 
 
 def warnings_for_site(folder: Path) -> list[str]:
-    """Warnings of the certificate with which the server met a site last, where it has met any."""
+    """Warnings of the certificate that the server showed to a site last, if any."""
     try:
         met = x509.load_pem_x509_certificate((folder / MET).read_bytes())
     except (OSError, ValueError):
@@ -187,7 +187,7 @@ def warnings_for_site(folder: Path) -> list[str]:
 
 
 def keep_met(folder: Path, host: str, port: int, authority: Path) -> None:
-    """Keep the certificate with which a server meets a site, if it can be had, for `warnings_for_site`."""
+    """Keep the certificate that a server shows to a site, if it can be had, for `warnings_for_site`."""
     with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=MEET_SECONDS) as plain:
         with trusting(authority).wrap_socket(plain, server_hostname=host) as secured:
             found = secured.getpeercert(binary_form=True)

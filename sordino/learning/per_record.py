@@ -26,31 +26,31 @@ from sordino.models.checks import MIXES
 from sordino.models.tokens import examples
 
 TRIED = 33
-"""Records on which a network is tried for which book-keeping is not proven."""
+"""Number of records on which a network is tried where book-keeping is not proven."""
 VISIBLE = 1e-3
 """Share of the largest number by which gradients and answers must differ to count as mixed: rounding is far below."""
 
 
 class Contributions(Protocol):
-    """What the records of a batch bring into its sum."""
+    """Contributions of a batch's records to its sum."""
 
     def part_norms(self, thresholds: int) -> Tensor: ...
     def weighted_sum(self, weights: Tensor) -> Tensor: ...
 
 
 class Keeper(Protocol):
-    """Takes gradients of single records of one network, and what it says of them, each record by itself."""
+    """Takes gradients and logits of one network for single records, each record by itself."""
 
     learner: Learner
 
     def books(self, flat: Tensor, batch: Batch, loss: Loss) -> Iterator[Contributions]:
-        """What the records of a batch bring at `flat`, some at a time. Their sums add up to that of the batch."""
+        """Contributions of a batch's records at `flat`, in parts whose sums add up to that of the batch."""
 
     def squares(self, flat: Tensor, batch: Batch, loss: Loss) -> Tensor:
         """The flat sum over a batch of the squared gradients of single records at `flat`."""
 
     def logits(self, flat: Tensor, x: Tensor) -> Tensor:
-        """What the model `flat` says of each record, without dropout and without gradients."""
+        """Logits of the model `flat` for each record, without dropout and without gradients."""
 
 
 class Book:
@@ -127,13 +127,12 @@ class Bookkeeper:
         return self._filled(self.learner.module, batch, loss).sum_of_squares()
 
     def pure_book(self, flat: Tensor, batch: Batch, loss: Loss) -> Book:
-        """The same as `book` for a network that has been proven, without touching its own parameters: slower, but it
-        can be traced."""
+        """Do as `book` for a proven network, without touching its own parameters: slower, but it can be traced."""
         named = self.learner.layout.named(flat.detach().requires_grad_())
         return self._filled(lambda x: functional_call(self._network, named, (x,)), batch, loss)
 
     def logits(self, flat: Tensor, x: Tensor) -> Tensor:
-        """What the model `flat` says of each record, without dropout and without gradients."""
+        """Logits of the model `flat` for each record, without dropout and without gradients."""
         self.prove(tuple(x.shape[1:]), x.dtype, x.device)
         self.learner.bind(flat)
         self.learner.module.eval()
@@ -249,8 +248,8 @@ def supported_layers(module: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def keeper_of(learner: Learner, shape: tuple[int, ...]) -> Keeper:
-    """What takes gradients of single records of `shape` of any network: by book-keeping where it is proven that the
-    network works on each record by itself, or else under `vmap`.
+    """Choose how gradients of single records of `shape` are taken: by book-keeping where the network provably works on
+    each record by itself, otherwise under `vmap`.
 
     Both are tried here, on records that are nobody's. UserError tells what a network does that cannot be done for one
     record, or that what it says of one record changes with the others.
@@ -300,5 +299,5 @@ def _try_out(singles: Singles, shape: tuple[int, ...]) -> None:
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:
-    """Equal but for rounding."""
+    """Whether two tensors are equal but for rounding."""
     return torch.allclose(one, other, rtol=VISIBLE, atol=VISIBLE * float(one.abs().max()), equal_nan=True)

@@ -91,11 +91,11 @@ class Learner:
         self._bound = flat
 
     def unbind(self, device: torch.device) -> None:
-        """Take the last model out of the network, so that nobody finds there what another has trained."""
+        """Remove the last model from the network, so that nobody finds there what another client has trained."""
         self.bind(torch.zeros(self.layout.size, device=device))
 
     def copied(self) -> Learner:
-        """The same with a network of its own, which shares nothing with this one."""
+        """A learner with a deep copy of the network, which shares nothing with this one."""
         try:
             return Learner(copy.deepcopy(self.written), self.precision)
         except Exception as error:
@@ -154,7 +154,7 @@ class Learner:
 
     @functools.cached_property
     def _squaring(self) -> Bookkeeper | Singles:
-        """Made when it is first asked for."""
+        """Keeper for squared gradients, made on first use."""
         from sordino.learning.per_record import Bookkeeper
         from sordino.learning.singles import Singles
 
@@ -164,8 +164,8 @@ class Learner:
             return Singles(self)
 
     def keeper(self, shape: tuple[int, ...]) -> Keeper:
-        """What takes gradients of single records of `shape` where they are protected; made when it is first asked
-        for, when a network is refused that cannot be run for one record at a time."""
+        """The keeper that takes gradients of single records of `shape`. It is made on first use, and refuses a network
+        that cannot be run on one record at a time."""
         from sordino.learning.per_record import keeper_of
 
         if shape not in self._keepers:

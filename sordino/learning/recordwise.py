@@ -165,7 +165,7 @@ class _Proof:
         return 0 if shape is None else len(shape)
 
     def _has_rows(self, node: fx.Node) -> bool:
-        """Whether there is one row for each record, in batches of all sizes that were tried."""
+        """Whether a node has one row for each record, in batches of all sizes that were tried."""
         found = [shapes[node] for shapes in self.shapes]
         return all(shape is not None and shape[:1] == (n,) for shape, n in zip(found, SIZES, strict=True))
 
@@ -179,7 +179,7 @@ class _Proof:
         return picked and isinstance(first, fx.Node) and first in self.sizes
 
     def _keeps_records(self, node: fx.Node) -> bool:
-        """Whether row i of what a node gives follows from row i of what it is given alone."""
+        """Whether row i of a node's output follows from row i of its input alone."""
         if node.op == "placeholder":
             return not node.args and not self.records
         if node.op == "call_module":
@@ -194,7 +194,7 @@ class _Proof:
         return bool(node.args) and self._is_of_records(node.args[0]) and self._keeps_first_dimension(node)
 
     def _keeps_first_dimension(self, node: fx.Node) -> bool:
-        """The same for functions and methods of one tensor of records."""
+        """Whether row i of the result of a function or method follows from row i of its one tensor of records alone."""
         rank, target = self._rank(node.args[0]), node.target
         others = _flat([*node.args[1:], *node.kwargs.values()])
         if target in ENTRYWISE or target in POOLS:
@@ -220,7 +220,7 @@ class _Proof:
         return bool(node.kwargs.get("inplace")) or (place is not None and len(node.args) > place)
 
     def _may_be_combined(self, one: Any, other: Any) -> bool:
-        """Whether entry by entry arithmetic of two values meets no record with another one's row."""
+        """Whether elementwise arithmetic of two values never combines rows of different records."""
         both = [value for value in (one, other) if self._is_of_records(value)]
         rest = [value for value in (one, other) if not self._is_of_records(value)]
         if not both or any(self._rank(value) != self._rank(both[0]) for value in both):

@@ -23,9 +23,9 @@ from sordino.learning.records import Batch, Learner, Loss
 from sordino.learning.vmapped import obstacle
 
 HELD = 2**24
-"""Numbers of gradients that are held at once: 64 MiB."""
+"""Most numbers of gradients held at once: 64 MiB."""
 TOGETHER = 256
-"""The most records that are worked on at once."""
+"""Most records worked on at once."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class FormedBook:
     gradients: Tensor
     """(records, parameters), of one precision."""
     most: int
-    """Records of the whole batch, whose sums are added up: each is one more rounding."""
+    """Number of records of the whole batch: each adds one more rounding to its sum."""
 
     def part_norms(self, thresholds: int) -> Tensor:
-        """What each record brings into a weighted sum at the most, over its weight: in each tensor (records, tensors),
-        where there are so many thresholds that they are for tensors, or else in each layer (records, layers)."""
+        """Upper bounds of each record's contribution to a weighted sum, over its weight: for each tensor (records,
+        tensors) where `thresholds` is the number of tensors, otherwise for each layer (records, layers)."""
         layers = self.layout.layers
         sizes = self.layout.sizes if thresholds > len(layers) else layers
         parts = self.gradients.split(sizes, dim=1)
@@ -85,7 +85,7 @@ class Singles:
         return torch.stack([book.sum_of_squares() for book in self.books(flat, batch, loss)]).sum(dim=0)
 
     def logits(self, flat: Tensor, x: Tensor) -> Tensor:
-        """What the model `flat` says of each record, without dropout and without gradients."""
+        """Logits of the model `flat` for each record, without dropout and without gradients."""
         self.learner.module.eval()
         try:
             one = self._logits(flat, x)
@@ -115,7 +115,7 @@ class Singles:
         return self._graph(one, None, flat, x[0])
 
     def _graph(self, function: Callable[..., Tensor], loss: Loss | None, *example: Tensor) -> Callable[..., Tensor]:
-        """A function as a graph, made when it is first asked for."""
+        """A function as a graph, traced on first use."""
         looks = [(tuple(one.shape), one.dtype, one.device) for one in example]
         key = (loss, self.learner.module.training, *looks)
         if key not in self._graphs:
@@ -124,7 +124,7 @@ class Singles:
 
 
 def _traced(module: nn.Module, function: Callable[..., Tensor], example: tuple[Tensor, ...]) -> Callable[..., Tensor]:
-    """What a function of a network computes, as a graph of tensor operations; UserError where it looks at values."""
+    """Trace a function of a network into a graph of tensor operations; UserError where it depends on values."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.fx.experimental.symbolic_shapes import ShapeEnv

@@ -96,7 +96,8 @@ class _Stacked(torch.autograd.Function):
 
 
 def obstacle(error: Exception) -> str:
-    """Where and why `vmap` gave up, and what to write instead: the last place outside of torch and of Sordino."""
+    """Explain where and why `vmap` gave up, and what to write instead; the place is the last one outside of torch and
+    Sordino."""
     inside = (Path(torch.__file__).parent, Path(__file__).parent.parent, Path(contextlib.__file__))
     frames = [
         frame

@@ -31,7 +31,7 @@ def vocabulary(module: nn.Module) -> int | None:
 
 
 def declare_tokens(module: nn.Module, shape: tuple[int, ...]) -> None:
-    """Let a network that takes tokens have them as whole numbers.
+    """Give a network that takes tokens its records as whole numbers.
 
     One that does not say how many there are, but hands its records to an embedding, takes as many as that one has.
     """
@@ -85,7 +85,7 @@ def _looked_up(module: nn.Module, shape: tuple[int, ...]) -> int | None:
 
 
 def examples(module: nn.Module, count: int, shape: tuple[int, ...], seed: int) -> Tensor:
-    """Records that are nobody's, as a network takes them: random numbers, or random tokens."""
+    """Random records of a network's kind, which are nobody's: numbers or tokens."""
     generator, tokens = torch.Generator().manual_seed(seed), vocabulary(module)
     if tokens is None:
         return torch.randn(count, *shape, generator=generator)

@@ -28,7 +28,7 @@ LOOKED_AT = 256
 
 
 def _touching(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Remember that something failed on raw records: a step that catches it would know of them."""
+    """Remember a failure on raw records: a step that catches it would know of them."""
 
     @functools.wraps(method)
     def remembering(self: PrivateRecords, *arguments: Any) -> Any:
@@ -63,7 +63,7 @@ class PrivateRecords:
         self.__x, self.__y = x[~validation], y[~validation]
         self.__keeper, self.__exit, self.__compiled = keeper, exit, compiled
         self.failure: Exception | None = None
-        """What failed on the records; whatever the step makes of it, it has failed too."""
+        """First failure on the records; the step then counts as failed even if it catches it."""
 
     @property
     def layout(self) -> Layout:
@@ -180,8 +180,8 @@ class PrivateRecords:
 
 
 class BlankRecords(PrivateRecords):
-    """Records that say nothing, as many as there are, for a step that failed on the real ones: sums of gradients are
-    noise alone, and the gate makes null contributions of sealed values, which are not numbers."""
+    """Empty records in place of a client's own, for a step that failed on these: sums of gradients are noise alone, and
+    the gate makes null contributions of sealed values, which are NaN."""
 
     def __init__(self, x: Tensor, y: Tensor, validation: Tensor, keeper: Keeper, *more: Any) -> None:
         super().__init__(torch.zeros_like(x), torch.zeros_like(y), validation, keeper, *more)

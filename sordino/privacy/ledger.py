@@ -40,7 +40,7 @@ NOTHING: Promise = (0.0, 0.0)
 BLANK = bytes(32)
 """What the first row is chained to."""
 ATTEMPT = 32
-"""Bits of a question's number; those above say how often it had been asked before."""
+"""Bits of a question's number; higher bits count earlier attempts at it."""
 ROUNDING = 1e-12
 """What is left of a sum of costs once all of them have been paid, as a share of it."""
 
@@ -116,8 +116,8 @@ class Row:
         return found
 
     def link(self, previous: bytes, lacking: Collection[str] = ()) -> bytes:
-        """The SHA-256 that binds this row to all rows before it; `lacking` are fields that rows did not have when it
-        was written."""
+        """SHA-256 that binds this row to all rows before it; `lacking` are fields that rows did not have when it was
+        written."""
         values = tuple(value for name, value in vars(self).items() if name not in lacking)
         return hashlib.sha256(previous + repr(values).encode()).digest()
 
@@ -270,8 +270,8 @@ class Ledger:
         return Ledger(self.spent.shape[1], self.unit, [row for row in self.rows if divided(row.question)[1]])
 
     def _repeated(self, turns: int, taken: Mapping[tuple[str, int], int]) -> dict[str, dict[int, Recipe]]:
-        """What records would have gone through in `turns` rounds like those that were `taken` of each pool and client;
-        what is promised covers all rounds already."""
+        """Recipes of records after `turns` rounds like those that were `taken` of each pool and client; promised
+        recipes cover all rounds already."""
         return {
             pool: {
                 client: tuple((*kind, math.ceil(count * turns / taken[pool, client])) for kind, count in mine.items())
@@ -282,17 +282,17 @@ class Ledger:
         }
 
     def attempts(self, question: int) -> int:
-        """How often a question of the run has been charged, each time for another draw."""
+        """Number of times that a question of the run was charged, each time for another draw."""
         return self._attempts.get(question, 0)
 
     @property
     def repeated(self) -> int:
-        """How many questions were asked once more because a run that was taken up did not repeat itself."""
+        """Number of questions asked again because a resumed run did not repeat itself."""
         return sum(attempts - 1 for attempts in self._attempts.values())
 
     def times(self, release: str) -> np.ndarray:
-        """How often each client has been charged for a release, without what was asked once more because a run that was
-        taken up did not repeat itself."""
+        """Number of times that each client was charged for a release, without questions asked again because a resumed
+        run did not repeat itself."""
         return self._times.get(release, np.zeros(self.spent.shape[1], dtype=np.int64))
 
     def mu(self, view: View) -> float:
@@ -304,7 +304,7 @@ class Ledger:
         return self._epsilon(self.spent, delta)
 
     def epsilon_so_far(self, delta: float) -> dict[View, float]:
-        """The figures of `epsilon` while a run goes on, for people who watch it."""
+        """Figures of `epsilon` while a run goes on, for display."""
         return self.epsilon(delta)
 
     def covered_epsilon(self, delta: float) -> dict[View, float]:
@@ -338,8 +338,8 @@ class Ledger:
         return (2 * epsilon, both) if both < 1 else (math.inf, delta)
 
     def rows_epsilons(self, delta: float) -> dict[str, float]:
-        """At record level: an upper bound of the epsilon of somebody with each number of `ROWS` at one client, by that
-        number as a text; empty where only promises are known, or noise is in whole numbers."""
+        """Upper bounds of epsilon for a person with each number of `ROWS` at one client, by that number as a text, at
+        record level; empty where only promises are known, or noise is in whole numbers."""
         if self._promises() or self._entries:
             return {}
         found = self._recipes(self.spent[VIEWS.index("server")]).values()
@@ -431,12 +431,12 @@ def _round(row: Row) -> int:
 
 
 def attempt(question: int, before: int) -> int:
-    """The number of a question that has been asked so often before: no two have the same coins or noise."""
+    """Number of a question that was asked `before` times before: no two attempts have the same coins or noise."""
     return question + (before << ATTEMPT)
 
 
 def divided(number: int) -> tuple[int, int]:
-    """The question that a number means, and how often it had been asked before."""
+    """Question that a number stands for, and the number of earlier attempts at it."""
     return number & ((1 << ATTEMPT) - 1), number >> ATTEMPT
 
 

@@ -150,15 +150,15 @@ class Integers:
 
 
 def covered(rows: Tensor, cover: Cover) -> Covered:
-    """What the noise of `cover` is drawn for: the bounded rows, and all that decides how it gets onto them. The same
-    numbers in another size, or on other entries, would give two equations for one value."""
+    """Values that the noise of `cover` depends on: the bounded rows, and all that decides how noise is added to them.
+    Equal numbers in another size, or on other entries, would give two equations for one value."""
     leaving = [cover.at] if cover.at is not None else []
     leaving += [cover.places.unsqueeze(0)] if cover.places is not None else []
     return Covered(rows, [cover.deviations, cover.bounds, *leaving], f"{cover.unit} {cover.mirrored} {cover.sizes}")
 
 
 def covered_sum(total: Tensor, deviation: float | Tensor) -> Covered:
-    """The same for a sum over a client's records."""
+    """Values that the noise on a sum over a client's records depends on."""
     return Covered(total.reshape(1, -1), [torch.as_tensor(deviation, dtype=torch.float64).reshape(1, -1)])
 
 

@@ -2,9 +2,9 @@
 
 Two kinds are kept apart. The *ground* (partition, batches, initial model, order of turns) is a function of the seed
 alone, so that methods are compared on the same ground. *Noise and coins* are functions of the seed, of the
-experiment's identity, of what the draw is for and of the values that it covers, so that no two values share noise,
-neither within a run nor between runs; a resumed run repeats exactly what it had drawn, and results depend neither on
-which process draws nor on which clients are drawn together.
+experiment's identity and of what the draw is for; where values may differ between runs, noise also of the values it
+covers, and coins of a random number of the run. A resumed run repeats exactly what it had drawn, and results depend
+neither on which process draws nor on which clients are drawn together.
 
 `Seeded` is for simulation. A deployment takes its noise from the operating system (`Secure`), because whoever knows the
 seed can subtract this noise, and in whole numbers (`sordino.privacy.integers`), because numbers in floating point lie
@@ -13,15 +13,17 @@ on a grid, which can give away what they hide.
 **Keys.** A key is 192 bits of BLAKE2b over an encoding of the purpose that no other purpose has, and all of them
 enter the state of SFC64. That two of 2^40 keys are equal has probability 2^-113.
 
-**Values.** The same command may come to other values: a user's step may ask the clock or the operating system for
-randomness, a network may draw unseeded numbers, a graphics card adds in any order. If these values shared a draw, the
-difference of two published models would be the difference of what noise was to hide. A key therefore holds a digest of
-the bounded values that its noise covers, and of the size and the places of that noise (`Covered`): equal values give
-the same bits, others an independent draw.
+**Values.** The same command may compute other values: a user's step may read the clock or ask the operating system for
+randomness, a network may draw unseeded numbers, a graphics card adds in any order. If such values shared a draw, the
+difference of two published models would be the difference of the values that noise was to hide. A key therefore holds a
+digest of the bounded values that its noise covers, and of the size and the places of that noise (`Covered`): equal
+values have equal noise, others an independent draw.
 
-Where all code is the package's own, on a processor, values are a function of seed and identity: it has no other source
-of randomness, works in one thread, adds in one order, and the identity holds data, settings, version and sources. There
-the purpose names the value, and a source that `repeats` leaves the digest out of its float noise. A digest of 128 bits
+Where all code is the package's own, on a processor, values are a function of seed and identity on one machine: the code
+has no other source of randomness, works in one thread, adds in one order, and the identity holds data, settings,
+version and sources. There equal purposes mean equal values, and a source that `repeats` leaves the digest out of its
+float noise. Another processor or version of torch may round differently: the same command there has the same noise on
+values that differ in their last bits, and both results must not be published (docs/limits.md). A digest of 128 bits
 that misses no change costs more than the 2 % of a round of many small clients that it may cost: BLAKE2b of what a
 hundred clients with 4,810 parameters send takes 28 % of their round, four sums with random weights that are sound for
 every change 10 %; a single one takes 1 % and does not notice that two signs have changed.
@@ -71,7 +73,7 @@ BLOCK = 2**14
 """Pairs of one row that are computed together: their intermediate results stay in the cache."""
 NONCE_BYTES = 16
 DIGEST_BYTES = 32
-"""Of covered values, as a key holds them."""
+"""Length of a digest of covered values, in bytes."""
 TOGETHER = 2**16
 """Pairs of several rows that are computed together: more of them are not worth the room, fewer not the calls."""
 
@@ -84,10 +86,10 @@ class Covered:
     how: Sequence[Tensor]
     """Deviations, bounds and places of the noise: each one row for all draws, or one for each."""
     about: str = ""
-    """What else decides it."""
+    """Further settings that decide how noise is added."""
 
     def digests(self) -> list[bytes]:
-        """A digest of each row and of how it is noised, whoever stands in the other rows."""
+        """Digest of each row and of how it is noised; it does not depend on the other rows."""
         how = [_row_digests(part) for part in self.how]
         found = []
         for place, row in enumerate(_row_digests(self.rows)):
@@ -110,21 +112,22 @@ class Source(Protocol):
 
     def normals(self, size: int, purpose: Sequence[object], clients: Sequence[Any], covered: Covered) -> Tensor:
         """A float32 row of `size` independent standard normal numbers for each client, its own for `purpose` and for
-        its row of what they cover."""
+        its row of covered values."""
 
     def rows(self, size: int, purposes: Sequence[Sequence[object]], covered: Covered) -> Tensor:
-        """The same for purposes that are told in full: the row of (a, b, c) is that of `normals` for (a, b) and c."""
+        """Rows of normal numbers for purposes given in full: the row of (a, b, c) is that of `normals` for (a, b) and
+        c."""
 
     def words(self, purpose: Sequence[object], clients: Sequence[Any], covered: Covered) -> list[Words]:
-        """For each client, where the random words of its whole-number noise for `purpose` and for its row of what they
-        cover come from."""
+        """Sources of random words for each client's whole-number noise, its own for `purpose` and for its row of
+        covered values."""
 
     def coins(self, count: int, rate: float, *purpose: object) -> Tensor:
         """`count` independent booleans that are true with probability `rate`, to within 2^-53."""
 
     def take_drawn(self) -> int:
-        """What stands for all noise drawn since this was last asked: the same number for the same values, whoever drew
-        in which order; 0 where draws do not depend on values."""
+        """Return and forget a digest of all noise drawn since the last call; it does not depend on the order of draws,
+        and is 0 where noise does not depend on values."""
 
 
 @dataclass(frozen=True)
@@ -135,11 +138,11 @@ class Seeded:
     identity: str | None = None
     """The digest of everything that decides the run. Without it there is a ground, but neither noise nor coins."""
     repeats: bool = False
-    """Whether seed and identity decide all values to the bit, so that purposes name them."""
+    """Whether seed and identity decide all values to the bit, so that equal purposes mean equal values."""
     nonce: bytes = b""
-    """Random bytes in the keys of the run's noise and coins; empty where values follow from seed and identity."""
+    """Random bytes in the keys of this run's coins; empty where values follow from the seed."""
     _keys: list[bytes] = field(default_factory=list, init=False, repr=False, compare=False)
-    """Of the noise drawn since `take_drawn` was asked, where they hold digests of values."""
+    """Keys of the noise drawn since the last call of `drawn`, where they hold digests of values."""
 
     def key(self, *purpose: object) -> int:
         """A 63-bit number for the ground: a function of the seed and of `purpose`, the same in every experiment."""
@@ -185,7 +188,8 @@ class Seeded:
     def _noise(
         self, kind: bytes, purpose: Sequence[object], last: Sequence[object], digests: Sequence[bytes] | None
     ) -> list[bytes]:
-        """The keys of noise of `purpose` with each of `last` behind it, and with what it covers, where that is told."""
+        """Keys of noise of `purpose` with each of `last` behind it, and with the digest of covered values, where
+        given."""
         keys = self._secret(kind, purpose, last, digests)
         if digests is not None:
             self._keys.extend(keys)
@@ -198,7 +202,7 @@ class Seeded:
         last: Sequence[object],
         digests: Sequence[bytes] | None = None,
     ) -> list[bytes]:
-        """The keys of noise or coins of `purpose` with each of `last` behind it, and its digest where there are any."""
+        """Keys of noise or coins of `purpose` with each of `last` behind it, and with its digest, where given."""
         if self.identity is None:
             raise ValueError(
                 "Noise and coins need the experiment's identity: make the source as Seeded(seed, identity)."
@@ -265,8 +269,8 @@ def _digests(
     last: Sequence[object],
     covered: Sequence[bytes] | None = None,
 ) -> list[bytes]:
-    """Digests of `size` bytes of what names a run and `purpose`, with each of `last` behind it, and with the digest of
-    what it covers, where these are told; `kind` sets uses apart."""
+    """Digests of `size` bytes over a run's name, `purpose`, each of `last` and, where given, the digest of covered
+    values; `kind` sets uses apart."""
     begun = _begun(kind, size, run).copy()
     begun.update(b"".join(map(encoded, purpose)))
     found = []
@@ -278,7 +282,8 @@ def _digests(
 
 
 def _row_digests(rows: Tensor) -> list[bytes]:
-    """A digest of each row's bytes, type and shape: a zero with another sign and another NaN are other values."""
+    """Digest of each row's bytes, type and shape: zeros with different signs, and different NaNs, are different
+    values."""
     whole = rows.detach().cpu().contiguous()
     kind = f"{whole.dtype} {tuple(whole.shape[1:])}"
     begun = hashlib.blake2b(encoded(kind), digest_size=DIGEST_BYTES, person=b"row")

@@ -50,8 +50,7 @@ Run = tuple[Recipe, ...]
 
 @functools.lru_cache(maxsize=1024)
 def dearest_epsilon(runs: tuple[Run, ...], delta: float) -> float:
-    """The epsilon that holds for one record, there or emptied, that went through one recipe of each run, whichever they
-    were."""
+    """Largest epsilon of one record, there or emptied, over all choices of one recipe from each run."""
     runs = tuple(tuple(sorted({merged([recipe]) for recipe in run})) for run in runs)
     runs = tuple(run for run in runs if any(run))
     if len(runs) == 1 or math.prod(len(run) for run in runs) <= FEW:

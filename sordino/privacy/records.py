@@ -1,4 +1,4 @@
-"""What records pay: accounting for Poisson-sampled noisy gradients.
+"""Epsilon of records: accounting for Poisson-sampled noisy gradients.
 
 A client's `Recipe` is everything that its records have gone through: Gaussian releases, each seen with a sampling
 rate, so many times. Epsilon is computed from privacy-loss distributions (one record contributes, or contributes
@@ -23,14 +23,14 @@ from sordino.privacy.losses import Sampled, composed
 
 Recipe = tuple[Sampled, ...]
 ORDERS = np.array([*range(2, 64), 96, 160, 320, 640])
-"""Of the Renyi divergences of the quick bound."""
+"""Orders of the Renyi divergences of the quick bound."""
 ROWS = (3, 5)
-"""Of how many rows of one person reports tell the cost."""
+"""Numbers of rows of one person for which reports give an upper bound of epsilon."""
 
 
 @functools.lru_cache(maxsize=65536)
 def record_epsilon(recipe: Recipe, delta: float) -> float:
-    """The epsilon that holds for one record of a client, there or emptied, whose records went through `recipe`."""
+    """Epsilon of one record of a client, there or emptied, whose records went through `recipe`."""
     recipe = tuple(charge for charge in recipe if charge[2] > 0)
     if not recipe:
         return 0.0

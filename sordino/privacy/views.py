@@ -1,4 +1,4 @@
-"""Who is looking, at which two worlds, and how much noise stands between each observer and one client's contribution.
+"""Observers: who sees what, which two worlds epsilon compares, and how much noise each observer meets.
 
 - the `server` sees each message, with the noise of that message only;
 - a `peer` sees sums and broadcasts, and knows its own share of the noise in them;
@@ -34,11 +34,12 @@ NEIGHBOURS: dict[str, str] = {
 """The two worlds that epsilon compares, for each unit. Records are counted as they were read. Which of them are trained
 on, tested with, set aside or drawn into a batch follows from their places, never from contents."""
 NOT_PERSONS = "Protects one row, not one person"
-"""What is said wherever the epsilon of records is told."""
+"""Words beside every epsilon of records."""
 
 
 def rows_words(figures: Mapping[str, float | None]) -> str:
-    """That records are rows and not persons, with what several rows cost where `figures`, by numbers of rows, tell."""
+    """Say that records are rows and not persons, with the epsilon of several rows where `figures` (by number of rows)
+    has it."""
     known = {rows: epsilon for rows, epsilon in figures.items() if epsilon is not None and math.isfinite(epsilon)}
     if not known:
         return f"{NOT_PERSONS}: somebody with several rows pays for each of them."

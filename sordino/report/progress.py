@@ -32,7 +32,7 @@ SILENT = 30.0
 PERSONAL = "personal"
 """What the accuracy of personal models is called."""
 UNBLENDED = "personal before blending"
-"""What it is called in the rounds of a run whose clients blend models when the rounds are over."""
+"""Name of that accuracy during a run whose clients blend models when the rounds are over."""
 
 
 @functools.cache
@@ -270,13 +270,13 @@ class Place:
         self._telling.blending(done, clients)
 
     def end(self, personal: float | None) -> None:
-        """The run is over, and clients predict with so much accuracy."""
+        """End the display with the clients' accuracy."""
         self._telling.end(personal)
 
 
 class Known:
-    """What is known of a run: its last epsilon, because not every round has one, and whether its clients blend models
-    in the end, so that its rounds' personal models are not what they predict with."""
+    """State of a run's display: its last epsilon, because not every round has one, and whether its clients blend models
+    at the end, so that its rounds' personal models are not those they predict with."""
 
     def __init__(self, blends: bool = False) -> None:
         self.blends = blends
@@ -284,7 +284,7 @@ class Known:
 
     @classmethod
     def of(cls, configuration: Mapping[str, Any] | None) -> Known:
-        """Before the first round of a run with this configuration."""
+        """State before the first round of a run with this configuration."""
         return cls(blends=(configuration or {}).get("personal") == "blend")
 
     def parts(self, report: Any) -> list[str]:

@@ -27,7 +27,7 @@ class RunResult(dict[str, Any]):
         )
 
     def _name(self) -> str:
-        """Its method; older runs do not tell with which hyper-parameters."""
+        """Name of its method; older runs lack the hyper-parameters."""
         return str(self.get("called", self["method"]))
 
     def _repr_markdown_(self) -> str:

@@ -22,7 +22,7 @@ MISFITS = (
 
 
 def times(count: int) -> str:
-    """How often, in words."""
+    """Words for a number of times."""
     return "once" if count == 1 else f"{count} times"
 
 

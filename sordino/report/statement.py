@@ -32,7 +32,7 @@ WHO = {
 NAMED = 12
 """How many clients are named."""
 EACH_ITS_OWN = "(named by each site)"
-"""Stands for the label's column where sites do not share its name."""
+"""Words in place of the label's column where each site names it itself."""
 UNBOUNDED = "without bound"
 """What an infinite epsilon is called here."""
 
@@ -70,9 +70,9 @@ class DataColumn:
     values: str
     """The range or the values that may occur."""
     missing: str
-    """What is done where a record has no value."""
+    """Treatment of records without a value."""
     source: str
-    """Who says so."""
+    """Person or file that declares it."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ class Statement:
     neighbours: str
     """The two worlds that the figures compare."""
     rows_not_persons: str
-    """At record level, that a record is a row, and what several cost; else nothing."""
+    """Words on rows and persons, with the epsilon of several rows; empty at client level."""
     delta: float
     planned_for: str
     observers: list[Observer]
@@ -174,7 +174,7 @@ def _names_label(configuration: Mapping[str, Any], simulated: bool) -> bool:
 
 
 def _columns(schema: Schema, configuration: Mapping[str, Any], simulated: bool) -> list[DataColumn]:
-    """Every column as it is declared."""
+    """Every declared column."""
     found = []
     for name, column in schema.columns.items():
         is_label = isinstance(column, Label)
@@ -235,7 +235,7 @@ def sentences(found: Statement) -> dict[str, list[str]]:
 
 
 def _holds(found: Statement) -> str:
-    """What is known of the records, and who said so."""
+    """Sentences on what is known of the records, and who declared it."""
     by = "" if found.simulated else " The experiment declares this, and every site took part with data that fit it."
     if found.columns:
         return f"These are all columns of the clients' tables; one that is an id is dropped.{by}"
@@ -286,8 +286,8 @@ def _replaced(found: Statement) -> list[str]:
         return [compared]
     exchanged = replaced_words(found.replaced, found.replaced_at, found.delta, UNBOUNDED)
     return [
-        f"{compared} Records are counted as they were read. Somebody who must tell one record from another in its "
-        f"place sees one emptied and one filled: epsilon is then at most {exchanged}.",
+        f"{compared} Records are counted as they were read. Replacing one record's contents by others counts as "
+        f"removing them and adding others: epsilon is then at most {exchanged}.",
         found.rows_not_persons,
     ]
 

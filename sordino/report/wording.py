@@ -19,8 +19,8 @@ def unprotected(epsilon: Mapping[Any, float | None]) -> bool:
 
 
 def compared_words(summary: Mapping[str, Any]) -> list[str]:
-    """The two worlds that the epsilons of a run, or of a plan, compare, and, where records are protected, that these
-    are rows."""
+    """Sentences on the two worlds that the epsilons of a run or plan compare and, where records are protected, on rows
+    and persons."""
     neighbours = [f"Neighbours: {NEIGHBOURS[summary['unit']]}."]
     return neighbours + ([rows_words(summary.get("epsilon_rows") or {})] if summary["unit"] == "record" else [])
 

@@ -135,5 +135,5 @@ def together(answers: list[Answer]) -> Answer:
 
 
 def all_drawn(answers: Sequence[Answer]) -> int:
-    """What stands for the noise of several answers, in whichever order they come."""
+    """Digest of the noise of several answers, in any order."""
     return functools.reduce(operator.xor, (answer.drawn for answer in answers), 0)

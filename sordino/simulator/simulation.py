@@ -22,9 +22,9 @@ class Simulation:
     def __init__(
         self, workers: Workers, failed: Callable[[str], None] = lambda sentence: None, own: bool = False
     ) -> None:
-        """`failed` is told, in a sentence without the error's own words, that a client's part of a round has failed,
-        before anybody can do something about it. With `own` code a lack of files or memory counts as such a failure
-        too: nobody knows whether the step or the machine is to blame."""
+        """`failed` is called with a sentence (without the error's own words) when a client's part of a round fails,
+        before anybody can react to it. With `own` code a lack of files or memory counts as such a failure too: nobody
+        knows whether the step or the machine is to blame."""
         self._workers, self._memory, self._failed = workers, workers.engine.memory, failed
         self._excused = (KeyboardInterrupt,) if own else (KeyboardInterrupt, *MACHINE)
         self.clients = len(self._memory.slots)

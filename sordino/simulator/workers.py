@@ -2,8 +2,8 @@
 
 Workers are forked once, so they share the data without copies, and this process works with them. Each question
 reaches them as a few numbers; tensors travel through slabs that are set up when a name or size is first seen.
-Each client's batch order depends on the run's seed, the round and the client, its noise also on the run's identity, the
-question and what it covers: it does not matter who does the work.
+Each client's batch order depends on the run's seed, the round and the client, its noise also on the run's identity and
+the question, and with code of the user's own on the values that it covers: it does not matter who does the work.
 """
 
 from __future__ import annotations

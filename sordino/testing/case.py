@@ -117,7 +117,7 @@ class OneRound:
         """The ledger has them already."""
 
     def answered(self, question: int, drawn: int) -> None:
-        """Nothing is compared."""
+        """Nothing to store: values are not compared."""
 
     def note(self, report: RoundReport, accuracies: Mapping[int, Sequence[float]]) -> None:
         """Nothing is kept of a round."""

@@ -21,7 +21,8 @@ from sordino.testing.case import CLIENTS, Case, OneRound, with_steps
 SURE = 5.0
 """How many standard errors a measured noise may be off: once in two million looks by chance."""
 FEW, NEAR = 3, 1e-3
-"""Fewer numbers than that are found in a message by chance; and how far off they may be, over their length."""
+"""Fewest numbers that are looked for in a message, since fewer are found by chance; and the distance, relative to
+their length, at which vectors count as equal."""
 DRAWS = 40_000
 """About how many numbers the noise of one client's release is measured on."""
 

@@ -267,8 +267,8 @@ def test_a_stopped_run_that_is_removed_has_spent_what_its_ledger_says(tmp_path: 
 def test_a_list_tells_what_a_stopped_run_has_charged_at_the_least(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of four rounds two are written down, which cost a Gaussian of mu over the square root of two; the run counts as
-    planned, and what it was charged for so far is told to machines."""
+    """Two of four rounds are stored, which cost a Gaussian of mu over the square root of two; the run counts as
+    planned, and JSON has what was charged so far."""
     import sordino
     from sordino.privacy.accountant import epsilon_of, mu_of
 

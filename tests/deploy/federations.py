@@ -54,7 +54,7 @@ class Federation:
         return resume(run, Direct(self.sites, fault), self.store, tell=self.told.append, deadlines=deadlines)
 
     def ask(self, number: int, request: bytes) -> bytes:
-        """What a site answers to a question, once the others have confirmed its ledger where it waits for them."""
+        """Ask a site a question, once the others have confirmed its ledger where it waits for them."""
         site = self.sites[number]
         reply = wire.unpacked(site.answer(request))
         if reply.get("code") != "unconfirmed":
@@ -62,7 +62,7 @@ class Federation:
         return site.answer(changed(request, notes=self.notes(number, reply["statement"])))
 
     def notes(self, number: int, statement: Any) -> dict[bytes, Any]:
-        """What the others note on a site's ledger."""
+        """The other sites' notes on a site's ledger."""
         owner = self.sites[number].identity
         asked = wire.request("note", statements={owner: statement})
         others = [one for one in self.sites if one.identity != owner]

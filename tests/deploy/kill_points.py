@@ -53,7 +53,7 @@ POINTS: list[tuple[Any, str, int]] = [
 ]
 """What a process may die at, and at which call at the latest."""
 DYING: list[tuple[Any, str]] = [(Book, "_commit"), (Witness, "write")]
-"""What a site may die at while it answers."""
+"""Calls at which a site may die while it answers."""
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ LONGEST = 14
 
 @dataclass
 class Attack:
-    """What happens at the wire of one trial, and what left site 0."""
+    """Events at the wire of one trial, and everything that left site 0."""
 
     made: Federation
     folder: Path
@@ -152,7 +152,7 @@ class Attack:
                 self._log(again, self.made.ask(0, again))
 
     def verdict(self) -> str:
-        """What was spent twice, or nothing."""
+        """Spending that was doubled, in words; empty where there was none."""
         double = [ask for ask, found in self.answers.items() if len(found) > 1]
         if double:
             return f"two answers to question {double[0][1:]}"
@@ -177,7 +177,7 @@ def _forged(reply: bytes) -> bytes:
 
 
 def trial(folder: Path, seed: int) -> tuple[str, str]:
-    """What was tried, and what was spent twice."""
+    """Description of one trial, and the spending that was doubled."""
     chance = random.Random(seed)
     method, server, restored = (chance.choice(list(one)) for one in (METHODS, SERVERS, RESTORED))
     copy_at = chance.randint(1, LONGEST - 4)

@@ -69,7 +69,7 @@ def searched_once() -> Iterator[None]:
 
 
 def made(how: Any, *given: Any) -> Any:
-    """What a function makes, or the sentence with which it refuses."""
+    """Result of a function, or the sentence with which it refuses."""
     try:
         return how(*given)
     except UserError as error:

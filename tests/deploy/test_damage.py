@@ -75,7 +75,7 @@ def one_sentence(what: str) -> Iterator[None]:
 
 
 def ask(made: Federation, site: Site, request: bytes) -> bytes:
-    """What a copy of site 0 answers; the others confirm its ledger, and forget that they have for the next copy."""
+    """Ask a copy of site 0; the others confirm its ledger, and forget that they have for the next copy."""
     reply = wire.unpacked(site.answer(request))
     if reply.get("code") != "unconfirmed":
         return wire.packed(reply)

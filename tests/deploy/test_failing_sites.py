@@ -32,7 +32,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 class LabelError(Exception):
-    """What a step raises, with words that tell of records."""
+    """Error of a step, with words that tell of records."""
 
 
 class Blind:
@@ -53,7 +53,8 @@ class Blind:
 
 
 def blinding(made: Federation, error: BaseException) -> tuple[Recorder, Callable[..., Any]]:
-    """What the server sees of a run in which everything fails at the first site; and the fault that makes it so."""
+    """Record what the server sees of a run in which everything fails at the first site; and the fault that makes it
+    so."""
     seen = Recorder()
 
     def fault(node: int, request: bytes, answer: Callable[[], bytes]) -> Any:

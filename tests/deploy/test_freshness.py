@@ -28,7 +28,7 @@ QUICK_WORK = Deadlines(hello=0.0, work=0.7, open=0.2, attempts=1)
 
 
 def paid(made: Federation, number: int = 0) -> int:
-    """How many releases a site has paid for."""
+    """Number of releases that a site has paid for."""
     with Book(made.folders[number]) as book:
         return sum(entry.kind == "release" for entry in book.entries())
 
@@ -50,7 +50,7 @@ def first_question(made: Federation) -> bytes:
 
 
 def stated(made: Federation, request: bytes) -> Any:
-    """What site 0 states of its ledger when it is asked something."""
+    """Site 0's statement of its ledger when it is asked something."""
     reply = wire.unpacked(made.sites[0].answer(request))
     assert reply["code"] == "unconfirmed"
     return reply["statement"]
@@ -109,8 +109,8 @@ def test_the_server_says_whom_a_site_waits_for(tmp_path: Path) -> None:
 
         with pytest.raises(UserError, match="too few sites answered"):
             made.run(silent, QUICK_WORK)
-        waits = [sentence for sentence in made.told if "wait until" in sentence]
-        assert waits[-1] == "site-0, site-1 wait until all others confirm their ledgers; missing: site-2."
+        waits = [sentence for sentence in made.told if "Waiting until" in sentence]
+        assert waits[-1] == "Waiting until other sites confirm the ledger of site-0, site-1; no answer yet from site-2."
         assert "missing: site-2" in (made.folders[0] / "site.log").read_text()
         assert [paid(made, number) for number in range(3)] == [0, 0, 1], "two others have confirmed site-2"
         assert made.resume(made.store.all()[0].run)["rounds_done"] == 1

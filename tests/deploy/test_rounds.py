@@ -1,4 +1,4 @@
-"""What a deployment's rounds tell of its epsilon, and how large sites' answers are."""
+"""Epsilon in a deployment's rounds, and the size of sites' answers."""
 
 from __future__ import annotations
 

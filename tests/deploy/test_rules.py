@@ -66,7 +66,7 @@ def test_names_that_would_load_code_are_refused_by_themselves(changes: dict[str,
 
 
 def terms(**changes: Any) -> Terms:
-    """Of a small experiment over ten sites."""
+    """Terms of a small experiment over ten sites."""
     given = {"clients": 10, "shape": [4], "labels": ["no", "yes"], "records_each": 100, "rounds": 2, "epsilon": 4.0}
     return terms_of(Experiment.make(given, {"method": "dp-fedavg", "model": "logistic", **changes}))
 

@@ -118,9 +118,9 @@ def test_a_site_whose_table_is_another_one_does_not_take_part(header: str, tmp_p
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
-        ({"max_epsilon": 0}, "max_epsilon cannot be so"),
-        ({"unit": "person"}, "unit cannot be so"),
-        ({"colour": "red"}, "colour cannot be so"),
+        ({"max_epsilon": 0}, "Invalid value for max_epsilon: "),
+        ({"unit": "person"}, "Invalid value for unit: "),
+        ({"colour": "red"}, "Invalid value for colour: "),
         ({"data": Path("nothing.csv")}, "There is no file"),
     ],
 )

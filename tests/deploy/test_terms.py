@@ -115,7 +115,7 @@ def test_every_method_that_can_be_deployed_says_so_before_it_starts() -> None:
     ("changes", "turns", "left"), [({}, 3, 1.0), ({"spare_turns": 2}, 5, 1.0), ({"metrics_share": 0.5}, 3, 0.5)]
 )
 def test_noise_pays_for_spare_turns_and_shared_accuracies(changes: dict[str, Any], turns: int, left: float) -> None:
-    """Of the budget, accuracies get their share of the squares; whole numbers ask for a little more."""
+    """Accuracies get their share of the budget's squares; whole numbers ask for a little more."""
     terms = terms_of(experiment(**changes))
     plain = multiplier_for(4.0, terms.budget.delta, turns) / left**0.5
     assert plain < terms.budget.multiplier < plain * (1 + 1e-6)

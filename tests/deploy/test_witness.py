@@ -276,7 +276,7 @@ def test_peers_give_an_accepted_site_its_budget_back(tmp_path: Path) -> None:
 def test_a_run_that_was_open_when_the_witness_was_lost_is_over(
     changes: dict[str, Any], left: str, tmp_path: Path
 ) -> None:
-    """What left since the last row is unknown: of records no more than was reserved, of a client perhaps all."""
+    """Spending since the last row is unknown: for records no more than was reserved, for a client perhaps all."""
     with federation(tmp_path, **changes) as made:
         request = first_question(made)
         assert refused(made.sites[0].answer(request)) == ""

@@ -1,4 +1,4 @@
-"""What the runs of another store, or of one of an earlier version, have spent is taken over and counts."""
+"""Importing the spending of another store's runs, or of an earlier version's, so that it counts."""
 
 from __future__ import annotations
 

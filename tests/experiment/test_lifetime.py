@@ -526,7 +526,7 @@ def test_keeping_to_a_plan(spent: Spent, most: Spent, kept: bool) -> None:
 
 
 def test_a_plan_counts_what_reading_states_exposes(tmp_path: Path) -> None:
-    """Where a method reads what clients learned from their own messages, every observer pays the server's price."""
+    """Every observer pays the server's price where a method reads what clients learned from their own messages."""
     made = prepare(Experiment.make(KEYS, {"store": tmp_path}))
     prepared = replace(made, method=Reading())
     noise, turns = prepared.allowance.of_clients, prepared.schedule.turns

@@ -50,7 +50,7 @@ def spent(store: Path) -> float | None:
 
 
 def charged_rounds(store: Path) -> int:
-    """How many rounds the newest run of a store was charged for, by its ledger and journal."""
+    """Number of rounds that the newest run of a store was charged for, by its ledger and journal."""
     opened = Store(store)
     return len(account.ledger_of(opened.all()[0], opened).rows)
 
@@ -215,7 +215,7 @@ def as_an_earlier_version_left_it(store: Path, without: Collection[str] = (JOURN
 
 
 def test_runs_of_an_earlier_version_are_read_as_they_were(tmp_path: Path) -> None:
-    """What is lost of their journals cannot be known: they count as planned, and so does a folder that is gone."""
+    """Losses in their journals cannot be known: they count as planned, and so does a folder that is gone."""
     name = stopped(tmp_path / "store", 3)
     as_an_earlier_version_left_it(tmp_path / "store")
     assert Store(tmp_path / "store").get(name).begun is None

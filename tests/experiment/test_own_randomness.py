@@ -170,7 +170,7 @@ def correlation(one: Tensor, other: Tensor) -> float:
 
 
 def noise_of(store: Path, name: str) -> tuple[Tensor, Tensor]:
-    """What the mean of raw updates would have been, and the noise on it, in a run of one round."""
+    """Mean of raw updates, and the noise on it, in a run of one round."""
     ELSEWHERE.raw.clear()
     prepared = prepare(Experiment.make(of(name)))
     raw = published(store, of(name)) - prepared.initial
@@ -207,11 +207,11 @@ def test_code_that_repeats_itself_gives_the_same_bits_however_many_processes_the
 # ---- records
 
 Toss = tuple[tuple[Any, ...], list[bool]]
-"""What coins were drawn for, and how they fell."""
+"""Purpose of a draw of coins, and their values."""
 
 
 def falls(tosses: Iterable[Toss]) -> Tensor:
-    """How all coins fell, one after the other."""
+    """Values of all coins, one after the other."""
     return torch.tensor([coin for _, fall in tosses for coin in fall]).float()
 
 

@@ -47,7 +47,7 @@ def dataset(contents: float | None = None, owned: bool = False) -> Dataset:
 
 
 def moved(one: Tensor, other: Tensor) -> int:
-    """How many rows of two tensors of equal shape differ."""
+    """Number of rows of two tensors of equal shape that differ."""
     assert one.shape == other.shape
     return int((one != other).reshape(len(one), -1).any(dim=1).sum())
 
@@ -132,7 +132,7 @@ def test_a_record_without_contents_contributes_nothing_and_keeps_its_place(tmp_p
 
 
 def a_site(folder: Path, kind: str, contents: float | None) -> FederatedData:
-    """What a site makes of its file in which one record has other contents."""
+    """Read a site's file in which one record has other contents."""
     found = dataset(contents)
     given: dict[str, Any] = {
         **{"clients": 3, "labels": ["0", "1", "2"], "records_each": 160, "rounds": 1, "shape": [FEATURES]},

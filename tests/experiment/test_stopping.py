@@ -35,7 +35,7 @@ DELTA = 1e-5
 ROUNDS = 6
 KEYS: dict[str, Any] = QUICK_KEYS | {"noise_multiplier": 2.0, "delta": DELTA, "rounds": ROUNDS}
 MU = math.sqrt(ROUNDS) / 2
-"""What all planned rounds cost the outsider: each is mu = 1/2."""
+"""Cost of all planned rounds for the outsider: each is mu = 1/2."""
 
 
 class Breaking(DPFedAvg):
@@ -270,7 +270,7 @@ def test_records_of_a_run_that_ended_early_pay_the_plan(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_budgets_that_are_used_up_by_schedule_cost_what_was_charged(tmp_path: Path) -> None:
-    """How often each client's budget pays for a turn is public, and known before the first round."""
+    """Numbers of turns that clients' budgets pay for are public, and known before the first round."""
     budgets = {"set": KEYS["set"] | {"budgets": "1.5:0.5,3:0.5"}}
     result = run(store=tmp_path, **(KEYS | budgets | {"method": "dp-fedavg-record", "rounds": 40}))
     assert result["rounds_done"] < 40
@@ -322,7 +322,7 @@ def test_without_a_plan_records_are_taken_to_go_on_as_they_did() -> None:
 
 
 def test_a_stopped_run_that_read_single_messages_counts_with_the_server_s_plan(tmp_path: Path) -> None:
-    """As above, though nothing in its plan says that it would read them."""
+    """It does, though nothing in its plan says that it would read them."""
 
     def watch(report: RoundReport) -> None:
         raise ZeroDivisionError

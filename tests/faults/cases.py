@@ -86,7 +86,7 @@ class Reference:
     calls: int
     """How many watched calls it makes."""
     trained: int
-    """How many of them until a client has written for the last time: behind them is the end of the run."""
+    """Number of these calls until a client has written for the last time: behind them is the end of the run."""
     files: frozenset[str]
     """What lies in its folder at the end."""
 

@@ -162,7 +162,7 @@ def _agree(left: dict[str, Any], whole: dict[str, Any]) -> bool:
 
 
 def _outcome(action: Callable[[], int]) -> Outcome:
-    """What comes of an action in a copy of this process; what the user gave and is refused ends as commands do."""
+    """Outcome of an action in a copy of this process; refused input ends as commands do."""
 
     def told() -> int:
         from sordino.errors import UserError

@@ -271,8 +271,8 @@ LOCKING = frozenset(["__enter__", "__exit__", "acquire", "release"])
 
 
 def count_into(note: Path) -> Callable[[], None]:
-    """What a copy must do first so that at its end it writes into `note` how many watched calls it has made, and how
-    many until it has last written to clients' memory."""
+    """Make a preparation for a copy, which then writes into `note` at its end how many watched calls it has made, and
+    how many until it last wrote to clients' memory."""
     return lambda: _hook(None, None, note)
 
 
@@ -285,7 +285,8 @@ def die_at(call: int, how: signal.Signals, whole: bool = False, worker: bool = F
 
 
 def full_at(call: int) -> Callable[[], None]:
-    """What a copy must do first so that, from the given watched call on, the first one that needs room finds none."""
+    """Make a preparation for a copy, in which the first call that needs room, from the given watched call on, finds
+    none."""
     return lambda: _hook(call, _no_room, only=ROOM)
 
 

@@ -314,7 +314,7 @@ KEEPERS: dict[str, Keeper] = {name: Singles(learner) for name, learner in NETWOR
     "Later": keeper_of(NETWORKS["Later"], (6,)),
     "books": keeper_of(NETWORKS["Net"], (6,)),
 }
-"""As if nobody had looked at whether they mix records."""
+"""Keepers made without a look at whether they mix records."""
 
 
 @settings(max_examples=15)
@@ -380,7 +380,7 @@ def test_what_is_not_on_the_list_is_not_proven(what: Callable[[Net, Tensor], Ten
 
 @pytest.mark.parametrize("kind", ["Bookkeeper", "Singles"])
 def test_buffers_are_those_of_the_beginning(kind: str) -> None:
-    """What a network does to its buffers when it is evaluated, on records that nobody protects, reaches no gradient."""
+    """Changes of a network's buffers during evaluation, on records that nobody protects, reach no gradient."""
     learner = learner_of(lambda: Unproven(lambda net, x: x - net.middle), (6,))
     keeper: Any = Bookkeeper(learner) if kind == "Bookkeeper" else Singles(learner)
     flat, batch = flatten(learner.written), batch_of(learner, (6,))

@@ -187,7 +187,7 @@ def test_code_that_the_processor_cannot_run_kills_only_a_child(monkeypatch: pyte
 def test_a_compiler_whose_results_differ_is_not_believed(
     size: int, wrong: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In batches of any size that is looked at; compilers have faults."""
+    """Compilers have faults: batches of every size that is compared are looked at."""
 
     def compiler(graph: Any, **_: Any) -> Any:
         return lambda flat, x, y, clip: graph(flat, x, y, clip) * (wrong if len(x) == size else 1.0)

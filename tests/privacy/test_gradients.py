@@ -572,7 +572,7 @@ def test_means_over_validation_records_leave_noised() -> None:
 
 @pytest.mark.parametrize(("recipe", "rows"), [(((0.1, 1.4, 50),), 3), (((0.5, 3.0, 20), (1.0, 8.0, 1)), 2)])
 def test_several_rows_cost_at_least_what_google_says_of_as_many_coins(recipe: Recipe, rows: int) -> None:
-    """Of a person's rows each falls into a batch by its own coin: a mixture of Gaussians, rounded down."""
+    """Each of a person's rows falls into a batch by its own coin: a mixture of Gaussians, rounded down."""
     total = None
     for rate, multiplier, count in recipe:
         chances = [math.comb(rows, k) * rate**k * (1 - rate) ** (rows - k) for k in range(rows + 1)]

@@ -355,7 +355,7 @@ def test_colluders_take_their_shares_out_of_numbers_too() -> None:
 
 
 def test_colluders_take_their_shares_out_where_masks_differ() -> None:
-    """Of four messages each carries a third of the variance. At the second place two of them add up, less the one that
+    """Each of four messages carries a third of the variance. At the second place two of them add up, less the one that
     a colluder knows: one share is left. At the first place three are."""
     mask = torch.tensor([[1.0, 1.0], [1.0, 1.0], [1.0, 0.0], [1.0, 0.0]])
     public = Public({}, range(4), {"shared": mask}, layers=[2])

@@ -41,7 +41,7 @@ def normals(source: Source, size: int, purpose: tuple, clients: Sequence[int], r
 
 
 def normal(source: Source, size: int, *purpose: object) -> Tensor:
-    """The same for one client, who is named last."""
+    """Normal numbers for one client, which is named last."""
     return normals(source, size, purpose[:-1], purpose[-1:])[0]  # type: ignore[arg-type]
 
 
@@ -371,7 +371,7 @@ def test_values_count_beside_all_other_respects() -> None:
 
 @pytest.mark.parametrize("kind", MECHANISMS)
 def test_the_same_value_in_noise_of_another_size_or_at_other_places_has_another_draw(kind: MechanismName) -> None:
-    """Of v + s n and v + t n with one n, whoever knows s and t knows v."""
+    """Knowing s and t gives v from v + s n and v + t n with one n."""
     rows, wide = torch.zeros(1, 4), torch.ones(1, 1, dtype=torch.float64)
     every = Cover(wide, 10 * wide, [4])
     covers: list[Cover] = [

@@ -55,7 +55,7 @@ class MemoryBooks:
         """The ledger has them already."""
 
     def answered(self, question: int, drawn: int) -> None:
-        """Nobody will take the run up."""
+        """Nothing to store: nobody will resume the run."""
 
     def note(self, report: RoundReport, accuracies: Mapping[int, Sequence[float]]) -> None:
         if report.round == self.stop_after:

@@ -175,7 +175,8 @@ def mixing(runs: Sequence[Recorded]) -> Iterator[Finding]:
 
 
 def _moved(run: Recorded, target: int, clip: float) -> tuple[float, float]:
-    """By how many thresholds a canary moves the sum at the most, and by how many what the other records bring."""
+    """Largest distances, in thresholds, by which a canary moves the sum, and by which it moves the other records'
+    part."""
     learner, flat, device = run.prepared.learner, run.prepared.initial, run.clients.device
     source = other_noise(run.prepared, 0)
     x, y = (part[:BATCH].to(device) for part in run.prepared.data.train.part(target))

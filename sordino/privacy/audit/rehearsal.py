@@ -1,4 +1,4 @@
-"""The same conversation with other records: nothing that anybody sees may change.
+"""Rehearsal of a recorded run with other records: nothing that anybody sees may change.
 
 A recorded run is gone through again, each time in another world (`worlds`): clients hold other records, and where they
 are protected as a whole, other numbers of them. What passed the mechanism comes out as it did, and so does what left
@@ -59,7 +59,7 @@ class HiddenChannelError(AssertionError):
 
 
 class FailureError(AssertionError):
-    """A step fails: there is nothing left to compare."""
+    """A step failed: there is nothing left to compare."""
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Told:
     """What turned out to depend on records, in words: the first sentence of each kind."""
 
     world: str
-    """What clients hold, in words."""
+    """Description of what clients hold."""
     sentences: dict[str, str] = field(default_factory=dict)
 
     def tell(self, kind: str, sentence: str) -> None:
@@ -102,9 +102,8 @@ class Played:
 
 
 class Understudy:
-    """Processes that were forked before any step was run, one for each world, and have seen no client's records through
-    one: what steps leave lying about in the process that records a run, or in another world, does not reach them. Each
-    rehearses once."""
+    """Processes forked before any step was run, one for each world, each of which rehearses once. What steps leave
+    behind in the process that records the run, or in another world, does not reach them."""
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
@@ -134,14 +133,15 @@ class Understudy:
         return found
 
     def close(self) -> None:
-        """Let them end."""
+        """End the processes."""
         for process, pipe in self._team:
             pipe.close()
             process.join()
 
 
 def _play(prepared: Prepared, world: str, pipe: Connection, others: Sequence[Connection]) -> None:
-    """Another process's life. Threads are not forked along: a torch that waited for them would wait for ever."""
+    """Main function of a forked process. Threads are not forked along: a torch that waited for them would wait for
+    ever."""
     for other in others:
         other.close()
     torch.set_num_threads(1)
@@ -151,8 +151,7 @@ def _play(prepared: Prepared, world: str, pipe: Connection, others: Sequence[Con
 
 
 def rehearsed(prepared: Prepared, world: str, played: Played) -> dict[str, str]:
-    """What depends on records besides what noise covers, by what is otherwise in one world, in this process: sentences
-    by kind."""
+    """Sentences, by kind, on everything besides noised values that changes in one world; computed in this process."""
     told = Told(world)
     prepared = replace(prepared, data=WORLDS[prepared.method.unit][world](prepared.data))
     mechanism = Recalling(prepared.mechanism, told, played.passages)
@@ -275,7 +274,7 @@ class Rehearsal(Server):
         self._before, self._clients, self._told = played.state, transport, told
         self._left = list(played.exchanges)
         self._ended: BaseException | None = None
-        """What ended the rehearsal, whatever the script makes of it."""
+        """Error that ended the rehearsal, even if the script catches it."""
 
     def ask(self, who: Sequence[int], step: Any, message: Message) -> Any:
         self._go_on()

@@ -1,4 +1,4 @@
-"""Other records that clients might hold, under which nothing that anybody sees may change.
+"""Worlds: other records that clients might hold, under which nothing that anybody sees may change.
 
 Where whole clients are protected, everything about them may be otherwise, how many records they have included. Where
 single records are, each keeps its place, and what it says is otherwise.
@@ -16,7 +16,7 @@ from sordino.data.dataset import Dealt, FederatedData, Split
 from sordino.privacy.release import Unit
 
 LOUD = 1e6
-"""What an extreme record holds in place of ones."""
+"""Value of an extreme record in place of ones."""
 
 
 def _others(data: FederatedData) -> FederatedData:
@@ -29,12 +29,12 @@ def _extreme(data: FederatedData) -> FederatedData:
 
 
 def _silent(data: FederatedData) -> FederatedData:
-    """Nothing but zeros, all of the last label."""
+    """Records of zeros, all of the last label."""
     return _with(data, torch.zeros_like(data.train.x), torch.full_like(data.train.y, data.classes - 1))
 
 
 def _one_alone(data: FederatedData) -> FederatedData:
-    """All records are of the first label, but for one, which is of the last."""
+    """Records of the first label, but for one of the last."""
     x, y = _turned(data)
     y = torch.zeros_like(y)
     y[int(data.train.starts[-1])] = data.classes - 1
@@ -42,7 +42,7 @@ def _one_alone(data: FederatedData) -> FederatedData:
 
 
 def _one_label(data: FederatedData) -> FederatedData:
-    """Each client has one label, another than the next."""
+    """Clients with one label each, different from the next client's."""
     x, y = _turned(data)
     for client, (begin, size) in enumerate(zip(data.train.starts.tolist(), data.train.sizes.tolist(), strict=True)):
         y[begin : begin + size] = client % data.classes
@@ -50,7 +50,7 @@ def _one_label(data: FederatedData) -> FederatedData:
 
 
 def _resized(data: FederatedData) -> FederatedData:
-    """One client after the other has one record more, half of them, or a single one."""
+    """Clients with one record more, with half of theirs, and with a single one, in turn."""
     sizes = enumerate(data.train.sizes.tolist())
     return _sized(data, [(size + 1, max(1, size // 2), 1)[client % 3] for client, size in sizes])
 
@@ -71,8 +71,8 @@ OF_CLIENTS = OF_RECORDS | {
     "clients of one label each": _one_label,
 }
 WORLDS: dict[Unit, dict[str, Callable[[FederatedData], FederatedData]]] = {"client": OF_CLIENTS, "record": OF_RECORDS}
-"""For what an epsilon protects: words for what clients might hold, and what makes it of their records. Nobody can hold
-no training records at all: such clients are refused."""
+"""Worlds to rehearse for each unit: a description, and a function that makes the clients' data. Every client keeps a
+training record, because clients without any are refused."""
 
 
 def _turned(data: FederatedData) -> tuple[Tensor, Tensor]:
@@ -81,7 +81,7 @@ def _turned(data: FederatedData) -> tuple[Tensor, Tensor]:
 
 
 def _with(data: FederatedData, x: Tensor, y: Tensor) -> FederatedData:
-    """As many records for each client as before."""
+    """Replace the training records; every client keeps its number of them."""
     return _dealt(data, replace(data.train, x=x, y=y))
 
 

@@ -51,7 +51,7 @@ def names(report: Report) -> set[str]:
 
 
 ELSEWHERE = types.ModuleType("elsewhere")
-"""Where methods leave what no message may hold: another module than their own, which could as well be a file."""
+"""Place for what no message may hold: another module than the methods' own, which could as well be a file."""
 ELSEWHERE.notes = {}  # type: ignore[attr-defined]
 
 

@@ -434,7 +434,7 @@ def test_a_median_of_single_messages_that_is_not_charged_to_the_outsider(patched
 
 
 ELSEWHERE = types.ModuleType("elsewhere")
-"""Where a step leaves something: outside of its own module, which it must leave as it is."""
+"""Place where a step leaves something: outside of its own module, which it must not change."""
 ELSEWHERE.heard = []  # type: ignore[attr-defined]
 
 
