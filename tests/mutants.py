@@ -1301,8 +1301,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "experiment/journal.py": (
-        "tests/experiment/test_journal.py tests/experiment/test_lost_journals.py "
-        "tests/experiment/test_own_randomness.py",
+        "tests/experiment/test_other_machines.py tests/experiment/test_journal.py "
+        "tests/experiment/test_lost_journals.py tests/experiment/test_own_randomness.py",
         [
             ("own code: other values are used", "elif known != drawn:", "elif False:"),
             (
@@ -1314,8 +1314,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("own code: a script goes on", "        if self._gives_up:\n", "        if False:\n"),
             (
                 "own code: answers are forgotten at checkpoints",
-                "_write(path, previous, self._owed, self._answers)\n        self.close",
-                "_write(path, previous, self._owed, {})\n        self.close",
+                "_Found([], self._owed, self._answers, self._machine)",
+                "_Found([], self._owed, {}, self._machine)",
             ),
             (
                 "own code: what was given up is not counted",
@@ -1331,8 +1331,37 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("journal: an emptied one had no rows", "if begun and not end:", "if False:"),
             (
                 "journal: what is owed is dropped",
-                "_write(path, previous, self._owed, self._answers)\n        self.close",
-                "_write(path, previous, [], {})\n        self.close",
+                "_Found([], self._owed, self._answers, self._machine)",
+                "_Found([], [], {}, self._machine)",
+            ),
+            ("machines: every one is the same", "moved = found.machine != machine", "moved = False"),
+            (
+                "machines: an unknown one is the same",
+                "moved = found.machine != machine",
+                'moved = found.machine not in ("", machine)',
+            ),
+            (
+                "machines: what was asked elsewhere is asked alike",
+                "_Found([*found.given_up, *found.rows], [], {}, machine, found.end)",
+                "_Found(found.given_up, found.rows, found.answers, machine, found.end)",
+            ),
+            (
+                "machines: what was asked elsewhere is not charged",
+                "_Found([*found.given_up, *found.rows], [], {}, machine, found.end)",
+                "_Found(found.given_up, [], {}, machine, found.end)",
+            ),
+            (
+                "machines: what was given up before is not charged",
+                "_Found([*found.given_up, *found.rows], [], {}, machine, found.end)",
+                "_Found(found.rows, [], {}, machine, found.end)",
+            ),
+            ("machines: giving up is not written down", "if moved or not begun:", "if not begun:"),
+            ("machines: what was given up is asked alike later", "    if found.given_up:\n", "    if False:\n"),
+            ("machines: nobody writes down which one", "    if found.machine:\n", "    if False:\n"),
+            (
+                "machines: forgotten at checkpoints",
+                "_Found([], self._owed, self._answers, self._machine)",
+                "_Found([], self._owed, self._answers)",
             ),
         ],
     ),
@@ -1481,8 +1510,10 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "experiment/books.py": (
-        "tests/experiment/test_lost_journals.py tests/experiment/test_own_randomness.py",
+        "tests/experiment/test_other_machines.py tests/experiment/test_lost_journals.py "
+        "tests/experiment/test_own_randomness.py",
         [
+            ("machines: books do not ask which one", "row.begun, machine)", "row.begun)"),
             ("books: nobody says that there is a journal", "if not row.begun:", "if False:"),
             ("own code: books do not keep answers", "self._journal.answered(question, drawn)", "pass"),
             ("own code: what was given up costs nothing", "            self.ledger.append(spent)\n", ""),
@@ -1494,8 +1525,16 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
         ],
     ),
     "experiment/identity.py": (
-        "tests/experiment/test_own_randomness.py tests/experiment/test_identity.py",
+        "tests/experiment/test_other_machines.py tests/experiment/test_own_randomness.py "
+        "tests/experiment/test_identity.py",
         [
+            ("machines: all processors are one kind", "hashlib.sha256(json.dumps(kind).encode()).hexdigest()", '""'),
+            ("machines: instructions do not matter", "torch.backends.cpu.get_cpu_capability()", '""'),
+            ("machines: versions of torch do not matter", '"torch": torch.__version__', '"torch": ""'),
+            ("machines: versions of numpy do not matter", '"numpy": np.__version__', '"numpy": ""'),
+            ("machines: rounding of products does not matter", "torch.get_float32_matmul_precision()", '""'),
+            ("machines: switches do not matter", "for name in SWITCHES if name in os.environ", "for name in ()"),
+            ("machines: architectures do not matter", "platform.machine(), ", ""),
             ("own code: own methods repeat themselves", "not is_own(method) and", ""),
             ("own code: own networks repeat themselves", "not is_own_network(network, module) and", ""),
             ("own code: graphics cards repeat themselves", 'torch.device(device).type == "cpu"', "True"),

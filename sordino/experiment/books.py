@@ -33,8 +33,10 @@ class RunBooks:
         unit: Unit,
         clients: int,
         limited: Spent | None = None,
+        machine: str = "",
     ) -> None:
-        """`limited` is what the run may spend at the most, where something depends on it."""
+        """`limited` is what the run may spend at the most, where something depends on it; `machine` describes where
+        values are computed, and is empty where sites do that."""
         self._limited = limited
         self._store, self._run, self._memory, self._folder = store, run, memory, store.path(run)
         self._pending = Progress([], [], [])
@@ -61,7 +63,7 @@ class RunBooks:
         else:
             checkpoints.remove_leftovers(self._folder, memory.path.name, *self._needed())
         self.ledger = Ledger(clients, unit, rows)
-        self._journal = Journal(self._folder, len(rows), self.ledger.head, row.begun)
+        self._journal = Journal(self._folder, len(rows), self.ledger.head, row.begun, machine)
         for spent, link in self._journal.given_up:
             self._pending.ledger.append((len(self.ledger.rows), spent, link))
             self.ledger.append(spent)
@@ -75,7 +77,8 @@ class RunBooks:
             raise UserError(
                 f"{rows[0].step} of round {rows[0].round + 1} would cost more than the whole run was going to, by "
                 "which budget_over_runs is kept: the method asks more often, or reads more of single messages, than "
-                "its declarations say. Nothing was asked; run it without budget_over_runs to see what it comes to."
+                "its declarations say, or the run was resumed on another kind of machine and asks again. Nothing was "
+                "asked; run it without budget_over_runs to see what it comes to."
             )
         links = self.ledger.links[-len(rows) :]
         with saving(self._store.folder):

@@ -1,5 +1,5 @@
 """Identity of a run: the hash of everything that decides its results (configuration, data, this version of Sordino, the
-user's own code), and whether these repeat to the bit."""
+user's own code), whether these repeat to the bit, and on which machine."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import hashlib
 import inspect
 import json
 import os
+import platform
 import sys
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,35 @@ def repeats(method: object, network: str, module: nn.Module, device: str) -> boo
     """Whether identity and seed decide a run's values to the bit on this machine: all code is the package's own, which
     has no other source of randomness, and runs on a processor. A user's code may not repeat itself."""
     return not is_own(method) and not is_own_network(network, module) and torch.device(device).type == "cpu"
+
+
+CPUINFO = Path("/proc/cpuinfo")
+KIND = ("vendor_id", "cpu family", "model", "model name", "stepping", "cache size", "flags")
+KIND += ("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "Features")
+"""What is read there of a processor: libraries choose their loops, and the order of sums, by it."""
+SWITCHES = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
+SWITCHES += ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "OPENBLAS_CORETYPE", "NPY_DISABLE_CPU_FEATURES")
+"""Variables by which users forbid libraries to use a processor's instructions."""
+
+
+def describe_machine(device: str) -> str:
+    """What decides the bits of a run besides its identity: versions of libraries, the processor and which of its
+    instructions are used. Two machines that are described alike come to the same values."""
+    lines = CPUINFO.read_text().partition("\n\n")[0].splitlines() if CPUINFO.exists() else []
+    told = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    kind = [told.get(name, "") for name in KIND] if told else [platform.processor()]
+    known = {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "system": [platform.system(), platform.machine(), *platform.libc_ver()],
+        "processor": hashlib.sha256(json.dumps(kind).encode()).hexdigest(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "switches": {name: os.environ[name] for name in SWITCHES if name in os.environ},
+        "products": torch.get_float32_matmul_precision(),
+        "device": torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else device,
+    }
+    return json.dumps(known)
 
 
 def is_own(value: object) -> bool:
@@ -76,7 +106,8 @@ def _comes_with_us(kind: object) -> bool:
 def weights_of(name: str, module: nn.Module) -> dict[str, str]:
     """Digest of all parameters and buffers of a user's network, frozen ones included, as a key of the configuration.
     Weights of the package's networks follow from name, options and seed; processors of other kinds draw them a little
-    differently, and a run may be resumed there."""
+    differently. A run may be resumed there: all that it asked since its last checkpoint is then charged and asked again
+    with other noise (`sordino.experiment.journal`)."""
     if not is_own_network(name, module):
         return {}
     digest = hashlib.sha256()

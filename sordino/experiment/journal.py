@@ -9,11 +9,15 @@ Where noise depends on the values that it covers, the journal also has what stan
 release. It is then given up: all that the journal has stays spent, and what was asked since the last checkpoint is
 asked, drawn and charged anew under other numbers. A question without an answer here was seen by nobody.
 
+Where noise does not depend on values, they are the same only where all that decides bits is the same. The journal has a
+description of the machine that wrote its rows (`describe_machine`). A run that is taken up on another one, or of whose
+rows nobody knows where they were written, is given up in the same way before it asks anything.
+
 A journal is there before anything is charged, and the store says so: one that is gone has been lost. It begins with the
 link of the last row that the database has, and with whose it is. A record is the length of its content with a checksum
 of that length, the content, and the row's link, which chains it to all rows before. A record that ends too early was
 being written when its writer was killed, and paid for nothing yet; any other change of a byte shows. A record of noise,
-or of giving up, has the same form; its link is that of its content behind the last row's.
+of giving up, or of a machine has the same form; its link is that of its content behind the last row's.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -49,6 +53,8 @@ ANSWER = b"answer"
 another."""
 GIVEN_UP = b"given up"
 """Content of the record after which all earlier rows stay spent and are not charged again."""
+MACHINE = b"machine"
+"""First bytes of the record that describes the machine on which all later rows were written."""
 
 
 class OtherValuesError(BaseException):
@@ -61,17 +67,21 @@ class OtherValuesError(BaseException):
 class Journal:
     """The rows of a run's ledger that its last checkpoint does not know."""
 
-    def __init__(self, folder: Path, position: int, previous: bytes, begun: bool | None) -> None:
+    def __init__(self, folder: Path, position: int, previous: bytes, begun: bool | None, machine: str = "") -> None:
         """`position` is how many rows the last checkpoint knows, `previous` the link of the last of them. Its file is
-        made, and brought to disk, unless the store says that it has been `begun` before: then it must be there."""
+        made, and brought to disk, unless the store says that it has been `begun` before: then it must be there.
+        `machine` describes where values are computed; it is empty where that is not here, and answers are kept."""
         self.path = _path(folder, position)
-        self._folder = folder
+        self._folder, self._machine = folder, machine
         found = _read(self.path, previous, begun)
+        moved = found.machine != machine
+        if moved:  # the same noise would cover other values
+            found = _Found([*found.given_up, *found.rows], [], {}, machine, found.end)
         self.given_up, self._owed, self._answers, self._end = found.given_up, found.rows, found.answers, found.end
         """Rows that stay spent and are not charged again; rows that a resumed run charges again; digests of the noise
         of their answers."""
-        if not begun:
-            self._end = _write(self.path, previous, self._owed, self._answers)
+        if moved or not begun:
+            self._end = _write(self.path, previous, found)
         self._last = ([previous] + [link for _, link in found.given_up + found.rows])[-1]
         self._gives_up = False
         self._file: int | None = None
@@ -105,9 +115,9 @@ class Journal:
         path = _path(self._folder, position)
         if path == self.path:
             return self
-        _write(path, previous, self._owed, self._answers)
+        _write(path, previous, _Found([], self._owed, self._answers, self._machine))
         self.close()
-        return Journal(self._folder, position, previous, begun=True)
+        return Journal(self._folder, position, previous, begun=True, machine=self._machine)
 
     def check_settled(self) -> None:
         """Refuse the end of a resumed run that has not charged everything again that it had charged."""
@@ -158,12 +168,18 @@ def _path(folder: Path, position: int) -> Path:
     return folder / f"ledger-{position:09d}.journal"
 
 
-def _write(path: Path, previous: bytes, rows: Sequence[Linked], answers: Mapping[int, int]) -> int:
-    """Write a whole journal durably: these rows, their links, and the digests of the noise of answers to them. Returns
-    its length in bytes."""
-    last = ([previous] + [link for _, link in rows])[-1]
-    content = _head(path, previous) + b"".join(_record(row, link) for row, link in rows)
-    content += b"".join(_sealed(_answer(question, drawn), last) for question, drawn in answers.items())
+def _write(path: Path, previous: bytes, found: _Found) -> int:
+    """Write a whole journal durably; returns its length in bytes."""
+    content, last = _head(path, previous), previous
+    for row, last in found.given_up:
+        content += _record(row, last)
+    if found.given_up:
+        content += _sealed(GIVEN_UP, last)
+    if found.machine:
+        content += _sealed(MACHINE + found.machine.encode(), last)
+    for row, last in found.rows:
+        content += _record(row, last)
+    content += b"".join(_sealed(_answer(question, drawn), last) for question, drawn in found.answers.items())
     temporary = path.with_suffix(".tmp")
     temporary.write_bytes(content)
     replace_file(temporary, path)
@@ -223,7 +239,9 @@ class _Found:
     given_up: list[Linked]
     rows: list[Linked]
     answers: dict[int, int]
-    end: int
+    machine: str = ""
+    """Description of the machine on which the rows were written; empty where it is not known."""
+    end: int = 0
     """Offset in bytes at which the last whole record ends."""
 
 
@@ -241,17 +259,20 @@ def _read(path: Path, previous: bytes, begun: bool | None, lacking: Collection[s
     if begun and not end:
         raise damaged(path)
     if head.startswith(content):  # no more than its beginning
-        return _Found([], [], {}, end)
+        return _Found([], [], {}, end=end)
     given_up: list[Linked] = []
     rows: list[Linked] = []
     answers: dict[int, int] = {}
+    machine = ""
     for body, link, behind in _records(content, end, path):
         end = behind
-        if body == GIVEN_UP or body.startswith(ANSWER):
+        if body == GIVEN_UP or body.startswith((ANSWER, MACHINE)):
             if link != _seal(body, previous):
                 raise damaged(path)
             if body == GIVEN_UP:
                 given_up, rows, answers = [*given_up, *rows], [], {}
+            elif body.startswith(MACHINE):
+                machine = body.removeprefix(MACHINE).decode()
             else:
                 question, drawn = json.loads(body.removeprefix(ANSWER))
                 answers[question] = drawn
@@ -264,7 +285,7 @@ def _read(path: Path, previous: bytes, begun: bool | None, lacking: Collection[s
         if previous != link or _content(row, lacking) != body:  # a size too large reads the same row
             raise damaged(path)
         rows.append((row, link))
-    return _Found(given_up, rows, answers, end)
+    return _Found(given_up, rows, answers, machine, end)
 
 
 def _records(content: bytes, place: int, path: Path) -> Iterator[tuple[bytes, bytes, int]]:

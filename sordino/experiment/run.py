@@ -26,6 +26,7 @@ from sordino.experiment.checkpoint import Stream
 from sordino.experiment.config import Experiment
 from sordino.experiment.database import saving
 from sordino.experiment.defaults import in_store
+from sordino.experiment.identity import describe_machine
 from sordino.experiment.journal import OtherValuesError
 from sordino.experiment.lifetime import check_lifetime, most, to_be_kept
 from sordino.experiment.prepare import Prepared, prepare
@@ -143,7 +144,8 @@ def _carried_on(
     memory = Memory(store.path(run), blank, prepared.schedule.clients)
     closing.callback(memory.close)
     limited = None if prepared.experiment.budget_over_runs is None else most(prepared)
-    books = RunBooks(store, run, prepared.identity, memory, method.unit, prepared.schedule.clients, limited)
+    machine = describe_machine(prepared.experiment.device)
+    books = RunBooks(store, run, prepared.identity, memory, method.unit, prepared.schedule.clients, limited, machine)
     closing.callback(books.close)
     gate = Gate(prepared.allowance, prepared.source, prepared.mechanism)
     workers = Workers(Engine(clients_of(prepared, gate), memory), prepared.choice.workers)

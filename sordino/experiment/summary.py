@@ -296,8 +296,8 @@ def _repeated(ledger: Ledger) -> list[str]:
     if not ledger.repeated:
         return []
     return [
-        f"{ledger.repeated} questions were asked again after the run had been stopped, because its code came to other "
-        "values than before: all answers are charged."
+        "This run was resumed on another kind of processor or with another version of torch or numpy, or its own code "
+        f"came to other values than before: {ledger.repeated} questions were asked, and charged, again."
     ]
 
 

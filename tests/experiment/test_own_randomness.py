@@ -308,7 +308,7 @@ def test_other_values_are_charged_again(method: str, tmp_path: Path) -> None:
     first, again = [(question, 0) for question in range(4)], [(question, 1) for question in range(4)]
     assert numbers(tmp_path, name) == [*first, *again, (4, 0), (5, 0)]
     assert result["epsilon"]["outsider"] == pytest.approx(epsilon_of(math.sqrt(12), result["delta"]), rel=1e-6)
-    assert any("asked again" in note for note in result["notes"])
+    assert any("4 questions were asked, and charged, again" in note for note in result["notes"])
     assert any("other values when it was resumed" in sentence for sentence in result["not_covered"])
     assert Store(tmp_path).get(name).state == "done"
 
