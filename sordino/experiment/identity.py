@@ -42,16 +42,20 @@ def repeats(method: object, network: str, module: nn.Module, device: str) -> boo
 
 
 CPUINFO = Path("/proc/cpuinfo")
-KIND = ("vendor_id", "cpu family", "model", "model name", "stepping", "cache size", "flags")
-KIND += ("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "Features")
-"""What is read there of a processor: libraries choose their loops, and the order of sums, by it."""
-SWITCHES = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
-SWITCHES += ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "OPENBLAS_CORETYPE", "NPY_DISABLE_CPU_FEATURES")
+KIND = (
+    *("vendor_id", "cpu family", "model", "model name", "stepping", "cache size", "flags"),
+    *("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "Features"),
+)
+"""Facts about a processor by which libraries choose their loops, and the order of sums."""
+SWITCHES = (
+    *("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE"),
+    *("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "OPENBLAS_CORETYPE", "NPY_DISABLE_CPU_FEATURES"),
+)
 """Variables by which users forbid libraries to use a processor's instructions."""
 
 
 def describe_machine(device: str) -> str:
-    """What decides the bits of a run besides its identity: versions of libraries, the processor and which of its
+    """Describe what decides the bits of a run besides its identity: versions of libraries, the processor and which of its
     instructions are used. Two machines that are described alike come to the same values."""
     lines = CPUINFO.read_text().partition("\n\n")[0].splitlines() if CPUINFO.exists() else []
     told = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}

@@ -235,6 +235,7 @@ def test_a_run_whose_charges_differ_is_refused(
     assert Store(tmp_path).get(name).state == "stopped"
 
 
+@pytest.mark.usefixtures("one_nonce")
 def test_a_run_whose_charges_are_the_same_goes_on(tmp_path: Path) -> None:
     name = stopped(tmp_path / "stopped", after=4)
     assert command("resume", name, "--store", tmp_path / "stopped", "--json").code == 0
@@ -247,6 +248,7 @@ def charged(store: Path, name: str) -> int:
     return len(known) + len(rows_after(store / "runs" / name, len(known), Ledger(8, rows=known).head, begun=True))
 
 
+@pytest.mark.usefixtures("one_nonce")
 def test_what_was_asked_stays_charged_however_often_a_run_is_stopped(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
