@@ -55,8 +55,8 @@ SWITCHES = (
 
 
 def describe_machine(device: str) -> str:
-    """Describe what decides the bits of a run besides its identity: versions of libraries, the processor and which of its
-    instructions are used. Two machines that are described alike come to the same values."""
+    """Describe what decides the bits of a run besides its identity: versions of libraries, the processor and which of
+    its instructions are used. Two machines that are described alike come to the same values."""
     lines = CPUINFO.read_text().partition("\n\n")[0].splitlines() if CPUINFO.exists() else []
     told = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     kind = [told.get(name, "") for name in KIND] if told else [platform.processor()]
