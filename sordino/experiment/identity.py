@@ -42,11 +42,15 @@ def repeats(method: object, network: str, module: nn.Module, device: str) -> boo
 
 
 CPUINFO = Path("/proc/cpuinfo")
-KIND = ("vendor_id", "cpu family", "model", "model name", "stepping", "cache size", "flags")
-KIND += ("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "Features")
+KIND = (
+    *("vendor_id", "cpu family", "model", "model name", "stepping", "cache size", "flags"),
+    *("CPU implementer", "CPU architecture", "CPU variant", "CPU part", "Features"),
+)
 """What is read there of a processor: libraries choose their loops, and the order of sums, by it."""
-SWITCHES = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
-SWITCHES += ("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "OPENBLAS_CORETYPE", "NPY_DISABLE_CPU_FEATURES")
+SWITCHES = (
+    *("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE"),
+    *("MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "OPENBLAS_CORETYPE", "NPY_DISABLE_CPU_FEATURES"),
+)
 """Variables by which users forbid libraries to use a processor's instructions."""
 
 

@@ -21,7 +21,8 @@ the same bits, others an independent draw.
 
 Where all code is the package's own, on a processor, values are a function of seed and identity: it has no other source
 of randomness, works in one thread, adds in one order, and the identity holds data, settings, version and sources. There
-the purpose names the value, and a source that `repeats` leaves the digest out of its float noise. A digest of 128 bits
+the purpose names the value, and a source that `repeats` leaves the digest out of its float noise. That is true of one
+kind of machine: a run that is resumed on another draws anew (`sordino.experiment.journal`). A digest of 128 bits
 that misses no change costs more than the 2 % of a round of many small clients that it may cost: BLAKE2b of what a
 hundred clients with 4,810 parameters send takes 28 % of their round, four sums with random weights that are sound for
 every change 10 %; a single one takes 1 % and does not notice that two signs have changed.
