@@ -216,7 +216,8 @@ def terms_of(experiment: Experiment) -> Terms:
     learner, initial = Learner(module), flatten(module)
     check_head(method, learner.layout)
     turns = schedule.turns + experiment.spare_turns
-    sizes = np.full(clients, experiment.records_each or 1)
+    # One number, however many clients a server declares.
+    sizes = np.broadcast_to(np.int64(experiment.records_each or 1), (clients,))
     if isinstance(method, RecordLevel):
         learner.keeper(shape)  # refuses a network that cannot be run for one record at a time
         check_records(experiment, method)
