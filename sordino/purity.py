@@ -186,7 +186,7 @@ class Look:
         """What things carry about that are called, or drawn from; None for others."""
         found: Any = None
         if isinstance(value, FunctionType):
-            found = self._each(_carried(value), depth) if value.__module__ in self._homes else ()
+            found = self._each(_carried(value), depth) if value.__module__ in self._homes else "elsewhere"
         elif isinstance(value, functools._lru_cache_wrapper):
             # Not in the order of its use, nor how often it was asked: a table that is full may be read.
             held = sorted(gc.get_referents(value), key=id) if value.__module__ in self._homes else ()

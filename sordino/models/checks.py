@@ -151,7 +151,8 @@ def _copied(value: Any, depth: int = 4) -> Any:
 
 def attributes(value: object) -> dict[str, Any]:
     """What an object holds by name, in slots or not."""
-    members = [(name, one) for kind in type(value).__mro__ for name, one in vars(kind).items()]
+    kinds = [vars(kind) for kind in type(value).__mro__ if "__slots__" in vars(kind)]
+    members = [(name, one) for kind in kinds for name, one in kind.items()]
     slots = [name for name, one in members if isinstance(one, MemberDescriptorType) and hasattr(value, name)]
     return {name: getattr(value, name) for name in slots} | getattr(value, "__dict__", {})
 
