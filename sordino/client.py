@@ -122,7 +122,7 @@ class Clients:
     ) -> None:
         method, learner = copy.deepcopy(method), learner.copied()
         self.method, self.learner, self.data, self.gate, self.execution = method, learner, data, gate, execution
-        self._surroundings = Surroundings(method)
+        self._surroundings = Surroundings(method, learner, data.shape)
         self.device = torch.device(device)
         self.steps: dict[str, Releases] = method.steps()
         self.public_names = sorted(method.public_memory(torch.zeros(learner.layout.size), learner.layout))

@@ -348,6 +348,7 @@ def test_check_of_whole_networks():
 MIXING = ("Crowded", "CrowdedInTraining", "Centred", "CentredUnseen", "CentredInTraining", "Counted", "Attentive")
 
 OWN = """
+    import numpy as np
     import torch
     from torch import nn
 
@@ -471,6 +472,46 @@ OWN = """
             self.means["all"].append(float(x.detach().mean()))
             return self.layer(x)
 
+    class Numpy(Fixed):
+        def __init__(self):
+            super().__init__()
+            self.mean = np.zeros(6)
+        def forward(self, x):
+            self.mean = self.mean + x.detach().mean(0).numpy()
+            return self.layer(x)
+
+    class Objects(Numpy):
+        def __init__(self):
+            super().__init__()
+            self.mean = np.array([0.0], dtype=object)
+
+    class Bytes(Fixed):
+        def __init__(self):
+            super().__init__()
+            self.seen = bytearray()
+        def forward(self, x):
+            self.seen.append(len(x))
+            return self.layer(x)
+
+    class Box:
+        __slots__ = ("mean",)
+
+    class Slotted(Fixed):
+        def __init__(self):
+            super().__init__()
+            self.box = Box()
+        def forward(self, x):
+            self.box.mean = x.detach().mean()
+            return self.layer(x)
+
+    class Hidden(Fixed):
+        def __init__(self):
+            super().__init__()
+            self.norms = [nn.BatchNorm1d(6)]
+        def forward(self, x):
+            self.norms[0](x.detach().repeat(2, 1))
+            return self.layer(x)
+
     class Moving(Fixed):
         def forward(self, x):
             with torch.no_grad():
@@ -559,6 +600,11 @@ def test_own_models(name, options, expected):
         ("ward.nets:Average", {}, "buffer 'mean' .* changes in training"),
         ("ward.nets:Remembering", {}, "attribute 'last' .* changes in training"),
         ("ward.nets:Listing", {}, "attribute 'means' .* changes in training"),
+        ("ward.nets:Numpy", {}, "attribute 'mean' .* changes in training"),
+        ("ward.nets:Objects", {}, "attribute 'mean' .* changes in training"),
+        ("ward.nets:Bytes", {}, "attribute 'seen' .* changes in training"),
+        ("ward.nets:Slotted", {}, "attribute 'box' .* changes in training"),
+        ("ward.nets:Hidden", {}, "attribute 'norms' .* changes in training"),
         ("ward.nets:Moving", {}, "parameter 'layer.bias' .* changes in training"),
         *((f"ward.nets:{name}", {}, f"'ward.nets:{name}' mixes the records of a batch") for name in MIXING),
     ],

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import array
+import collections
 import dataclasses
-from collections.abc import Iterator
+import functools
+import io
+import itertools
+import logging
+import random
+import types
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,6 +23,7 @@ from torch import Tensor, nn
 
 from sordino.errors import UserError
 from sordino.method import Method, Result
+from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.privacy.release import Update, sends
 from sordino.testing.case import Case, OneRound
 
@@ -244,9 +253,125 @@ class InAClosure(Plain):
     leave = closing()
 
 
+BOXES: dict[str, Any] = {
+    "deque": collections.deque([1]),
+    "bytearray": bytearray(3),
+    "array of numbers": array.array("d", [0.0]),
+    "array of objects": np.array([[], None], dtype=object),
+    "norm": nn.BatchNorm1d(2),
+    "nested norm": nn.Sequential(nn.Sequential(nn.Sequential(nn.Sequential(nn.BatchNorm1d(2))))),
+    "tensor": torch.zeros(2),
+    "parameter": nn.Parameter(torch.zeros(2)),
+    "namespace": types.SimpleNamespace(inner=types.SimpleNamespace(seen=0)),
+    "user's dictionary": collections.UserDict(),
+    "file in memory": io.BytesIO(),
+    "numpy's generator": np.random.default_rng(0),
+    "Python's generator": random.Random(0),
+    "torch's generator": torch.Generator().manual_seed(0),
+    "method of a generator": np.random.default_rng(0).normal,
+    "counter": itertools.count(),
+    "iterator": iter([1] * 99),
+    "generator": (number for number in range(99)),
+}
+"""Things of other packages that can remember."""
+
+
+class Notes:
+    """A class of the module that is no method."""
+
+    seen: ClassVar[list[int]] = []
+
+
+@dataclass(slots=True)
+class Slotted:
+    """An object without a table of attributes."""
+
+    seen: int = 0
+
+
+@functools.lru_cache(maxsize=4)
+def remembered(number: int) -> list[int]:
+    return [number]
+
+
+SLOTTED, PART = Slotted(), functools.partial(list, [[1]])
+WRITES: dict[str, Callable[[], Any]] = {
+    "deque": lambda: BOXES["deque"].append(2),
+    "bytearray": lambda: BOXES["bytearray"].__setitem__(0, BOXES["bytearray"][0] ^ 1),
+    "array of numbers": lambda: BOXES["array of numbers"].append(1.0),
+    "array of objects": lambda: BOXES["array of objects"][0].append(1),
+    "norm": lambda: BOXES["norm"](torch.randn(4, 2)),
+    "nested norm": lambda: BOXES["nested norm"](torch.randn(4, 2)),
+    "tensor": lambda: BOXES["tensor"].numpy().__iadd__(1.0),
+    "parameter": lambda: BOXES["parameter"].sum().backward(),
+    "namespace": lambda: setattr(BOXES["namespace"].inner, "seen", BOXES["namespace"].inner.seen + 1),
+    "user's dictionary": lambda: BOXES["user's dictionary"].setdefault(len(BOXES["user's dictionary"])),
+    "file in memory": lambda: BOXES["file in memory"].write(b"1"),
+    "numpy's generator": lambda: BOXES["numpy's generator"].normal(size=2),
+    "Python's generator": lambda: BOXES["Python's generator"].randint(0, 9),
+    "torch's generator": lambda: torch.randn(2, generator=BOXES["torch's generator"]),
+    "method of a generator": lambda: BOXES["method of a generator"](size=2),
+    "counter": lambda: next(BOXES["counter"]),
+    "iterator": lambda: next(BOXES["iterator"]),
+    "generator": lambda: next(BOXES["generator"]),
+    "class": lambda: Notes.seen.append(1),
+    "slots": lambda: setattr(SLOTTED, "seen", SLOTTED.seen + 1),
+    "cache": lambda: [remembered(number) for number in range(remembered.cache_info().misses + 1)],
+    "cached value": lambda: remembered(0).append(1),
+    "part of a function": lambda: PART.args[0][0].append(1),
+}
+
+
+@dataclass(frozen=True)
+class Elsewhere(Plain):
+    """Leaves a note in something that its module holds."""
+
+    where: str = ""
+
+    def leave(self, data: Any, model: Any) -> None:
+        WRITES[self.where]()
+
+
+@pytest.mark.parametrize("where", WRITES)
+def test_whatever_remembers_is_looked_into(where: str, tmp_path: Path) -> None:
+    remembered(0)
+    with pytest.raises(UserError, match=r"The step local changed .*past the gate"):
+        run_once(Elsewhere(where=where), tmp_path, engine="one-by-one")
+
+
+class OnTheNetwork(Plain):
+    """Sets an attribute of the network, which Sordino wrote."""
+
+    def leave(self, data: Any, model: Any) -> None:
+        data.learner.module.note = model
+
+
+class OnTheLearner(Plain):
+    """Sets an attribute of what takes gradients."""
+
+    def leave(self, data: Any, model: Any) -> None:
+        data.learner.note = model
+
+
+class Harmless(Plain):
+    """Reads and logs, which fills caches of other packages."""
+
+    def leave(self, data: Any, model: Any) -> None:
+        LOG.debug("%s %s %s", hash(PLACE), str(PLACE), remembered(0))
+        assert BOXES["norm"].running_mean is not None
+
+
+LOG, PLACE = logging.getLogger("pure"), Path("a") / "b"
+
+
+def test_a_step_may_read(tmp_path: Path) -> None:
+    remembered(0)
+    run_once(Harmless(), tmp_path, engine="one-by-one")
+
+
 IMPURE = [
     *(OnItself(), InAField(), OnTheClass(), InACache(), InAGlobal(), InAList(), DeepInATable(), InAnArray()),
-    *(InADefault(), OnAFunction(), InAClosure()),
+    *(InADefault(), OnAFunction(), InAClosure(), OnTheNetwork(), OnTheLearner()),
 ]
 
 
@@ -265,3 +390,71 @@ def test_a_step_has_a_copy_of_the_method(tmp_path: Path) -> None:
 
 def test_a_pure_step_is_let_be(tmp_path: Path) -> None:
     run_once(Plain(), tmp_path)
+
+
+# ---- what a user's network remembers
+
+
+class Net(nn.Module):
+    """A network that remembers nothing but what it makes once."""
+
+    table: Tensor | None = None
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.last = nn.Linear(int(np.prod(shape)), classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.table is None:
+            self.table = torch.linspace(0, 1, self.last.in_features)
+        self.remember(x)
+        return self.last(x.flatten(1) + self.table)
+
+    def remember(self, x: Tensor) -> None:
+        return
+
+
+class InItsModule(Net):
+    """Appends to a list of its module."""
+
+    def remember(self, x: Tensor) -> None:
+        LIST.append(float(x.detach().mean()))
+
+
+class Late(Net):
+    """Keeps a mean where it has seen many batches: not while it is tried out."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__(shape, classes)
+        self.mean = np.zeros(3)
+
+    def remember(self, x: Tensor) -> None:
+        if len(x) not in (1, 3, 33):
+            self.mean += float(x.detach().mean())
+
+
+def _hook(module: nn.Module, x: Any) -> None:
+    LIST.append(float(x[0].detach().mean()))
+
+
+def hooked(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """A network of torch's layers, on which a function of this module hangs."""
+    network = nn.Sequential(nn.Flatten(), nn.Linear(int(np.prod(shape)), classes))
+    network.register_forward_pre_hook(_hook)
+    return network
+
+
+@pytest.mark.parametrize("network", ["InItsModule", "Late", "hooked"])
+def test_what_a_network_remembers_ends_the_run(network: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"The step local changed .*past the gate"):
+        OneRound(Case(DPFedAvg(), tmp_path).prepared(model=f"{__name__}:{network}", engine="one-by-one"), tmp_path)
+
+
+@pytest.mark.parametrize("engine", ["one-by-one", "stacked"])
+def test_a_network_that_remembers_nothing_is_let_be(engine: str, tmp_path: Path) -> None:
+    OneRound(Case(DPFedAvg(), tmp_path).prepared(model=f"{__name__}:Net", engine=engine), tmp_path)
+
+
+def test_networks_and_methods_of_sordino_are_not_searched(tmp_path: Path) -> None:
+    once = OneRound(Case(DPFedAvg(), tmp_path).prepared(), tmp_path)
+    assert all(name.startswith("self.") for name in once.clients._surroundings._seen())

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import array
 import collections
 import copy
+from collections.abc import Mapping
+from types import MemberDescriptorType
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
@@ -124,18 +128,33 @@ def _state(module: nn.Module) -> dict[str, Any]:
 
 
 def _copied(value: Any, depth: int = 4) -> Any:
-    """The numbers and texts in a value, in tensors, containers and plain objects; None for anything else."""
+    """The numbers and texts in a value, in tensors, arrays, containers and plain objects; None for anything else."""
+    found: Any = None
     if isinstance(value, Tensor):
-        return value.detach().clone()
-    if value is None or isinstance(value, bool | int | float | complex | str | bytes):
-        return value
-    if isinstance(value, nn.Module | type) or depth == 0:
-        return None
-    if isinstance(value, dict):
-        return {key: _copied(one, depth - 1) for key, one in value.items()}
-    if isinstance(value, list | tuple | set | frozenset | collections.deque):
-        return [_copied(one, depth - 1) for one in value]
-    return _copied(vars(value), depth - 1) if hasattr(value, "__dict__") else None
+        found = value.detach().clone()
+    elif isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
+        found = value.dtype.str, value.shape, value.tobytes()
+    elif isinstance(value, bytearray | memoryview | array.array):
+        found = bytes(value)
+    elif value is None or isinstance(value, bool | int | float | complex | str | bytes):
+        found = value
+    elif depth and isinstance(value, Mapping):
+        found = {key: _copied(one, depth - 1) for key, one in value.items()}
+    elif depth and isinstance(value, np.ndarray):
+        found = [_copied(one, depth - 1) for one in value.flat]
+    elif depth and isinstance(value, list | tuple | set | frozenset | collections.deque):
+        found = [_copied(one, depth - 1) for one in value]
+    elif depth and not isinstance(value, type):
+        found = {name: _copied(one, depth - 1) for name, one in attributes(value).items()}
+    return found
+
+
+def attributes(value: object) -> dict[str, Any]:
+    """What an object holds by name, in slots or not."""
+    kinds = [vars(kind) for kind in type(value).__mro__ if "__slots__" in vars(kind)]
+    members = [(name, one) for kind in kinds for name, one in kind.items()]
+    slots = [name for name, one in members if isinstance(one, MemberDescriptorType) and hasattr(value, name)]
+    return {name: getattr(value, name) for name in slots} | getattr(value, "__dict__", {})
 
 
 def _same(one: Any, other: Any) -> bool:
