@@ -14,7 +14,6 @@ pickled within `PICKLED` bytes: locks, context variables, open files.
 
 from __future__ import annotations
 
-import array
 import collections
 import contextlib
 import functools
@@ -151,7 +150,7 @@ class Look:
             found = self._network(value, depth)
         elif isinstance(value, np.ndarray) and value.dtype.hasobject:
             found = value.shape, self._each(value.flat, depth)
-        elif isinstance(value, np.ndarray | bytearray | array.array | memoryview):
+        elif isinstance(value, np.ndarray | memoryview):
             found = _bytes(value)
         elif isinstance(value, set | frozenset):
             found = frozenset(value)
@@ -243,9 +242,8 @@ def _pickled(value: Any) -> bytes | None:
     return file.getvalue()
 
 
-def _bytes(value: Any) -> Any:
-    held = memoryview(value) if not isinstance(value, np.ndarray) else value
-    return held.nbytes, held.tobytes() if held.nbytes <= SMALL else None
+def _bytes(value: np.ndarray | memoryview) -> tuple[int, bytes | None]:
+    return value.nbytes, value.tobytes() if value.nbytes <= SMALL else None
 
 
 def _root(kind: type) -> str:
