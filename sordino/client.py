@@ -23,6 +23,7 @@ from sordino.errors import UserError
 from sordino.learning.records import Learner, Records
 from sordino.message import Message
 from sordino.method import Method, Result, result_of, returned
+from sordino.models.tokens import examples
 from sordino.privacy.compiled import CompiledSum
 from sordino.privacy.gate import Gate, Passed, check_declared
 from sordino.privacy.gradients import BlankRecords, PrivateRecords, validation_records
@@ -122,7 +123,6 @@ class Clients:
     ) -> None:
         method, learner = copy.deepcopy(method), learner.copied()
         self.method, self.learner, self.data, self.gate, self.execution = method, learner, data, gate, execution
-        self._surroundings = Surroundings(method, learner, data.shape)
         self.device = torch.device(device)
         self.steps: dict[str, Releases] = method.steps()
         self.public_names = sorted(method.public_memory(torch.zeros(learner.layout.size), learner.layout))
@@ -132,6 +132,7 @@ class Clients:
         self._keeps: dict[str, bool] = {}
         self._kind: type[PrivateRecords] = PrivateRecords
         learner.module.to(self.device)
+        self._surroundings = Surroundings(method, learner, examples(learner.written, 1, data.shape, 0).to(self.device))
 
     def answer(self, question: Question, me: Mapping[str, Tensor]) -> Outcome:
         """Run a step at clients that remember `me`, one row each, and pass what it sends through the gate."""

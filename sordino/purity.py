@@ -14,7 +14,6 @@ pickled within `PICKLED` bytes: locks, context variables, open files.
 
 from __future__ import annotations
 
-import array
 import collections
 import contextlib
 import functools
@@ -36,7 +35,6 @@ from sordino.errors import UserError
 from sordino.learning.records import Learner
 from sordino.method import Method
 from sordino.models.checks import attributes
-from sordino.models.tokens import examples
 
 OURS = ("sordino", "builtins", "abc", "typing", "dataclasses")
 """Packages whose classes and modules are not looked at."""
@@ -71,16 +69,16 @@ class Same:
 class Surroundings:
     """A method and a network, and the classes and modules in which a user wrote them, which steps must not change."""
 
-    def __init__(self, method: Method, learner: Learner, shape: tuple[int, ...]) -> None:
-        """`shape` is that of a record: a user's network is run once, on nobody's records, so that what it makes once,
-        like a table of positions, is there before the first client comes."""
+    def __init__(self, method: Method, learner: Learner, example: Tensor) -> None:
+        """A user's network is run once, on an `example` that is nobody's, so that what it makes once, like a table of
+        positions, is there before the first client comes."""
         self._method, self._learner = method, learner
         self._classes = [kind for kind in type(method).__mro__ if _root(kind) not in OURS]
         layers = dict.fromkeys(kind for part in learner.written.modules() for kind in type(part).__mro__)
         written = [kind for kind in layers if _root(kind) not in NETWORKS and kind not in self._classes]
         if written:
             with torch.random.fork_rng(devices=[]), torch.no_grad():
-                learner.module(examples(learner.written, 1, shape, seed=0))
+                learner.module(example)
         self._classes += written
         names = dict.fromkeys([kind.__module__ for kind in self._classes] + _hooked(learner.written))
         self._modules = [sys.modules[name] for name in names if name in sys.modules]
@@ -151,7 +149,7 @@ class Look:
             found = self._network(value, depth)
         elif isinstance(value, np.ndarray) and value.dtype.hasobject:
             found = value.shape, self._each(value.flat, depth)
-        elif isinstance(value, np.ndarray | bytearray | array.array | memoryview):
+        elif isinstance(value, np.ndarray | memoryview):
             found = _bytes(value)
         elif isinstance(value, set | frozenset):
             found = frozenset(value)
@@ -243,9 +241,8 @@ def _pickled(value: Any) -> bytes | None:
     return file.getvalue()
 
 
-def _bytes(value: Any) -> Any:
-    held = memoryview(value) if not isinstance(value, np.ndarray) else value
-    return held.nbytes, held.tobytes() if held.nbytes <= SMALL else None
+def _bytes(value: np.ndarray | memoryview) -> tuple[int, bytes | None]:
+    return value.nbytes, value.tobytes() if value.nbytes <= SMALL else None
 
 
 def _root(kind: type) -> str:

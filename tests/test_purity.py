@@ -261,6 +261,8 @@ BOXES: dict[str, Any] = {
     "norm": nn.BatchNorm1d(2),
     "nested norm": nn.Sequential(nn.Sequential(nn.Sequential(nn.Sequential(nn.BatchNorm1d(2))))),
     "tensor": torch.zeros(2),
+    "large tensor": torch.zeros(20_000),
+    "view": memoryview(bytearray(3)),
     "parameter": nn.Parameter(torch.zeros(2)),
     "namespace": types.SimpleNamespace(inner=types.SimpleNamespace(seen=0)),
     "user's dictionary": collections.UserDict(),
@@ -303,6 +305,8 @@ WRITES: dict[str, Callable[[], Any]] = {
     "norm": lambda: BOXES["norm"](torch.randn(4, 2)),
     "nested norm": lambda: BOXES["nested norm"](torch.randn(4, 2)),
     "tensor": lambda: BOXES["tensor"].numpy().__iadd__(1.0),
+    "large tensor": lambda: BOXES["large tensor"].add_(1.0),
+    "view": lambda: BOXES["view"].__setitem__(0, BOXES["view"][0] ^ 1),
     "parameter": lambda: BOXES["parameter"].sum().backward(),
     "namespace": lambda: setattr(BOXES["namespace"].inner, "seen", BOXES["namespace"].inner.seen + 1),
     "user's dictionary": lambda: BOXES["user's dictionary"].setdefault(len(BOXES["user's dictionary"])),
@@ -369,9 +373,19 @@ def test_a_step_may_read(tmp_path: Path) -> None:
     run_once(Harmless(), tmp_path, engine="one-by-one")
 
 
+def made_in_a_function() -> Plain:
+    class Inner(Plain):
+        """Sets an attribute of its class, which no module holds."""
+
+        def leave(self, data: Any, model: Any) -> None:
+            type(self).note = model
+
+    return Inner()
+
+
 IMPURE = [
     *(OnItself(), InAField(), OnTheClass(), InACache(), InAGlobal(), InAList(), DeepInATable(), InAnArray()),
-    *(InADefault(), OnAFunction(), InAClosure(), OnTheNetwork(), OnTheLearner()),
+    *(InADefault(), OnAFunction(), InAClosure(), OnTheNetwork(), OnTheLearner(), made_in_a_function()),
 ]
 
 
