@@ -25,6 +25,7 @@ from sordino.client import Question
 from sordino.data import Dataset, load
 from sordino.deploy import accuracies
 from sordino.deploy.carrier import Carrier
+from sordino.deploy.declared import Origin
 from sordino.deploy.journal import FILE, Heads, Journal
 from sordino.deploy.rehearsal import rehearse
 from sordino.deploy.reserving import ReservingLedger
@@ -72,14 +73,18 @@ def start(
     watch: Watch | None = None,
     tell: Tell | None = None,
     deadlines: Deadlines = DEADLINES,
+    origin: Origin | None = None,
 ) -> Summary:
-    """Run an experiment at the sites of a roster, whose order is that of the clients' numbers."""
+    """Run an experiment at the sites of a roster, whose order is that of the clients' numbers. `origin` is given for a
+    trial, all of whose data lie on this machine: they are the same people as in simulations."""
     terms = terms_of(experiment)
     if len(roster) != terms.schedule.clients:
         raise UserError(f"The roster names {len(roster)} sites, but the experiment declares {terms.schedule.clients}.")
     check_members(roster, "The roster")
     rehearse(terms, ground_of(experiment, terms))
-    people = hashlib.sha256(b"".join(sorted(member.identity for member in roster))).hexdigest()
+    sites = hashlib.sha256(b"".join(sorted(member.identity for member in roster))).hexdigest()
+    # A site is the same client in every run, whatever records it has; a trial's sites are made for one run.
+    people, deal = (sites, sites) if origin is None else (origin.people, origin.deal)
     run = store.create(
         f"{experiment.method.rpartition(':')[2]}-deployed",
         NewRun(
@@ -89,12 +94,14 @@ def start(
             people=people,
             unit=terms.method.unit,
             rounds=experiment.rounds,
-            planned=to_be_kept(terms, people),  # a site is the same client in every run, whatever records it has
+            planned=to_be_kept(terms, deal),
         ),
     )
     with contextlib.closing(Journal(store.path(run))) as journal:
         journal.decide("roster", [[member.name, member.identity.hex()] for member in roster])
         journal.decide("run", f"{run} {secrets.token_hex(16)}")
+        if origin is not None:
+            journal.decide("trial_of", origin.data)
     return resume(run, carrier, store, watch, tell, deadlines)
 
 
@@ -129,7 +136,8 @@ def resume(
         try:
             summary = cast(Summary | None, row.summary)
             if summary is None:
-                summary = _carried_on(run, terms, ground_of(experiment, terms), sites, store, watch, closing)
+                trial_of = journal.fact("trial_of")
+                summary = _carried_on(run, terms, ground_of(experiment, terms), sites, store, watch, closing, trial_of)
             # Only now: a site that has destroyed its keys could not go on with a run that is not yet saved.
             _end(run, sites, journal, store)
             return summary
@@ -146,6 +154,7 @@ def _carried_on(
     store: Store,
     watch: Watch | None,
     closing: contextlib.ExitStack,
+    trial_of: str | None,
 ) -> Summary:
     method, clients = terms.method, terms.schedule.clients
     # Clients remember at their sites; here there is nothing to remember.
@@ -181,6 +190,8 @@ def _carried_on(
     found, deviation = _shared_accuracies(terms, ending, sites, books, early=len(notes) > len(terms.notes))
     summary = summarize(run, terms, ending, books, names, np.full(clients, np.nan))
     summary["deployed"] = True
+    if trial_of is not None:
+        summary["trial_of"] = trial_of
     if found:
         summary["accuracy"] = {**summary["accuracy"], **found}
         summary["accuracy_noise"] = deviation

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from torch import Tensor
 
@@ -14,6 +15,15 @@ from sordino.method import Method
 from sordino.methods.bases import RecordLevel
 
 SIMULATE = "simulate it with `sordino run`"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Data that were dealt to the sites of a trial: their name, the people they are about and how they were dealt."""
+
+    data: str
+    people: str
+    deal: str | None
 
 
 def shape_of(experiment: Experiment) -> tuple[int, ...]:

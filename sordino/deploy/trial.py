@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from sordino.data import ClientData
 from sordino.data.meaning import Meaning
+from sordino.deploy.declared import Origin
 from sordino.deploy.roster import Member, written_roster
 from sordino.deploy.rules import least_witnesses
 from sordino.deploy.site import Site
@@ -30,6 +32,8 @@ DATA = "data.npz"
 WITNESS = Path("..", "witness")
 """Folder of the witnesses of a trial's sites, beside the sites' folders: a trial leaves nothing elsewhere."""
 PUBLIC = "public"
+ORIGIN = "origin.json"
+"""File of a trial that says whose records its sites hold."""
 
 
 def lay_out(experiment: Experiment, folder: Path, sites: int) -> tuple[Experiment, list[Member], list[Path]]:
@@ -63,7 +67,14 @@ def lay_out(experiment: Experiment, folder: Path, sites: int) -> tuple[Experimen
         members.append(Member(path.name, Site.create(path, path.name, Path(DATA), **rules)))
     for path in folders:
         (path / ROSTER).write_text(written_roster(members))
+    origin = Origin(str(experiment.data), data.people, data.deal)
+    (folder / ORIGIN).write_text(json.dumps(dataclasses.asdict(origin)))
     return deployed, members, folders
+
+
+def read_origin(folder: Path) -> Origin:
+    """Read whose records the sites of a trial hold."""
+    return Origin(**json.loads((folder / ORIGIN).read_text()))
 
 
 def _rules(experiment: Experiment, terms: Terms) -> dict[str, Any]:

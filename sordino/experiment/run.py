@@ -102,7 +102,10 @@ def resume(
     if row.summary is not None:
         return _finished(row, store)
     if (store.path(run) / DEPLOYMENT).exists():
-        raise UserError(f"The run {run!r} is a deployment: `sordino serve --resume {run}` takes it up.")
+        raise UserError(
+            f"The run {run!r} is a deployment: `sordino serve --resume {run}` takes it up, or, if it "
+            f"is a trial, `sordino deploy --resume {run}`."
+        )
     given = {"workers": workers, "budget_over_runs": budget_over_runs}
     changes = {"store": str(store.folder)} | {key: value for key, value in given.items() if value is not None}
     prepared = prepare(Experiment.make(row.configuration | changes), resumed=True)

@@ -144,6 +144,8 @@ class Summary(TypedDict, total=False):
     """At record level: whose budget was used up before the last round."""
     deployed: bool
     """Whether the run was on the clients' own machines; left out where it was not."""
+    trial_of: str
+    """Data of a trial deployment, whose server and sites were processes of one machine; left out elsewhere."""
     spent: Spent
     upload_bytes: int
     clients: int

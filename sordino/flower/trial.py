@@ -19,7 +19,7 @@ from sordino.deploy.journal import Journal
 from sordino.deploy.roster import read_roster, written_roster
 from sordino.deploy.rules import FILE as RULES
 from sordino.deploy.terms import terms_of
-from sordino.deploy.trial import lay_out, with_accuracies
+from sordino.deploy.trial import lay_out, read_origin, with_accuracies
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.store import Store
@@ -66,7 +66,7 @@ def new(experiment: Experiment, sites: int, folder: Path) -> Iterator[Trial]:
     def begin(watch: Watch, tell: Tell) -> Summary:
         nonlocal begun
         begun = True
-        return coordinator.start(deployed, members, carrier, store, watch, tell)
+        return coordinator.start(deployed, members, carrier, store, watch, tell, origin=read_origin(where))
 
     try:
         with household(where, folders, terms_of(deployed).largest_answer) as carrier:

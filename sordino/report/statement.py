@@ -99,6 +99,8 @@ class Statement:
     shape: tuple[int, ...]
     """Shape of one record as the model sees it."""
     simulated: bool
+    trial: bool
+    """Whether a deployment was a trial on one machine."""
     unit: str
     neighbours: str
     """The two worlds that the figures compare."""
@@ -137,7 +139,7 @@ def statement_of(store: Store, run: str) -> Statement:
         date=datetime.fromtimestamp(row.created, UTC).strftime("%d %B %Y, %H:%M UTC"),
         version=models.about.version,
         method=called(row.configuration),
-        data=str(row.configuration["data"]) if simulated else AT_SITES,
+        data=str(row.configuration["data"]) if simulated else summary.get("trial_of", AT_SITES),
         clients=names[:NAMED],
         others=max(0, len(names) - NAMED),
         records=summary.get("records"),
@@ -149,6 +151,7 @@ def statement_of(store: Store, run: str) -> Statement:
         columns=[] if schema is None else _columns(schema, row.configuration, simulated),
         shape=models.about.shape,
         simulated=simulated,
+        trial="trial_of" in summary,
         unit=row.unit,
         neighbours=protects["neighbours"],
         rows_not_persons=protects.get("rows_not_persons", ""),
@@ -213,11 +216,17 @@ def sentences(found: Statement) -> dict[str, list[str]]:
     whom = ", ".join(found.clients) + (f" and {found.others} more" if found.others else "")
     column = f" in the column {found.predicted}" if found.predicted else ""
     records = f" They hold {found.records:,} training records together." if found.records else ""
-    how = (
-        "This run was a simulation: all data lay on one machine, and this page says what would have left each client."
-        if found.simulated
-        else "This run was made on the clients' own machines: their records never left them."
-    )
+    how = "This run was made on the clients' own machines: their records never left them."
+    if found.trial:
+        how = (
+            "This run was a trial: the server and all sites were processes of one machine, on which all data lay. This "
+            "page says what left each site."
+        )
+    if found.simulated:
+        how = (
+            "This run was a simulation: all data lay on one machine, and this page says what would have left each "
+            "client."
+        )
     return {
         "What was done": [
             f"A model of the kind {found.network} with {found.parameters:,} parameters was trained to tell "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 from collections.abc import Callable
@@ -203,7 +204,8 @@ def test_a_server_leaves_out_a_site_whose_ledger_is_older(restored: tuple[Federa
     def deaf(node: int, request: bytes, answer: Callable[[], bytes]) -> bytes | Failure:
         return made.sites[node].answer(silent(request))
 
-    made.run(deaf, QUICK_WORK)
+    with contextlib.suppress(UserError):  # where too few are left without it
+        made.run(deaf, QUICK_WORK)
     assert any("site-0 has a ledger that is older" in sentence for sentence in made.told)
 
 

@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 from federations import QUICK, federation
 
+from sordino.data.people import same_people
 from sordino.deploy import coordinator
 from sordino.deploy.coordinator import start
 from sordino.deploy.direct import Direct
 from sordino.deploy.roster import Member, read_roster, written_roster
 from sordino.deploy.site import Site
 from sordino.deploy.standing import status
+from sordino.deploy.trial import read_origin
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
+from sordino.experiment.prepare import deal
 from sordino.experiment.store import Store
 from sordino.report.statement import statement_of
 from sordino.report.statement_pages import markdown
@@ -191,3 +194,16 @@ def test_a_run_that_was_stored_with_the_default_data_is_not_said_to_be_on_them(
             site.close()
     assert store.get(summary["run"]).configuration["data"] == "digits"
     assert "digits" not in markdown(statement_of(store, summary["run"]))
+
+
+def test_a_trial_is_no_deployment_and_counts_for_its_people(tmp_path: Path) -> None:
+    """All of its data lie on one machine, and they are the people of simulations on the same data."""
+    with federation(tmp_path) as made:
+        carrier, origin = Direct(made.sites, None), read_origin(tmp_path / "sites")
+        done = start(made.experiment, made.members, carrier, made.store, deadlines=QUICK, origin=origin)
+        text = markdown(statement_of(made.store, done["run"]))
+        assert "This run was a trial: the server and all sites were processes of one machine" in text
+        assert "on digits, the data of 3 clients" in text
+        row = made.store.get(done["run"])
+        assert same_people(row.people, deal(made.original).people)
+        assert (row.planned or {})["deal"] == deal(made.original.model_copy(update={"clients": 3})).deal

@@ -142,7 +142,9 @@ def test_records_pay_for_all_runs_too(tmp_path: Path) -> None:
     by_hand = record_epsilon(((rate, multiplier, 4 * int(steps)),), DELTA)
     assert [found["epsilon"][view] for view in VIEWS] == pytest.approx([by_hand] * 3, rel=0.02)
     assert 2 < by_hand < 4
-    assert total(tmp_path, "client")["epsilon"] == dict.fromkeys(VIEWS), "no client as a whole was protected"
+    of_clients = total(tmp_path, "client")
+    assert of_clients["epsilon_within_deal"] == dict.fromkeys(VIEWS), "no client as a whole was protected"
+    assert of_clients["unit"] == "record", "two seeds deal the records in two ways"
 
 
 def test_recipes_add_up() -> None:
