@@ -1652,7 +1652,7 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
     "report/statement.py": (
         "tests/deploy/test_tables.py tests/experiment/test_account.py",
         [
-            ("a deployment on the default data", "if simulated else AT_SITES", "if True else AT_SITES"),
+            ("a deployment on the default data", "if simulated else summary.get(", "if True else summary.get("),
             (
                 "a statement: what left bare is covered",
                 "covered = not any(row.reason for row in mine)",

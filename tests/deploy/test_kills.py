@@ -26,5 +26,5 @@ def test_a_restored_site_spends_nothing_twice(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
-def test_many_restored_sites_spend_nothing_twice(tmp_path: Path) -> None:
-    assert restored.trials(50, 100, tmp_path) == []
+def test_restored_sites_spend_nothing_twice(tmp_path: Path) -> None:
+    assert restored.trials(6, 100, tmp_path) == []
