@@ -116,7 +116,7 @@ def test_a_trial_ends_like_a_run_with_the_same_model_and_accuracies(tmp_path):
     )
     assert found["accuracy"] == pytest.approx(expected["accuracy"])
     at_sites = {"metrics", "positive", "records"}  # what no server knows
-    assert (set(expected) - at_sites) | {"over_runs", "deployed"} == set(found)
+    assert (set(expected) - at_sites) | {"over_runs", "deployed", "trial_of"} == set(found)
     assert found["epsilon"]["outsider"] is None  # whoever knows the seed knows the noise
 
 
