@@ -198,7 +198,7 @@ def finished(folder: Path, mode: AbstractContextManager[Any], **keys: Any) -> tu
     # At record level all records at each step: what they pay is known without distributions.
     settings = {"epochs": 1, "batch": 1000 if find(keys["method"]).unit == "record" else 30} | keys.pop("set", {})
     # The same noise in both, named without the values, which differ in their last bits.
-    prepared = replace(prepare(Experiment.make(usual, keys, {"set": settings})), repeats=True, nonce=b"")
+    prepared = replace(prepare(Experiment.make(usual, keys, {"set": settings})), repeats=True, needs_nonce=False)
     store = Store(folder)
     with mode:
         summary = running.start(prepared, store)
