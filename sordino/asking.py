@@ -81,6 +81,11 @@ class Asking:
         noted = None if self._transcript is None else self._transcript.note(question, releases, answered, answer)
         return Answers(releases, charged, answer, self._gate, answered, self._books, noted)
 
+    @property
+    def exposes_earlier_rounds(self) -> bool:
+        """Whether every question exposes the messages of rounds before it, because clients remember what they sent."""
+        return bool(self._state_names)
+
     def releases(self, step: Callable[..., Result], number: int) -> Releases:
         """What `step` sends in a round."""
         return due(self._steps[self._known_step(step)], number)
