@@ -154,8 +154,9 @@ class Server:
             leaving = [(step, name) for step in steps for name in due(steps[step], number) if who]
             wanted |= {(number, *name): who for name in leaving if name not in once}
         rounds = {name: {key[0] for key in wanted if key[1:] == name} for name in read}
+        unread = {0} if self._asking.exposes_earlier_rounds else set()  # its first question has none before it
         return {key: sorted(who) for key, who in paid.items()} == wanted and all(
-            read[name] == rounds[name] for name in read if name not in once
+            rounds[name] - unread <= read[name] <= rounds[name] for name in read if name not in once
         )
 
     def _served(self) -> Served | None:
