@@ -138,7 +138,7 @@ def check_steps(case: Case, made: CompiledSum) -> None:
                 case.y[:count],
                 none,
                 case.keeper,
-                SampledGradients(Seeded(0, "identity"), (0, 0), (rate, 1.0, 3), case.clip),
+                SampledGradients(Seeded(0, "identity", repeats=True), (0, 0), (rate, 1.0, 3), case.clip),
                 compiled=made if which else None,
             )
             for which in (False, True)
