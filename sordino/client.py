@@ -269,7 +269,7 @@ class Clients:
         return {name: torch.stack([one[name] for one in learned]) for name in learned[0]}
 
     def _drawn(self, question: Question, passed: Passed) -> int:
-        """What stands for the noise of an answer. Where records are protected, a step may make something else of the
+        """Digest of the noise of an answer. Where records are protected, a step may make something else of the
         same noisy gradients, which shows in what it sends."""
         found = self.gate.source.take_drawn()
         if found and self.protects_records:

@@ -275,7 +275,7 @@ def _lacking(path: Path, missing: Sequence[str]) -> str:
 
 
 def least_witnesses(sites: int, colluders: int) -> int:
-    """How many others must confirm a ledger, so that any two such groups share a site that does not collude."""
+    """Number of others that must confirm a ledger, so that any two such groups share a site that does not collude."""
     return -(-(sites + colluders) // 2)
 
 

@@ -92,7 +92,7 @@ def spent_by(ledger: Ledger) -> Spent:
 
 
 class Sum(TypedDict):
-    """What several runs on the same people come to."""
+    """Composed cost of several runs on the same people."""
 
     unit: Unit
     """Unit that `epsilon` protects: the requested one, or one record where the runs deal the records to clients in
@@ -113,7 +113,7 @@ class Sum(TypedDict):
 
 
 class OverRuns(Sum):
-    """What all runs of a store on the same people come to."""
+    """Composed cost of all runs of a store on the same people."""
 
     limit: float | None
     """The `budget_over_runs` of all these runs, where it is the same for all and covers this figure for the observer

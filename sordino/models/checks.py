@@ -150,7 +150,7 @@ def _copied(value: Any, depth: int = 4) -> Any:
 
 
 def attributes(value: object) -> dict[str, Any]:
-    """What an object holds by name, in slots or not."""
+    """Attributes of an object by name, in slots or not."""
     kinds = [vars(kind) for kind in type(value).__mro__ if "__slots__" in vars(kind)]
     members = [(name, one) for kind in kinds for name, one in kind.items()]
     slots = [name for name, one in members if isinstance(one, MemberDescriptorType) and hasattr(value, name)]

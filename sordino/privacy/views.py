@@ -48,7 +48,7 @@ def rows_words(figures: Mapping[str, float | None]) -> str:
 
 
 def protection(unit: str, figures: Mapping[str, float | None] | None = None) -> dict[str, str]:
-    """What an epsilon protects, as documents tell it: the unit, the two worlds that it compares and, of records, that
+    """Protection of an epsilon, as documents tell it: the unit, the two worlds that it compares and, of records, that
     these are rows, with what several of them cost where `figures` tell."""
     found = {"unit": unit, "neighbours": NEIGHBOURS[unit]}
     return found | {"rows_not_persons": rows_words(figures or {})} if unit == "record" else found

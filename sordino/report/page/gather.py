@@ -219,7 +219,7 @@ def _settings(configuration: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _names(configurations: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What runs are called everywhere, with the settings besides by which one differs from others of its method; of
+    """Names of runs, as everywhere, with the settings besides by which one differs from others of its method; of
     models that are blended it is told wherever others are not."""
     names = []
     settings = [_settings(one) for one in configurations]
