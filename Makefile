@@ -67,7 +67,7 @@ screenshots: $(INSTALLED)
 	PYTHONPATH=tests $(BIN)/python tests/screenshots.py build/screenshots
 
 readme: $(INSTALLED)
-	$(BIN)/python -c "from pathlib import Path; from sordino.report.catalogue import with_table; \
+	$(BIN)/python -c "from pathlib import Path; from sordino.report.terminal.catalogue import with_table; \
 	  readme = Path('README.md'); readme.write_text(with_table(readme.read_text()))"
 
 constraints:

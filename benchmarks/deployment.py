@@ -20,11 +20,11 @@ from pathlib import Path
 
 import numpy as np
 
-from sordino.deploy.masking import Cohort, Masker, Party, new_key, opened_sum, public_key
+from sordino.deploy.protocol.secure_sum import Cohort, Masker, Party, new_key, opened_sum, public_key
 from sordino.experiment.config import Experiment
+from sordino.federation.rounds import RoundReport
 from sordino.privacy.integers import CLIENTS, RECORDS, gaussian_table
 from sordino.privacy.noise import system_words
-from sordino.rounds import RoundReport
 
 TURNS = 5
 DRAWS = 2_000_000

@@ -26,9 +26,9 @@ from torch.func import vmap
 
 from sordino import models
 from sordino.learning.descent import Descent
+from sordino.learning.network import Batch, Learner, Records, cross_entropy
 from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Bookkeeper
-from sordino.learning.records import Batch, Learner, Records, cross_entropy
 from sordino.privacy.clipping import clipped_sum
 from sordino.simulator.effort import WAYS, Size, eager_seconds
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import sordino
-from sordino.experiment.sweep import contender, split_methods
+from sordino.study.sweep import contender, split_methods
 
 
 def make_data(folder: Path, clients: int, images: int, seed: int = 0) -> None:

@@ -21,16 +21,16 @@ from unittest import mock
 
 from workloads import W3, Workload
 
-from sordino.execution import Stacked
-from sordino.experiment.books import RunBooks
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
 from sordino.experiment.run import start
+from sordino.federation.execution import Stacked
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.mechanism import Floats
 from sordino.privacy.release import Update
 from sordino.simulator.engine import Engine
 from sordino.simulator.memory import Memory
+from sordino.store.run_files import RunBooks
 
 ROUNDS = 200
 PARTS: dict[str, tuple[type, str]] = {

@@ -26,10 +26,10 @@ from torch.profiler import ProfilerActivity, profile
 from sordino import models
 from sordino.errors import UserError
 from sordino.learning.descent import InPlace
+from sordino.learning.network import Learner
 from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Bookkeeper
-from sordino.learning.records import Learner
-from sordino.privacy.compiled import COMPILER_OPTIONS, CompiledSum, compiled_sum
+from sordino.privacy.clipping import COMPILER_OPTIONS, CompiledSum, compiled_sum
 from sordino.privacy.gate import SampledGradients
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.noise import Seeded

@@ -30,8 +30,9 @@ from sordino.data.dataset import Dealt, Split
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
 from sordino.experiment.run import start
-from sordino.privacy import record_plan, records
-from sordino.threads import single_threaded
+from sordino.privacy.accounting import sampled_gaussian
+from sordino.privacy.budget import record_plan
+from sordino.util.processes import single_threaded
 
 CLIENTS, BATCH, EPOCHS, CLASSES, FEATURES, RATE = 100, 16, 1, 10, 64, 0.05
 DELTA, TURNS = 1e-5, 20
@@ -93,9 +94,9 @@ def accounting(clients: int, epsilon: float) -> dict[str, float]:
     for client in range(clients):
         rate, multiplier, steps = plan.charge(client)
         recipe = ((rate, multiplier, steps * TURNS),)
-        records.record_epsilon(recipe, DELTA)
-        records.record_epsilon(records.replace_one(recipe), DELTA)
-        records.record_attack_accuracy(recipe)
+        sampled_gaussian.record_epsilon(recipe, DELTA)
+        sampled_gaussian.record_epsilon(sampled_gaussian.replace_one(recipe), DELTA)
+        sampled_gaussian.record_attack_accuracy(recipe)
     return {"before": planned - before, "after": time.process_time() - planned}
 
 

@@ -15,13 +15,11 @@ import typer
 from sordino.cli import app
 from sordino.experiment.config import Experiment
 from sordino.methods import find, names
-from sordino.privacy.accountant import attack_accuracy, epsilon_of, mu_of
-from sordino.report.catalogue import describe_methods, methods_markdown
-from sordino.report.fields import field_docs
+from sordino.privacy.accounting.gaussian import attack_accuracy, epsilon_of, mu_of
 from sordino.report.glossary import WORDS
-from sordino.report.hyperparameters import hyperparameters
-from sordino.report.page import charts
-from sordino.report.page.charts import Line
+from sordino.report.html import charts
+from sordino.report.html.charts import Line
+from sordino.report.terminal.catalogue import describe_methods, field_docs, hyperparameters, methods_markdown
 from sordino.report.wording import compared_words, epsilon_words
 
 DELTA = 1e-5

@@ -15,25 +15,25 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from sordino.display import Display
+from sordino.audit.suite import ALL_TIERS, TRIALS
+from sordino.audit.suite import audit as audit_claims
 from sordino.errors import UserError, quoted
-from sordino.experiment.compare import compare as compare_methods
 from sordino.experiment.config import Experiment
 from sordino.experiment.defaults import DEFAULT_STORE
 from sordino.experiment.prepare import prepare
 from sordino.experiment.run import resume as resume_run
 from sordino.experiment.run import start
-from sordino.experiment.store import Store
-from sordino.experiment.sweep import contender
-from sordino.experiment.trained import Models, load_models
-from sordino.privacy.audit.whole import ALL_TIERS, TRIALS
-from sordino.privacy.audit.whole import audit as audit_claims
-from sordino.privacy.plan import Plan, plan
+from sordino.federation.rounds import RoundReport, Watch
+from sordino.privacy.budget.client_plan import Plan, plan
+from sordino.report.html.make import make_report
 from sordino.report.logs import logged
-from sordino.report.page.make import make_report
-from sordino.report.progress import Place, in_notebook, watching
 from sordino.report.result import ComparisonResult, RunResult
-from sordino.rounds import RoundReport, Watch
+from sordino.report.terminal.progress import Place, in_notebook, watching
+from sordino.store.store import Store
+from sordino.study.compare import compare as compare_methods
+from sordino.study.sweep import contender
+from sordino.trained.models import Models, load_models
+from sordino.util.display import Display
 
 __all__ = [
     "ComparisonResult",

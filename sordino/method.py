@@ -24,13 +24,13 @@ from pydantic import Field
 from torch import Generator, Tensor
 
 from sordino.errors import UserError
+from sordino.federation.message import Message
+from sordino.federation.schedule import Schedule
 from sordino.learning.descent import Descent, Optimizer
+from sordino.learning.network import Records
 from sordino.learning.parameters import Layout
-from sordino.learning.records import Records
-from sordino.message import Message
-from sordino.privacy.record_plan import RecordNeeds, RecordPlan
+from sordino.privacy.budget.record_plan import RecordNeeds, RecordPlan
 from sordino.privacy.release import Releases, Unit, record_needs, unprotected
-from sordino.schedule import Schedule
 
 Variant = Literal["sound", "paper"]
 Privacy = Literal["dp", "none"]

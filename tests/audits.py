@@ -34,9 +34,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from helpers import ALL
 
 import sordino
+from sordino.audit.suite import audit
 from sordino.experiment.config import Experiment
 from sordino.methods import find
-from sordino.privacy.audit.whole import audit
 from sordino.privacy.views import VIEWS
 
 EPSILONS = (1.0, 2.0, 8.0)

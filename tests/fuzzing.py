@@ -17,7 +17,7 @@ from typing import Any, Literal, get_args, get_origin
 from sordino.experiment.config import Experiment
 from sordino.experiment.hyperparameters import field_names
 from sordino.methods import find, names
-from sordino.named import named, settings
+from sordino.util.selectable import named, settings
 
 
 def words(text: str) -> list[str]:

@@ -51,8 +51,9 @@ class Mutant:
 
 
 # File of the package: the tests that should notice, then each mutant's name, a text and what replaces its first place.
-BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
-    "privacy/noise.py": (
+BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
+    (
+        "privacy/noise.py",
         "tests/privacy/test_noise.py tests/privacy/test_integers.py",
         [
             ("one draw for all clients", "purpose, clients, digests)", "purpose, [0] * len(clients), digests)"),
@@ -141,7 +142,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("coins that fall too often", "math.ceil(rate * 2.0**53)", "math.ceil(1.05 * rate * 2.0**53)"),
         ],
     ),
-    "privacy/integers.py": (
+    (
+        "privacy/integers.py",
         "tests/privacy/test_integers.py tests/privacy/test_mechanism.py",
         [
             ("half the noise", "self.factor, out=part)", "self.factor // 2, out=part)"),
@@ -171,7 +173,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("the gap's epsilon is left out", "return found + sum(gap.epsilon for gap in gaps)", "return found"),
         ],
     ),
-    "privacy/mechanism.py": (
+    (
+        "privacy/mechanism.py",
         "tests/privacy/test_mechanism.py tests/privacy/test_gate.py tests/privacy/test_gradients.py "
         "tests/privacy/test_noise.py tests/deploy/test_masking.py",
         [
@@ -234,7 +237,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "deploy/masking.py": (
+    (
+        "deploy/protocol/secure_sum.py",
         "tests/deploy/test_masking.py",
         [
             ("no mask of one's own", 'own.to_bytes(KEY_BYTES, "big"), +1)', "bytes(KEY_BYTES), +1)"),
@@ -255,7 +259,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("somebody stands twice in a cohort", "if len(set(values)) < len(values):", "if False:"),
         ],
     ),
-    "deploy/sharing.py": (
+    (
+        "deploy/protocol/secret_sharing.py",
         "tests/deploy/test_sharing.py",
         [
             ("one share is the secret", "for _ in range(threshold - 1))", "for _ in range(0))"),
@@ -263,7 +268,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("wrong shares are taken", "!= shares[other]:", "!= shares[other] and False:"),
         ],
     ),
-    "deploy/working.py": (
+    (
+        "deploy/site/work.py",
         "tests/deploy/test_failing_sites.py tests/deploy/test_failures.py tests/deploy/test_attacks.py "
         "tests/deploy/test_fuzz.py",
         [
@@ -292,18 +298,21 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "deploy/opening.py": (
+    (
+        "deploy/site/work.py",
         "tests/deploy/test_failures.py tests/deploy/test_witness.py",
         [
             ("a second list of survivors is answered", 'if kept["survivors"] is not None:', "if False:"),
             ("a restored site opens for others", 'book.append([Entry("opened"', 'str([Entry("opened"'),
         ],
     ),
-    "deploy/entries.py": (
+    (
+        "deploy/site/ledger.py",
         "tests/deploy/test_witness.py",
         [("two draws have one row", '"draw": secrets.token_hex(16)', '"draw": ""')],
     ),
-    "deploy/desk.py": (
+    (
+        "deploy/site/context.py",
         "tests/deploy/test_freshness.py tests/deploy/test_failing_sites.py",
         [
             ("one nonce for all times", "lambda: secrets.token_bytes(32)", "lambda: bytes(32)"),
@@ -316,7 +325,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("outlet: errors are not logged", '            self.note(f"{what}:', '            id(f"{what}:'),
         ],
     ),
-    "deploy/site.py": (
+    (
+        "deploy/site/site.py",
         "tests/deploy/test_witness.py tests/deploy/test_rules.py",
         [
             ("replies leave before the witness", "if book.head() != self._witnessed:", "if False:"),
@@ -324,7 +334,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("a change of rules is not told", "news = [RULES_CHANGED] if", "news = [] if"),
         ],
     ),
-    "deploy/witness.py": (
+    (
+        "deploy/site/witness.py",
         "tests/deploy/test_witness.py",
         [
             ("a folder behind its witness opens", "elif book.link(seen.position) != seen.link:", "elif False:"),
@@ -341,7 +352,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("open runs are forgiven", 'run["state"] == "open" and run["run"] in unlimited', "False"),
         ],
     ),
-    "deploy/freshness.py": (
+    (
+        "deploy/site/freshness.py",
         "tests/deploy/test_freshness.py tests/deploy/test_witness.py",
         [
             ("restored sites go on", "if book.link(position) != note.head.link:", "if False:"),
@@ -376,7 +388,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "deploy/presence.py": (
+    (
+        "deploy/server/presence.py",
         "tests/deploy/test_failures.py tests/deploy/test_freshness.py",
         [
             (
@@ -391,7 +404,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "deploy/paying.py": (
+    (
+        "deploy/site/spending.py",
         "tests/deploy/test_spending.py tests/deploy/test_failures.py tests/deploy/test_attacks.py",
         [
             ("the filter is skipped", "if entries and not spending.fits(", "if False and not spending.fits("),
@@ -404,7 +418,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "deploy/copies.py": (
+    (
+        "deploy/site/freshness.py",
         "tests/deploy/test_failures.py tests/deploy/test_attacks.py",
         [
             (
@@ -421,25 +436,29 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("spoiled ledgers go on", 'if any(entry.kind == "spoiled" for entry in book.entries()):', "if False:"),
         ],
     ),
-    "deploy/accuracies.py": (
+    (
+        "deploy/accuracies.py",
         "tests/deploy/test_accuracies.py",
         [
             ("shared accuracies are not charged", "books.charge(books.ledger.charge(sent,", "id((sent,"),
             ("less noise on shared accuracies", "(len(NAMES) * (1 - share))", "(1 - share)"),
         ],
     ),
-    "deploy/misfits.py": (
+    (
+        "deploy/site/status.py",
         "tests/deploy/test_attacks.py",
         [
             ("misfits are told without end", "len(told) >= allowed.rules.max_misfits:", "False:"),
             ("misfits are not written down", "book.append([Entry(KIND,", "id([Entry(KIND,"),
         ],
     ),
-    "deploy/database.py": (
+    (
+        "deploy/database.py",
         "tests/deploy/test_attacks.py",
         [("altered rows are read", "if row.pop(DIGEST) != table.digest(row):", "if row.pop(DIGEST) is None:")],
     ),
-    "deploy/book.py": (
+    (
+        "deploy/site/ledger.py",
         "tests/deploy/test_failures.py",
         [
             (
@@ -449,14 +468,16 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             )
         ],
     ),
-    "deploy/enrolling.py": (
+    (
+        "deploy/site/enrol.py",
         "tests/deploy/test_failures.py tests/deploy/test_attacks.py",
         [
             ("other code's noise", "if terms.identity != identity:", "if False:"),
             ("files that a server names", "if experiment.build_method().files():", "if False:"),
         ],
     ),
-    "deploy/session.py": (
+    (
+        "deploy/site/session.py",
         "tests/deploy/test_session.py tests/deploy/test_terms.py tests/deploy/test_attacks.py "
         "tests/deploy/test_failures.py tests/deploy/test_equality.py",
         [
@@ -488,7 +509,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "deploy/rules.py": (
+    (
+        "deploy/site/rules.py",
         "tests/deploy/test_rules.py tests/deploy/test_failures.py tests/deploy/test_attacks.py",
         [
             (
@@ -523,7 +545,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("noise that eats the signal", "            gate.check(releases, public)\n", ""),
         ],
     ),
-    "flower/link.py": (
+    (
+        "flower/link.py",
         "tests/flower/test_guard.py",
         [
             ("announced bodies of any length", "int(value) > self.largest for", "False for"),
@@ -535,7 +558,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "deploy/reserving.py": (
+    (
+        "deploy/server/coordinator.py",
         "tests/deploy/test_rounds.py tests/deploy/test_spending.py",
         [
             ("a round tells all that is reserved", "if self.reasons() or", "if True or"),
@@ -552,7 +576,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("a site pays its budget in each turn", "if not paid[client]]", "if True]"),
         ],
     ),
-    "deploy/spending.py": (
+    (
+        "deploy/site/spending.py",
         "tests/deploy/test_spending.py",
         [
             ("records pay for the site once", "self._of_the_whole(2, left)", "self._of_the_whole(1, left)"),
@@ -569,13 +594,14 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("a doubtful ledger pays", "return not (self.spoiled or self.doubtful) and", "return not self.spoiled and"),
         ],
     ),
-    "deploy/terms.py": (
+    (
+        "deploy/terms.py",
         "tests/deploy/test_terms.py tests/deploy/test_agreement.py tests/deploy/test_failures.py "
         "tests/experiment/test_identity.py",
         [
             ("own code: weights do not decide a deployment", "    configuration |= weights\n", ""),
-            ("U_min instead of h", "return masking.honest_shares(*cohort)", "return minimum"),
-            ("a single message may show", "masking.check_cohort(*cohort)", "pass"),
+            ("U_min instead of h", "return secure_sum.honest_shares(*cohort)", "return minimum"),
+            ("a single message may show", "secure_sum.check_cohort(*cohort)", "pass"),
             ("whole numbers are free", "whole=not seeded", "whole=False"),
             ("a known seed is no reason", 'known=SEED_IS_KNOWN if seeded else ""', 'known=""'),
             ("what a schema read is not told", "[*read_from_records(experiment), *", "[*"),
@@ -590,11 +616,13 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("spare turns are free", "schedule.turns + experiment.spare_turns", "schedule.turns"),
         ],
     ),
-    "deploy/declared.py": (
+    (
+        "deploy/declared.py",
         "tests/deploy/test_terms.py tests/deploy/test_failures.py",
         [("bare releases", "if not release.private:", "if False:")],
     ),
-    "deploy/wire.py": (
+    (
+        "deploy/protocol/wire.py",
         "tests/deploy/test_wire.py",
         [
             ("messages of any size", "if len(content) > most:", "if False:"),
@@ -603,7 +631,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("keys that come twice", "if len(found) < len(pairs):", "if False:"),
         ],
     ),
-    "learning/pages.py": (
+    (
+        "learning/pages.py",
         "tests/privacy/test_clipping.py",
         [
             ("rounding of the sum is left out", ", self.inputs) * apart", ", self.inputs) * 0"),
@@ -620,7 +649,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("a weight's factor for its bias", "self._weighed(each[1])", "slope"),
         ],
     ),
-    "learning/recordwise.py": (
+    (
+        "learning/recordwise.py",
         "tests/learning/test_singles.py",
         [
             ("apart: reshaped as one likes", "is not None and shape[:1] == (n,) for", "is not None for"),
@@ -630,7 +660,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("apart: buffers that others change", "value.detach().clone())", "value)"),
         ],
     ),
-    "learning/per_record.py": (
+    (
+        "learning/per_record.py",
         "tests/learning/test_singles.py",
         [
             (
@@ -651,7 +682,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "learning/singles.py": (
+    (
+        "learning/singles.py",
         "tests/learning/test_singles.py",
         [
             ("apart: rounding is forgotten", "rounding(self.most + 8, self.gradients)", "0"),
@@ -670,7 +702,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "models/checks.py": (
+    (
+        "models/checks.py",
         "tests/test_models.py",
         [
             (
@@ -697,7 +730,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "privacy/compiled.py": (
+    (
+        "privacy/clipping.py",
         "tests/privacy/test_compiled.py",
         [
             ("apart: compiled results are not compared", "if not agree:", "if False:"),
@@ -708,7 +742,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "privacy/clipping.py": (
+    (
+        "privacy/clipping.py",
         "tests/privacy/test_clipping.py",
         [
             ("no clipping", ".clamp(max=1)", ".clamp(min=1, max=1)"),
@@ -716,7 +751,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("the largest threshold for all layers", "clip.double() *", "clip.double().max() *"),
         ],
     ),
-    "privacy/allowance.py": (
+    (
+        "privacy/budget/allowance.py",
         "tests/privacy/test_gate.py tests/privacy/test_ledger.py",
         [
             ("half the noise, charged alike", "self.multiplier / math", "0.5 * self.multiplier / math"),
@@ -729,7 +765,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "privacy/release/bounding.py": (
+    (
+        "privacy/release/base.py",
         "tests/privacy/test_gate.py",
         [
             ("no clipping", "threshold / norms * (1 - 2**-22)", "torch.ones_like(norms)"),
@@ -743,7 +780,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("any threshold will do", "(thresholds >= LEAST) & (thresholds <= MOST)", "(thresholds > 0)"),
         ],
     ),
-    "privacy/release/of_clients.py": (
+    (
+        "privacy/release/of_clients.py",
         "tests/privacy/test_gate.py tests/privacy/test_ledger.py tests/privacy/test_ledger.py",
         [
             (
@@ -794,7 +832,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "privacy/release/base.py": (
+    (
+        "privacy/release/base.py",
         "tests/privacy/test_gate.py tests/privacy/test_sealed.py tests/privacy/test_ledger.py",
         [
             ("messages of any width", "if wanted is not None and rows.shape[1] != wanted:", "if False:"),
@@ -803,7 +842,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("a bare release is free", "np.zeros((1, len(VIEWS))), reason", "np.ones((1, len(VIEWS))) * 1e9, reason"),
         ],
     ),
-    "privacy/release/of_records.py": (
+    (
+        "privacy/release/of_records.py",
         "tests/privacy/test_sealed.py tests/privacy/test_gradients.py tests/privacy/test_ledger.py",
         [
             ("means of records that nobody set aside", "if not 0 < self.held_out < 1:", "if False:"),
@@ -842,7 +882,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "privacy/release/others.py": (
+    (
+        "privacy/release/of_records.py",
         "tests/privacy/test_ledger.py tests/test_own_methods.py tests/test_no_privacy.py",
         [
             ("published masks are free", '= "everything"', '= "nothing"'),
@@ -863,7 +904,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "privacy/release/declaring.py": (
+    (
+        "privacy/release/declaring.py",
         "tests/test_own_methods.py tests/privacy/test_gradients.py",
         [
             ("releases of any kind", "if not type(release).__module__.startswith(OURS):", "if False:"),
@@ -874,14 +916,16 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("two matrices at the price of one", "matrices=max(1, len(once)),", "matrices=1,"),
         ],
     ),
-    "privacy/sealed.py": (
+    (
+        "privacy/sealed.py",
         "tests/privacy/test_sealed.py",
         [
             ("sealed values can be multiplied", "__mul__ = __rmul__", "__nothing__ = __nothing_else__"),
             ("sealed values show themselves", 'f"<sealed {self.kind}', 'f"{self.__value} <sealed {self.kind}'),
         ],
     ),
-    "privacy/views.py": (
+    (
+        "privacy/views.py",
         "tests/privacy/test_ledger.py",
         [
             ("the server is taken for an outsider", 'if view == "server":', 'if view == "nobody":'),
@@ -889,7 +933,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("the smallest shares are known", "-np.sort(-variances, axis=0)", "np.sort(variances, axis=0)"),
         ],
     ),
-    "privacy/gate.py": (
+    (
+        "privacy/gate.py",
         "tests/privacy/test_gate.py tests/privacy/test_gradients.py tests/test_contract.py",
         [
             ("one draw for all questions", "(question, name), public.clients", "(0, name), public.clients"),
@@ -954,7 +999,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("records: nothing is scaled down", "self.limit = self.clip", "self.limit = self.clip * 1e9"),
         ],
     ),
-    "privacy/gradients.py": (
+    (
+        "privacy/gradients.py",
         "tests/test_failing_steps.py tests/deploy/test_failing_sites.py tests/privacy/test_gradients.py "
         "tests/test_contract.py",
         [
@@ -1017,7 +1063,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "privacy/records.py": (
+    (
+        "privacy/accounting/sampled_gaussian.py",
         "tests/privacy/test_gradients.py tests/privacy/test_losses.py tests/test_contract.py",
         [
             ("records: replaced ones cost no more", "multiplier / 2, count", "multiplier, count"),
@@ -1038,7 +1085,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("several rows move a sum by their root", "/ math.sqrt(rows), count * rows", "/ math.sqrt(rows), count"),
         ],
     ),
-    "privacy/record_search.py": (
+    (
+        "privacy/accounting/calibration.py",
         "tests/privacy/test_gradients.py tests/privacy/test_remembered.py tests/test_contract.py",
         [
             (
@@ -1058,7 +1106,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "privacy/published_rates.py": (
+    (
+        "privacy/accounting/published_rates.py",
         "tests/privacy/test_published_rates.py",
         [
             (
@@ -1099,7 +1148,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "privacy/record_plan.py": (
+    (
+        "privacy/budget/record_plan.py",
         "tests/privacy/test_published_rates.py tests/privacy/test_gradients.py tests/test_contract.py",
         [
             ("records: one step is charged", "int(self.steps[client])", "1"),
@@ -1164,7 +1214,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("the noise of one matrix for several", "math.sqrt(needs.matrices) / mu_of", "1 / mu_of"),
         ],
     ),
-    "privacy/stacked_gradients.py": (
+    (
+        "privacy/gradients.py",
         "tests/privacy/test_stacked_gradients.py",
         [
             (
@@ -1190,7 +1241,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("stacks: one gradient for all clients", 'if not torch.equal(place, self.figures["place"]):', "if False:"),
         ],
     ),
-    "learning/stacked_books.py": (
+    (
+        "learning/stacked.py",
         "tests/privacy/test_clipping.py",
         [
             ("stacks: the bias is forgotten", "(1 if layer.bias else 0)", "0"),
@@ -1202,7 +1254,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("stacks: huge records are believed", "torch.where(reach <= LARGEST**2, reach, torch.inf)", "reach"),
         ],
     ),
-    "privacy/losses.py": (
+    (
+        "privacy/accounting/loss_distribution.py",
         "tests/privacy/test_losses.py",
         [
             (
@@ -1224,14 +1277,16 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "privacy/remembered.py": (
+    (
+        "privacy/accounting/calibration.py",
         "tests/privacy/test_remembered.py",
         [
             ("remembered: searches are not told apart", "{_version()} {_plain(search)!r}", "{_version()}"),
             ("remembered: code is not told apart", "{_version()} {_plain", "{_plain"),
         ],
     ),
-    "experiment/lifetime.py": (
+    (
+        "store/spending.py",
         "tests/experiment/test_deals.py tests/experiment/test_stopping.py tests/experiment/test_lifetime.py "
         "tests/experiment/test_lost_journals.py tests/experiment/test_importing.py tests/deploy/test_terms.py",
         [
@@ -1317,7 +1372,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("runs: a plan counts one matrix", "((1.0, matrix, needs.matrices),)", "((1.0, matrix, 1),)"),
         ],
     ),
-    "experiment/journal.py": (
+    (
+        "store/journal.py",
         "tests/experiment/test_other_machines.py tests/experiment/test_journal.py "
         "tests/experiment/test_lost_journals.py tests/experiment/test_own_randomness.py",
         [
@@ -1382,15 +1438,18 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "parts/averaging.py": (
+    (
+        "parts/averaging.py",
         "tests/parts/test_averaging.py",
         [("averages: all rounds count alike", "(LATER + 1) / (LATER + number)", "1 / number")],
     ),
-    "parts/blending.py": (
+    (
+        "parts/blending.py",
         "tests/parts/test_blending.py tests/test_blend.py",
         [("blend: the mean is not adjusted", "found[[ADJUSTED, AVERAGED_ADJUSTED]]", "found[[ADJUSTED]]")],
     ),
-    "blend.py": (
+    (
+        "federation/blending.py",
         "tests/test_blend.py",
         [
             (
@@ -1401,7 +1460,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("blend: everybody has the first cluster's models", "message[name][mine]", "message[name][mine * 0]"),
         ],
     ),
-    "server.py": (
+    (
+        "federation/server.py",
         "tests/test_failing_steps.py tests/test_blend.py tests/experiment/test_stopping.py "
         "tests/experiment/test_resume.py",
         [
@@ -1436,7 +1496,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "experiment/summary.py": (
+    (
+        "experiment/result.py",
         "tests/experiment/test_stopping.py",
         [
             (
@@ -1447,14 +1508,16 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("summary: sums count an early end as charged", "**spent_by(ledger),", "**spent_by(charged),"),
         ],
     ),
-    "experiment/account.py": (
+    (
+        "store/ledger_rows.py",
         "tests/experiment/test_stopping.py tests/experiment/test_account.py",
         [
             ("account: a result below its charges is right", "or printed[view] < said[view]", "or False"),
             ("any result follows from a ledger", "return abs(one - other) <= 1e-6 * max(1.0, abs(one))", "return True"),
         ],
     ),
-    "experiment/importing.py": (
+    (
+        "store/importing.py",
         "tests/experiment/test_importing.py",
         [
             ("import: every time anew", "here = known.get(row.origin)", "here = None"),
@@ -1462,7 +1525,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("import: own files of earlier versions are strangers", "return found.people", "return row.people"),
         ],
     ),
-    "experiment/store.py": (
+    (
+        "store/store.py",
         "tests/experiment/test_importing.py tests/test_failing_steps.py",
         [
             ("import: another store's limit is this one's", '"budget_over_runs": None, PLANNED', "PLANNED"),
@@ -1474,11 +1538,13 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "experiment/database.py": (
+    (
+        "store/database.py",
         "tests/experiment/test_importing.py",
         [("import: tables of any shape", "if tables != _created(made):", "if False:")],
     ),
-    "data/federate.py": (
+    (
+        "data/federate.py",
         "tests/experiment/test_deals.py tests/experiment/test_places.py tests/report/test_neighbours.py",
         [
             ("deals: other records are the same", "[dataset.x, dataset.y, torch", "[dataset.y, torch"),
@@ -1492,7 +1558,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("equal rows at several clients are not told", ", *same_rows(x.numpy(), y.numpy(), sizes)]", "]"),
         ],
     ),
-    "files.py": (
+    (
+        "util/files.py",
         "tests/test_files.py",
         [
             (
@@ -1506,11 +1573,13 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("damaged files are read", "if found != self.digest:", "if False:"),
         ],
     ),
-    "toml.py": (
+    (
+        "util/toml.py",
         "tests/test_toml.py",
         [("lasting: a number that was cut is taken", "if CUT.search(text):", "if False:")],
     ),
-    "deploy/ending.py": (
+    (
+        "deploy/site/end.py",
         "tests/deploy/test_failures.py",
         [
             (
@@ -1520,7 +1589,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             )
         ],
     ),
-    "flower/carrier.py": (
+    (
+        "flower/carrier.py",
         "tests/flower/test_carrier.py",
         [
             (
@@ -1530,7 +1600,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             )
         ],
     ),
-    "experiment/books.py": (
+    (
+        "store/run_files.py",
         "tests/experiment/test_other_machines.py tests/experiment/test_lost_journals.py "
         "tests/experiment/test_own_randomness.py",
         [
@@ -1545,7 +1616,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "experiment/identity.py": (
+    (
+        "experiment/identity.py",
         "tests/experiment/test_other_machines.py tests/experiment/test_own_randomness.py "
         "tests/experiment/test_identity.py",
         [
@@ -1588,7 +1660,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("own code: weights without their type", "(place, str(whole.dtype), ", "(place, "),
         ],
     ),
-    "experiment/prepare.py": (
+    (
+        "experiment/prepare.py",
         "tests/experiment/test_own_randomness.py tests/experiment/test_identity.py",
         [
             ("own code: no nonce", "needs_nonce=own,", "needs_nonce=False,"),
@@ -1598,7 +1671,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("own code: nobody is told of a nonce", "[OWN_CODE] if own else []", "[]"),
         ],
     ),
-    "experiment/run.py": (
+    (
+        "experiment/run.py",
         "tests/experiment/test_own_randomness.py tests/test_failing_steps.py",
         [
             ("own code: a resumed run has another nonce", "else row.notes, nonce=row.nonce)", "else row.notes)"),
@@ -1609,18 +1683,21 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "simulator/serving.py": (
+    (
+        "simulator/serving.py",
         "tests/experiment/test_own_randomness.py",
         [("own code: workers' draws are not told", "answer.kept, answer.drawn)", "answer.kept, 0)")],
     ),
-    "simulator/engine.py": (
+    (
+        "simulator/engine.py",
         "tests/experiment/test_own_randomness.py",
         [
             ("own code: an engine's draws are not told", "bool(outcome.kept), outcome.drawn)", "bool(outcome.kept))"),
             ("own code: only the first unit's draws", "(answer.drawn for answer in answers)", "(answers[0].drawn,)"),
         ],
     ),
-    "privacy/possibilities.py": (
+    (
+        "privacy/accounting/composition.py",
         "tests/privacy/test_possibilities.py",
         [
             ("possibilities: the cheapest of a run", "np.max([_upper", "np.min([_upper"),
@@ -1649,11 +1726,13 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("possibilities: a run that cost nothing hides others", "for run in runs if any(run))", "for run in runs)"),
         ],
     ),
-    "data/own.py": (
+    (
+        "data/own.py",
         "tests/data/test_schema.py",
         [("counts of raw records are no disclosure", "        + tuple(counted),", "        + (),")],
     ),
-    "report/statement.py": (
+    (
+        "report/statement.py",
         "tests/deploy/test_tables.py tests/experiment/test_account.py",
         [
             ("a deployment on the default data", "if simulated else summary.get(", "if True else summary.get("),
@@ -1674,7 +1753,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "experiment/budgeting.py": (
+    (
+        "experiment/budgeting.py",
         "tests/deploy/test_agreement.py tests/deploy/test_terms.py tests/privacy/test_plan.py",
         [
             ("published noise is not looked up", "if published:", "if False:"),
@@ -1688,7 +1768,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("a cohort larger than a round", "if minimum > schedule.cohort:", "if False:"),
         ],
     ),
-    "data/people.py": (
+    (
+        "data/people.py",
         "tests/data/test_people.py tests/report/test_neighbours.py",
         [
             ("people: strangers are the same", "ALIKE = 0.6", "ALIKE = 0.45"),
@@ -1702,7 +1783,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("equal rows with other labels count", "+ y[place].tobytes()", '+ b""'),
         ],
     ),
-    "privacy/ledger.py": (
+    (
+        "privacy/ledger.py",
         "tests/privacy/test_ledger.py tests/experiment/test_stopping.py tests/experiment/test_own_randomness.py",
         [
             ("whole plan: one round is all", "turns if number < rounds else 1", "1"),
@@ -1791,19 +1873,22 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("whole numbers of the last question alone", "sent[clients] += row.entries", "sent[clients] = row.entries"),
         ],
     ),
-    "privacy/accountant.py": (
+    (
+        "privacy/accounting/gaussian.py",
         "tests/privacy/test_accountant.py",
         [
             ("epsilon too small by a tenth", "return float(root)", "return 0.9 * float(root)"),
         ],
     ),
-    "privacy/plan.py": (
+    (
+        "privacy/budget/client_plan.py",
         "tests/privacy/test_plan.py",
         [
             ("a vacuous delta passes", "if delta >= 1 / units:", "if False:"),
         ],
     ),
-    "message.py": (
+    (
+        "federation/message.py",
         "tests/privacy/test_gate.py tests/test_own_methods.py tests/methods/test_pac_dp.py",
         [
             (
@@ -1818,14 +1903,16 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "method.py": (
+    (
+        "method.py",
         "tests/test_no_privacy.py tests/test_contract.py",
         [
             ("nothing is protected", 'if self.privacy == "dp" else', 'if self.privacy == "never" else'),
             ("everything is protected", 'if self.privacy == "dp" else', "if True else"),
         ],
     ),
-    "client.py": (
+    (
+        "federation/client.py",
         "tests/test_failing_steps.py tests/test_purity.py tests/deploy/test_failing_sites.py "
         "tests/experiment/test_places.py tests/test_own_methods.py tests/experiment/test_own_randomness.py "
         "tests/test_contract.py",
@@ -1883,7 +1970,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "transport.py": (
+    (
+        "federation/transport.py",
         "tests/test_failing_steps.py",
         [
             (
@@ -1898,7 +1986,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "simulator/simulation.py": (
+    (
+        "simulator/simulation.py",
         "tests/test_failing_steps.py tests/simulator/test_workers.py",
         [
             ("outlet: failures are not written down", '            self._failed(f"', '            id(f"'),
@@ -1914,7 +2003,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "simulator/workers.py": (
+    (
+        "simulator/workers.py",
         "tests/test_failing_steps.py",
         [
             (
@@ -1924,7 +2014,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "execution.py": (
+    (
+        "federation/execution.py",
         "tests/test_purity.py",
         [
             (
@@ -1934,7 +2025,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "purity.py": (
+    (
+        "federation/purity.py",
         "tests/test_purity.py",
         [
             (
@@ -2015,7 +2107,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "privacy/audit/worlds.py": (
+    (
+        "audit/worlds.py",
         "tests/privacy/audit/test_cheats.py::test_what_is_published_of_sizes_and_rare_labels_is_noticed",
         [
             ("outlet: clients keep their numbers of records", '    "other numbers of records": _resized,\n', ""),
@@ -2026,7 +2119,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("outlet: no client has one label", '    "clients of one label each": _one_label,\n', ""),
         ],
     ),
-    "privacy/audit/bounds.py": (
+    (
+        "audit/bounds.py",
         "tests/privacy/audit/test_bounds.py",
         [
             ("rates as they came", "float(beta.isf(risk, errors + 1, trials - errors))", "errors / trials"),
@@ -2036,7 +2130,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("the mean without its error", "low = mu - float(", "low = mu - 0 * float("),
         ],
     ),
-    "privacy/audit/findings.py": (
+    (
+        "audit/findings.py",
         "tests/privacy/audit/test_bounds.py tests/privacy/audit/test_findings.py",
         [
             ("what chose the threshold counts", "cls(inside[first[0] :], outside[first[1] :]", "cls(inside, outside"),
@@ -2044,7 +2139,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("what refutes is not named", "(self._refutes(one), one.bound)", "one.bound"),
         ],
     ),
-    "privacy/audit/canaries.py": (
+    (
+        "audit/client_canaries.py",
         "tests/privacy/audit/test_false_claims.py",
         [
             ("a canary within its bound", "LOUD = 3.0", "LOUD = 1.0"),
@@ -2054,7 +2150,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("everybody sees what the server sees", "if sees is None:", 'sees = "rows"\n            if sees is None:'),
         ],
     ),
-    "privacy/audit/draws.py": (
+    (
+        "audit/conformance.py",
         "tests/privacy/audit/test_false_claims.py",
         [
             ("too little noise is overlooked", "if too_small(total, count) < RISK:", "if False:"),
@@ -2069,7 +2166,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("draws of two releases are not compared", "    yield from _among_kinds(runs)", "    yield from ()"),
         ],
     ),
-    "privacy/audit/conformance.py": (
+    (
+        "audit/conformance.py",
         "tests/privacy/audit/test_false_claims.py tests/privacy/audit/test_cheats.py",
         [
             ("coins are not looked at", "    if not tosses:", "    if tosses:"),
@@ -2085,7 +2183,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("nothing is rehearsed", "understudy.rehearse(run).items()", "{}.items()"),
         ],
     ),
-    "privacy/audit/rehearsal.py": (
+    (
+        "audit/replay.py",
         "tests/privacy/audit/test_cheats.py tests/privacy/audit/test_false_claims.py",
         [
             ("the same records again", "[world](prepared.data))", "[world](prepared.data) and prepared.data)"),
@@ -2115,12 +2214,13 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "privacy/audit/one_run.py": (
+    (
+        "audit/one_run.py",
         "tests/privacy/audit/test_one_run.py",
         [
             ("always the first of several models", "place = int((last - model).norm(dim=1).argmin())", "place = 0"),
             ("canaries join every round", "if self.client not in question.clients:", "if False:"),
-            ("canaries take anybody's turns", "canaries.target_of(first), number", "0, number"),
+            ("canaries take anybody's turns", "client_canaries.target_of(first), number", "0, number"),
             ("canaries tell of each other", "if parts > 1 and size <= UNTANGLED", "if False"),
             (
                 "canaries know their coins",
@@ -2129,7 +2229,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "privacy/audit/watching.py": (
+    (
+        "audit/recorder.py",
         "tests/privacy/audit/test_cheats.py",
         [
             (
@@ -2139,7 +2240,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             )
         ],
     ),
-    "privacy/audit/records.py": (
+    (
+        "audit/record_canaries.py",
         "tests/privacy/audit/test_mixing.py tests/privacy/audit/test_false_claims.py",
         [
             ("a canary record within its threshold", "max(LONG, LOUD * 2 * float(clip))", "float(clip) / 2"),
@@ -2153,11 +2255,13 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("apart: canaries only in evaluation", "for training in (True, False):", "for training in (False,):"),
         ],
     ),
-    "transcript.py": (
+    (
+        "federation/transcript.py",
         "tests/privacy/audit/test_false_claims.py",
         [("single messages that are read reach nobody", ' or (release, "rows") in self.read', "")],
     ),
-    "asking.py": (
+    (
+        "federation/server.py",
         "tests/test_own_methods.py tests/test_server.py tests/experiment/test_own_randomness.py",
         [
             ("own code: answers are not told to books", "self._books.answered(question.number, answer.drawn)", "pass"),
@@ -2174,7 +2278,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("noise could not cover it and is not asked", "self._gate.check(releases, public)", "pass"),
         ],
     ),
-    "replies.py": (
+    (
+        "federation/replies.py",
         "tests/test_own_methods.py",
         [
             ("single messages are read for nothing", "self._books.ledger.expose(row)", "[]"),
@@ -2187,7 +2292,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "deploy/records.py": (
+    (
+        "deploy/site/data.py",
         "tests/experiment/test_places.py",
         [
             (
@@ -2197,7 +2303,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "privacy/audit/channels.py": (
+    (
+        "audit/side_channels.py",
         "tests/privacy/audit/test_one_run.py",
         [
             (
@@ -2207,7 +2314,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "experiment/plan.py": (
+    (
+        "planning/plan.py",
         "tests/privacy/test_plan.py tests/cli/test_screen.py",
         [
             (
@@ -2222,20 +2330,23 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ),
         ],
     ),
-    "deploy/summing.py": (
+    (
+        "deploy/protocol/integer_rows.py",
         "tests/deploy/test_masking.py",
         [
             ("sites: sums of unequal noise", "if cover is None or len(cover.deviations) > 1:", "if cover is None:"),
             ("sites: sums of any length", "> sites * math.sqrt(limit) + noise:", "> math.inf:"),
         ],
     ),
-    "deploy/roster.py": (
+    (
+        "deploy/protocol/roster.py",
         "tests/deploy/test_rules.py",
         [
             ("somebody stands twice in a roster", "if len(set(values)) < len(values):", "if False:"),
         ],
     ),
-    "deploy/keys.py": (
+    (
+        "deploy/protocol/keys.py",
         "tests/deploy/test_session.py",
         [
             ("a signature holds for any purpose", '(b"sordino 1", purpose.encode(), *parts)', '(b"sordino 1", *parts)'),
@@ -2247,7 +2358,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("any signature holds", "        return False\n    return True", "        return True\n    return True"),
         ],
     ),
-    "data/selection.py": (
+    (
+        "data/selection.py",
         "tests/data/test_public.py tests/experiment/test_places.py",
         [
             ("owners' records are public", "if held_out and dataset.owner is not None:", "if False:"),
@@ -2264,21 +2376,24 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("public records follow labels", "random_stream(seed, 20)", "random_stream(int(dataset.y.sum()), 20)"),
         ],
     ),
-    "methods/fedper_record.py": (
+    (
+        "methods/fedper_record.py",
         "tests/methods/test_personal_rivals.py",
         [
             ("personal layers leave", "(model - start) * shared", "model - start"),
             ("personal layers are the server's", ', me["model"])', ', message["global"])'),
         ],
     ),
-    "methods/fedprox_record.py": (
+    (
+        "methods/fedprox_record.py",
         "tests/methods/test_personal_rivals.py",
         [
             ("clients are pushed away from the global model", "pull_to(start, self.mu)", "pull_to(start, -self.mu)"),
             ("clients are pulled to zero", "pull_to(start, self.mu)", "pull_to(0 * start, self.mu)"),
         ],
     ),
-    "methods/ditto_record.py": (
+    (
+        "methods/ditto_record.py",
         "tests/methods/test_personal_rivals.py",
         [
             (
@@ -2288,33 +2403,39 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             )
         ],
     ),
-    "methods/mr_mtl_record.py": (
+    (
+        "methods/mr_mtl_record.py",
         "tests/methods/test_personal_rivals.py",
         [
             ("what is sent is not the way from the mean", "model - mean", "model - start"),
             ("the mean draws at strength zero", "self.strength, self.penalty", "self.strength + 1, self.penalty"),
         ],
     ),
-    "methods/dp_ifca.py": (
+    (
+        "methods/dp_ifca.py",
         "tests/methods/test_clustered.py",
         [("models move by a k-th of what is due", "self.clusters * got.mean", "got.mean")],
     ),
-    "methods/ifca.py": (
+    (
+        "methods/ifca.py",
         "tests/methods/test_clustered.py",
         [
             ("clients move models that they did not choose", "chosen == number", "chosen >= number"),
             ("choices of those who are absent", "torch.as_tensor(list(got.who))", "torch.arange(len(chosen))"),
         ],
     ),
-    "methods/cfl.py": (
+    (
+        "methods/cfl.py",
         "tests/methods/test_clustered.py",
         [("clusters are parted that nobody pulls apart", "longest > self.pulling * largest", "True")],
     ),
-    "methods/dp_scaffold.py": (
+    (
+        "methods/dp_scaffold.py",
         "tests/methods/test_scaffold.py",
         [("variates of those who take part alone", " * (len(got.who) / fed.schedule.clients)", "")],
     ),
-    "methods/fedaddp.py": (
+    (
+        "methods/fedaddp.py",
         "tests/methods/test_client_level.py",
         [
             ("personal parameters are not held", "self.lambda1 / 2", "0.0"),
@@ -2322,8 +2443,8 @@ BY_FILE: dict[str, tuple[str, list[tuple[str, str, str]]]] = {
             ("the published bound without beta", "self.beta * piece.norm()", "piece.norm()"),
         ],
     ),
-}
-MUTANTS = [Mutant(*one[:1], file, *one[1:], tests) for file, (tests, ones) in BY_FILE.items() for one in ones]
+]
+MUTANTS = [Mutant(*one[:1], file, *one[1:], tests) for file, tests, ones in BY_FILE for one in ones]
 
 
 def killed(mutant: Mutant) -> bool:

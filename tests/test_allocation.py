@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from sordino import allocation
+from sordino.util import processes
 
 
 def faults() -> int:
@@ -16,7 +16,7 @@ def faults() -> int:
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has these settings")
 def test_the_next_tensors_lie_where_the_last_ones_lay() -> None:
     """Ten tensors of a megabyte have 2,560 pages; made anew again and again, they take hardly any from the system."""
-    allocation.keep_freed()
+    processes.keep_freed()
     for _ in range(5):
         [torch.zeros(2**18) for _ in range(10)]
     before = faults()
@@ -26,5 +26,5 @@ def test_the_next_tensors_lie_where_the_last_ones_lay() -> None:
 
 
 def test_a_c_library_without_these_settings_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(allocation.ctypes, "CDLL", lambda _: object())
-    allocation.keep_freed()
+    monkeypatch.setattr(processes.ctypes, "CDLL", lambda _: object())
+    processes.keep_freed()

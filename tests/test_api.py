@@ -13,7 +13,7 @@ import sordino
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import deal
-from sordino.rounds import RoundReport
+from sordino.federation.rounds import RoundReport
 
 
 def test_run_is_the_command_run(tmp_path: Path) -> None:

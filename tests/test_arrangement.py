@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from sordino import models
+from sordino.learning.network import Batch, Learner, cross_entropy
 from sordino.learning.parameters import flatten
-from sordino.learning.records import Batch, Learner, cross_entropy
 from sordino.models.arrangement import ChannelsLast, arranged
 
 ARRANGED = {"lenet": (1, 28, 28), "cnn-cifar": (3, 32, 32), "cnn-emnist": (1, 28, 28), "cnn-mnist-pacdp": (1, 28, 28)}

@@ -16,22 +16,22 @@ from safetensors.torch import load_file
 
 from sordino import api
 from sordino.experiment import blends
-from sordino.experiment.books import RunBooks
 from sordino.experiment.budgeting import GIVEN_AWAY
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import deal
+from sordino.experiment.result import against
 from sordino.experiment.run import carry_on, register, resume
-from sordino.experiment.store import Store
-from sordino.experiment.summary import against
-from sordino.message import Message
+from sordino.federation.message import Message
+from sordino.federation.transport import Answer
 from sordino.methods import find, names
 from sordino.parts import blending
 from sordino.parts.averaging import over_rounds
 from sordino.parts.blending import ADJUSTED, AVERAGED, AVERAGED_ADJUSTED, FOLDS, LOCAL, MEMBERS, OWN, TUNED
 from sordino.report.wording import against_words
 from sordino.simulator.workers import Workers
+from sordino.store.run_files import RunBooks
+from sordino.store.store import Store
 from sordino.testing.case import CLIENTS, Case
-from sordino.transport import Answer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -124,7 +124,7 @@ def test_the_servers_models_are_averaged_over_all_rounds_also_of_a_run_that_was_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     keys, seen = KEYS | {"rounds": 4}, []
-    monkeypatch.setattr("sordino.server.over_rounds", lambda *one: seen.append(one) or over_rounds(*one))
+    monkeypatch.setattr("sordino.federation.server.over_rounds", lambda *one: seen.append(one) or over_rounds(*one))
     whole = api.run(store=tmp_path / "whole", **keys)
     assert [rounds for _, _, rounds in seen] == [1, 2, 3, 4]
     models = load_file(tmp_path / "whole" / "runs" / whole["run"] / "models.safetensors")
@@ -134,7 +134,7 @@ def test_the_servers_models_are_averaged_over_all_rounds_also_of_a_run_that_was_
     assert torch.equal(models["global"], seen[-1][1][0])
 
     def victim() -> None:
-        monkeypatch.setattr("sordino.server.SAVE_SECONDS", 0.0)
+        monkeypatch.setattr("sordino.federation.server.SAVE_SECONDS", 0.0)
         die_at(RunBooks, "save", 3, "before")
         api.run(store=tmp_path / "killed", **keys)
 
@@ -153,7 +153,7 @@ def test_the_mean_is_judged_by_what_it_says_itself(tmp_path: Path, monkeypatch: 
         seen.append(likelihoods)
         return weights(likelihoods, *more)
 
-    monkeypatch.setattr("sordino.blend.weights", noted)
+    monkeypatch.setattr("sordino.federation.blending.weights", noted)
     api.run(store=tmp_path, **KEYS)
     assert len(seen) == 8
     for likelihoods in seen:

@@ -17,15 +17,15 @@ from scipy.stats import chi2
 from sordino.errors import UserError
 from sordino.experiment.budgeting import same_as_sound
 from sordino.experiment.run import carry_on, register
-from sordino.experiment.store import Store
 from sordino.method import Method
 from sordino.methods import find, names
-from sordino.privacy.accountant import epsilon_of
-from sordino.privacy.allowance import Allowance
-from sordino.privacy.record_plan import RecordPlan
-from sordino.privacy.records import record_epsilon
+from sordino.privacy.accounting.gaussian import epsilon_of
+from sordino.privacy.accounting.sampled_gaussian import record_epsilon
+from sordino.privacy.budget.allowance import Allowance
+from sordino.privacy.budget.record_plan import RecordPlan
 from sordino.privacy.release import Derived
 from sordino.privacy.views import VIEWS
+from sordino.store.store import Store
 from sordino.testing import CHECKS, check_method
 from sordino.testing.case import CLIENTS, ROUNDS, Case
 

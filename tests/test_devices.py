@@ -23,16 +23,16 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
-from sordino import execution
-from sordino.client import Clients
-from sordino.execution import EXECUTIONS
 from sordino.experiment import run as running
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, prepare
-from sordino.experiment.store import Store
-from sordino.learning.records import Learner
+from sordino.federation import execution
+from sordino.federation.client import Clients
+from sordino.federation.execution import EXECUTIONS
+from sordino.learning.network import Learner
 from sordino.methods import find
 from sordino.privacy.gate import Gate
+from sordino.store.store import Store
 
 ELSEWHERE = torch.device("meta")
 CLIENT_LEVEL = [case for case in ALL if find(case[0]).unit == "client"]

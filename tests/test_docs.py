@@ -17,7 +17,7 @@ from helpers import command
 
 import sordino.cli
 from sordino.methods import names
-from sordino.privacy.accountant import attack_accuracy, mu_of
+from sordino.privacy.accounting.gaussian import attack_accuracy, mu_of
 from sordino.report.wording import attack_words
 from sordino.version import VERSION
 

@@ -12,14 +12,14 @@ from typing import Any, ClassVar
 import pytest
 
 from sordino.errors import UserError
-from sordino.experiment.lifetime import spent_in
 from sordino.experiment.prepare import Prepared
 from sordino.experiment.run import carry_on, register
-from sordino.experiment.store import RunRow, Store, unfinished
 from sordino.method import Method, Result
 from sordino.methods.dp_fedavg_record import DPFedAvgRecord
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.release import Gradients, Update, sends
+from sordino.store.spending import spent_in
+from sordino.store.store import RunRow, Store, unfinished
 from sordino.testing.case import Case
 
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from helpers import command, process, refused
 
-from sordino import files
 from sordino.cli.audit import _stored
 from sordino.data import formats
 from sordino.errors import UserError, check_writable
-from sordino.files import LARGEST_TEXT, keep_file, read_file, rotate, write_whole
+from sordino.util import files
+from sordino.util.files import LARGEST_TEXT, keep_file, read_file, rotate, write_whole
 
 
 def test_a_text_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

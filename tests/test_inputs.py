@@ -66,15 +66,15 @@ def test_what_is_merely_unwise_is_done(tmp_path: Path) -> None:
 
 def test_the_accountant_of_the_papers_reaches_large_budgets() -> None:
     """Its noise for a published epsilon of 1e5: the figure comes back."""
-    from sordino.privacy.accountant import rdp_epsilon, rdp_multiplier
+    from sordino.privacy.accounting.gaussian import rdp_epsilon, rdp_multiplier
 
     assert rdp_epsilon(rdp_multiplier(1e5, 10, 1e-5), 10, 1e-5) == pytest.approx(1e5, rel=0.05)
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf, 1e30, 3.0])
 def test_an_agent_sees_numbers_whatever_a_model_does(loss: float) -> None:
-    from sordino.parts.agents.ddpg import Ddpg
-    from sordino.parts.agents.ppo import Ppo, observation
+    from sordino.parts.ddpg import Ddpg
+    from sordino.parts.ppo import Ppo, observation
 
     seen = observation(torch.tensor([loss]), torch.tensor(math.nan), 1e6)
     assert seen.tolist() == [3.0 if loss == 3.0 else 0.0 if loss == -math.inf else 1e6, 0.0]
@@ -139,7 +139,7 @@ def test_names_that_look_like_markup_are_shown_as_they_are(tmp_path: Path) -> No
 def test_what_the_accounting_library_logs_does_not_reach_users() -> None:
     script = """
 import sys
-if "quiet" in sys.argv: import sordino.privacy.accountant
+if "quiet" in sys.argv: import sordino.privacy.accounting.gaussian
 from dp_accounting.rdp import rdp_privacy_accountant
 rdp_privacy_accountant.compute_epsilon([2.0], [-1e-3], 1e-5)
 """
@@ -155,8 +155,8 @@ def test_a_command_without_arguments_shows_its_help() -> None:
 
 def test_fuzzed_inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the slow parts of accounting and drawing left out: the inputs reach all the rest."""
-    monkeypatch.setattr("sordino.privacy.records._by_distribution", lambda recipe, delta: math.inf)
-    monkeypatch.setattr("sordino.privacy.accountant.OPACUS_ORDERS", (2, 8, 32))
+    monkeypatch.setattr("sordino.privacy.accounting.sampled_gaussian._by_distribution", lambda recipe, delta: math.inf)
+    monkeypatch.setattr("sordino.privacy.accounting.gaussian.OPACUS_ORDERS", (2, 8, 32))
     monkeypatch.setattr("sordino.parts.clustering.draw", lambda *_: None)
     survive(0, 40, tmp_path, monkeypatch)
 

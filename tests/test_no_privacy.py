@@ -16,26 +16,26 @@ from torch import nn
 from sordino import run
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
-from sordino.experiment.lifetime import over_runs
 from sordino.experiment.prepare import prepare
 from sordino.experiment.run import carry_on, register
-from sordino.experiment.store import Store
-from sordino.experiment.sweep import contender
+from sordino.federation.rounds import RoundReport
+from sordino.learning.network import Batch, Learner, cross_entropy
 from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Bookkeeper
-from sordino.learning.records import Batch, Learner, cross_entropy
 from sordino.methods import find, names
-from sordino.privacy.allowance import Allowance
+from sordino.privacy.budget.allowance import Allowance
+from sordino.privacy.budget.record_plan import plan_without_noise
 from sordino.privacy.gate import Gate
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.noise import Seeded
-from sordino.privacy.record_plan import plan_without_noise
 from sordino.privacy.release import Average, Matrix, Number, Public, Release, Unprotected, Update, unprotected
 from sordino.privacy.sealed import Sealed
 from sordino.privacy.views import VIEWS
 from sordino.report.result import RunResult
 from sordino.report.wording import UNPROTECTED
-from sordino.rounds import RoundReport
+from sordino.store.spending import over_runs
+from sordino.store.store import Store
+from sordino.study.sweep import contender
 from sordino.testing import CHECKS
 from sordino.testing.case import Case, OneRound
 

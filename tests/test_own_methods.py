@@ -14,11 +14,10 @@ import torch
 
 from sordino.errors import UserError
 from sordino.experiment.run import carry_on, register
-from sordino.experiment.store import Store
-from sordino.message import Each
+from sordino.federation.message import Each
 from sordino.method import Method, Result
 from sordino.methods.bases import RecordLevel
-from sordino.privacy.accountant import epsilon_of
+from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.release import (
     Average,
@@ -34,6 +33,7 @@ from sordino.privacy.release import (
 )
 from sordino.privacy.release.base import Bounded, Charge, Release
 from sordino.privacy.sealed import SealedError
+from sordino.store.store import Store
 from sordino.testing.case import CLIENTS, ROUNDS, Case, OneRound
 from sordino.testing.records import observed_gradients, records_are_sampled_clipped_and_noised_as_charged
 
@@ -381,7 +381,7 @@ class Changing(Plain):
 
 
 def test_the_same_noise_never_answers_another_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sordino.server.SAVE_SECONDS", 0.0)
+    monkeypatch.setattr("sordino.federation.server.SAVE_SECONDS", 0.0)
     case, store = Case(Changing(), tmp_path), Store(tmp_path)
     run = register(case.prepared(), store)
 

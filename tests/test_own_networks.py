@@ -14,12 +14,12 @@ import sordino
 from sordino import models
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
-from sordino.experiment.export import export
-from sordino.experiment.predict import predict, probabilities
 from sordino.experiment.prepare import prepare
-from sordino.experiment.trained import load_models
 from sordino.models.tokens import vocabulary
 from sordino.simulator.effort import eager_seconds
+from sordino.trained.export import export
+from sordino.trained.models import load_models
+from sordino.trained.predict import predict, probabilities
 
 
 class Lstm(nn.Module):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sordino.methods import names
-from sordino.report.catalogue import with_table
+from sordino.report.terminal.catalogue import with_table
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text("utf-8")

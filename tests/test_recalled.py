@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from sordino.recalled import Recalled
+from sordino.federation.execution import Recalled
 
 VALUES = {"model": torch.ones(2), "extra": torch.zeros(1)}
 

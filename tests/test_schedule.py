@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sordino.errors import UserError
+from sordino.federation.schedule import Schedule, Turns
 from sordino.privacy.noise import Seeded
-from sordino.schedule import Schedule, Turns
 
 participations = st.floats(0.01, 1)
 

@@ -12,16 +12,16 @@ import torch
 from helpers import QUICK_KEYS
 from torch import Tensor
 
-from sordino import server
 from sordino.api import resume, run
 from sordino.errors import UserError
-from sordino.experiment.journal import rows_after
-from sordino.experiment.store import Store
+from sordino.federation import server
+from sordino.federation.rounds import RoundReport
 from sordino.method import Federation, Result
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.methods.dp_fedavg_record import DPFedAvgRecord
 from sordino.privacy.ledger import BLANK
-from sordino.rounds import RoundReport
+from sordino.store.journal import rows_after
+from sordino.store.store import Store
 
 Script = Callable[[Any, Federation, Any, int], None]
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from sordino.errors import UserError
-from sordino.toml import read_toml, toml_value
+from sordino.util.toml import read_toml, toml_value
 
 PLAIN = some.text(some.characters(exclude_categories=["Cs"])) | some.booleans() | some.integers(-(2**63), 2**63 - 1)
 NUMBERS = some.floats(allow_nan=False)

@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 
-from sordino.trials import CAN_FORK, HungError, TrialError, in_child
+from sordino.util.processes import CAN_FORK, HungError, TrialError, in_child
 
 pytestmark = pytest.mark.skipif(not CAN_FORK, reason="processes cannot be forked here")
 

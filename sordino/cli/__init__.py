@@ -12,8 +12,7 @@ from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 
-from sordino.cli.accounts import ledger, statement
-from sordino.cli.advise import advise
+from sordino.cli.accounts import ledger, report, statement
 from sordino.cli.audit import audit
 from sordino.cli.catalogue import explain, methods, models
 from sordino.cli.compare import compare
@@ -22,8 +21,7 @@ from sordino.cli.data import data_commands
 from sordino.cli.deploy import deploy, join, serve_commands, site_commands
 from sordino.cli.models import export, predict, show
 from sordino.cli.plain import plain_help
-from sordino.cli.plan import plan
-from sordino.cli.report import report
+from sordino.cli.planning import advise, plan
 from sordino.cli.reproduce import reproduce
 from sordino.cli.run import RunStoppedError, resume, run
 from sordino.cli.runs import rm, runs

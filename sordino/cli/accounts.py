@@ -1,4 +1,4 @@
-"""Commands on what a run has cost: its ledger, and a statement for those who must answer for it."""
+"""Commands on what a run has cost: its ledger, a statement, a page."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def ledger(
     import sys
 
     from sordino.errors import UserError
-    from sordino.experiment.account import COLUMNS, Account
-    from sordino.experiment.store import Store
+    from sordino.store.ledger_rows import COLUMNS, Account
+    from sordino.store.store import Store
 
     if as_csv and (as_json or verify):
         raise UserError(f"Give either --csv or {'--json' if as_json else '--verify'}, not both.")
@@ -46,7 +46,7 @@ def ledger(
         return
     from rich.console import Console
 
-    from sordino.report.accounts import ledger_table
+    from sordino.report.terminal.details import ledger_table
 
     console = Console(markup=False)
     console.print(ledger_table(found))
@@ -88,10 +88,10 @@ def statement(
     For a PDF, open the HTML file in a browser and print it into a file.
     """
     from sordino.errors import UserError, writing
-    from sordino.experiment.store import Store
-    from sordino.files import write_whole
     from sordino.report.statement import statement_of
     from sordino.report.statement_pages import FORMATS
+    from sordino.store.store import Store
+    from sordino.util.files import write_whole
 
     kind = output.suffix.lower()
     if kind == ".pdf":
@@ -110,3 +110,24 @@ def statement(
     typer.echo(f"{output}: one page on {run}")
     if kind == ".html":
         typer.echo("For a PDF, open it in a browser and print it into a file.")
+
+
+def report(
+    what: Annotated[
+        list[str],
+        typer.Argument(
+            help="Runs (`sordino runs`), or a file of `compare --json` or `audit --json`.", metavar="RUN..."
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The HTML file.")] = Path("report.html"),
+    store: Annotated[
+        Path | None,
+        typer.Option(help=f"The folder for runs. [default: the comparison's, else {DEFAULT_STORE}]"),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Make one HTML file about runs, a comparison or an audit: figures, pictures, ledger and how to repeat it."""
+    from sordino.report.html.make import make_report
+
+    written = make_report(*what, output=output, store=store)
+    typer.echo(json.dumps({"page": str(written)}) if as_json else f"{written} opens in any browser.")

@@ -38,7 +38,7 @@ def audit(
 ) -> None:
     """Attack what a method claims, through the code that really runs; exit code 1 where a claim is false."""
     chosen = experiment_from(experiment, keys)
-    from sordino.privacy.audit.whole import audit as attack
+    from sordino.audit.suite import audit as attack
 
     wanted = _tiers(tiers)
     check_writable(output)
@@ -51,7 +51,7 @@ def audit(
     else:
         from rich.console import Console
 
-        from sordino.report.audits import audit_report
+        from sordino.report.terminal.details import audit_report
 
         console = Console(markup=False)
         console.print(audit_report(report), highlight=False)
@@ -86,8 +86,8 @@ def _tell(sentence: str, quiet: bool) -> None:
 
 
 def _tiers(text: str) -> list[int]:
+    from sordino.audit.suite import ALL_TIERS
     from sordino.errors import UserError
-    from sordino.privacy.audit.whole import ALL_TIERS
 
     parts = [part.strip() for part in text.split(",")]
     known = {str(tier): tier for tier in ALL_TIERS}
@@ -99,7 +99,7 @@ def _tiers(text: str) -> list[int]:
 def _stored(document: dict[str, Any], output: Path | None, store: Path) -> Path:
     """Write an audit's findings: into the store, or where the user wants them."""
     from sordino.errors import writing
-    from sordino.files import write_whole
+    from sordino.util.files import write_whole
 
     place = output
     if place is None:

@@ -18,7 +18,7 @@ def methods(
     as_json: Json = False,
 ) -> None:
     """What each method is, what leaves a client, and for whom its epsilon holds."""
-    from sordino.report.catalogue import describe_method, describe_methods, methods_markdown
+    from sordino.report.terminal.catalogue import describe_method, describe_methods, methods_markdown
 
     if name is not None:
         one = describe_method(name)
@@ -82,7 +82,7 @@ def _show_method(item: dict[str, Any]) -> None:
 
 def models(as_json: Json = False) -> None:
     """The networks that are known by name, with their sizes and options."""
-    from sordino.report.catalogue import describe_models
+    from sordino.report.terminal.catalogue import describe_models
 
     found = describe_models()
     if as_json:

@@ -69,10 +69,10 @@ def compare(
     if latex and markdown:
         raise UserError("Give either --latex or --markdown, not both.")
     with getting_ready(as_json):
-        from sordino.experiment.compare import compare as compare_methods
-        from sordino.experiment.sweep import contender, grid_of, split_methods, values_of
         from sordino.report.figures import check_picture
         from sordino.report.logs import check_log, logged
+        from sordino.study.compare import compare as compare_methods
+        from sordino.study.sweep import contender, grid_of, split_methods, values_of
 
         check_log(log)
         names = split_methods(methods)
@@ -110,7 +110,7 @@ def compare(
 
 def _kept(found: Any, chosen: Any, picture: Path | None, csv: Path | None) -> str:
     """Write a comparison into its files; the document that a page is made of."""
-    from sordino.files import write_whole
+    from sordino.util.files import write_whole
 
     page = chosen.store / DOCUMENT
     places = {"picture": None if picture is None else str(picture), "store": str(chosen.store.resolve())}
@@ -151,7 +151,7 @@ def _sweep(epsilon: str | None, sweep: list[str], values_of: Any) -> dict[str, l
 
 def _draw(found: Any, picture: Path, chosen: Any) -> None:
     from sordino.report.figures import comparison_picture
-    from sordino.report.tables import epsilon_text
+    from sordino.report.terminal.tables import epsilon_text
 
     seeds = found.rows[0]["seeds"]
     title = f"{chosen.data}, {chosen.rounds} rounds, mean and range over {seeds} seed{'s' if seeds > 1 else ''}"
@@ -166,9 +166,9 @@ def _show(found: Any, chosen: Any) -> None:
     """A comparison for people."""
     from rich.console import Console
 
-    from sordino.experiment.tuning import sentences
-    from sordino.report.tables import comparison_table
+    from sordino.report.terminal.tables import comparison_table
     from sordino.report.wording import gains_of
+    from sordino.study.tuning import sentences
 
     console = Console(markup=False)
     console.print(comparison_table(found.rows, found.sweep))

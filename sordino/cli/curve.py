@@ -46,9 +46,9 @@ def fit(
 ) -> None:
     """Simulate on public data which threshold is best at each budget, and fit a curve to the answers."""
     from sordino.experiment.config import settings_of
-    from sordino.experiment.curve_fitting import fit_curve
     from sordino.parts.curves import draw, save
     from sordino.report.figures import check_picture
+    from sordino.study.curve_fitting import fit_curve
 
     if out.is_dir():
         raise UserError(f"{out} is a folder: name the file that the curve goes to, for example {out / 'curve.json'}.")

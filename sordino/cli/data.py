@@ -48,7 +48,7 @@ def known(context: typer.Context, data_dir: DataDir = None, as_json: Json = Fals
         return
     from rich.console import Console
 
-    from sordino.report.columns import Column, Fitting
+    from sordino.report.terminal.columns import Column, Fitting
 
     columns = (
         *(Column("name", left=True), Column("present", left=True), Column("records"), Column("classes", 1)),
@@ -148,7 +148,7 @@ def schema(
     """Look at own tables and write what their columns seem to be: a file whose questions you answer in it."""
     from sordino.data.draft import draft
     from sordino.errors import UserError, writing
-    from sordino.files import read_file, write_whole
+    from sordino.util.files import read_file, write_whole
 
     made = draft(folder, label, positive, parts(drop), parts(categorical))
     with writing(output):
@@ -185,10 +185,10 @@ def normalise(
     from sordino.data.draft import EXPLANATION, toml
     from sordino.data.schema import Schema
     from sordino.errors import check_writable, writing
-    from sordino.experiment.moments import normalise as release
-    from sordino.files import write_whole
+    from sordino.experiment.private_scaling import normalise as release
     from sordino.privacy.views import rows_words
-    from sordino.report.tables import epsilon_text
+    from sordino.report.terminal.tables import epsilon_text
+    from sordino.util.files import write_whole
 
     path = output or schema
     given = Schema.read(schema)

@@ -82,7 +82,7 @@ def deploy(
         )
     from sordino.experiment.config import Experiment
     from sordino.flower import trial
-    from sordino.threads import single_threaded
+    from sordino.util.processes import single_threaded
 
     chosen = None if experiment is None else Experiment.read(experiment, _kept_in(store))
     folder = store or (DEFAULT_STORE if chosen is None else chosen.store)
@@ -155,7 +155,7 @@ def add(
     from sordino.flower import check_installed
 
     check_installed()
-    from sordino.deploy.roster import fingerprint
+    from sordino.deploy.protocol.roster import fingerprint
     from sordino.flower import serving
 
     found = serving.add(folder, files)
@@ -193,12 +193,12 @@ def serve(
     from sordino.flower import check_installed
 
     check_installed()
-    from sordino.deploy import coordinator
+    from sordino.deploy.server import coordinator
     from sordino.deploy.terms import terms_of
     from sordino.experiment.config import Experiment
-    from sordino.experiment.store import Store
     from sordino.flower import keys, serving
-    from sordino.threads import single_threaded
+    from sordino.store.store import Store
+    from sordino.util.processes import single_threaded
 
     if experiment is None and resume is None:
         raise UserError("Give an experiment, `sordino serve EXPERIMENT.toml`, or a run to take up, `--resume RUN`.")
@@ -255,8 +255,8 @@ def init_site(
     from sordino.flower import check_installed
 
     check_installed()
-    from sordino.deploy.roster import fingerprint
-    from sordino.deploy.site import Site
+    from sordino.deploy.protocol.roster import fingerprint
+    from sordino.deploy.site.site import Site
     from sordino.flower import keys, serving
 
     serving.check_name(name)
@@ -285,7 +285,7 @@ def status(folder: SiteFolder, as_json: Json = False) -> None:
     from sordino.flower import check_installed
 
     check_installed()
-    from sordino.deploy.standing import status as status_of
+    from sordino.deploy.site.status import status as status_of
     from sordino.flower import keys
 
     found = status_of(folder)
@@ -295,7 +295,7 @@ def status(folder: SiteFolder, as_json: Json = False) -> None:
         return
     from rich.console import Console
 
-    from sordino.report.sites import site_report
+    from sordino.report.terminal.details import site_report
 
     console = Console(markup=False)
     console.print(site_report(found), highlight=False)
@@ -309,7 +309,7 @@ def accept(folder: SiteFolder, as_json: Json = False) -> None:
     from sordino.flower import check_installed
 
     check_installed()
-    from sordino.deploy.witness import accept as accept_site
+    from sordino.deploy.site.witness import accept as accept_site
 
     told = accept_site(folder)
     typer.echo(json.dumps({"folder": str(folder), "accepted": told}) if as_json else told)
@@ -325,9 +325,9 @@ def join(
     from sordino.flower import check_installed
 
     check_installed()
-    from sordino.flower import joining
+    from sordino.flower import node
 
-    joining.join(folder, server, ca, threads, lambda sentence: typer.echo(sentence, err=True))
+    node.join(folder, server, ca, threads, lambda sentence: typer.echo(sentence, err=True))
 
 
 def _kept_in(store: Path | None) -> dict[str, Any]:
@@ -336,7 +336,7 @@ def _kept_in(store: Path | None) -> dict[str, Any]:
 
 def _teller(quiet: bool) -> Callable[[str], None]:
     """Tells sentences about what happens, on standard error, above the progress."""
-    from sordino.report.progress import error_console
+    from sordino.report.terminal.progress import error_console
 
     console = error_console()
     return (lambda sentence: None) if quiet else (lambda sentence: console.print(sentence, highlight=False))

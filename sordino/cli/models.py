@@ -12,7 +12,7 @@ from sordino.cli.options import Json, StoreFolder
 from sordino.experiment.defaults import DEFAULT_STORE
 
 if TYPE_CHECKING:
-    from sordino.experiment.trained import Models
+    from sordino.trained.models import Models
 
 Run = Annotated[str, typer.Argument(help="The run's name (`sordino runs`).")]
 RunOrSite = Annotated[str, typer.Argument(help="The run's name (`sordino runs`), or a site's folder.")]
@@ -29,7 +29,7 @@ def show(
     as_json: Json = False,
 ) -> None:
     """What a run came to: its result, and how well models predict, over all clients or for each."""
-    from sordino.experiment.store import Store, unfinished
+    from sordino.store.store import Store, unfinished
 
     found = Store(store, must_exist=True).get(run)
     result = found.result
@@ -41,8 +41,8 @@ def show(
         return
     from rich.console import Console
 
-    from sordino.report.metrics import clients_table
-    from sordino.report.tables import run_report
+    from sordino.report.terminal.metrics import clients_table
+    from sordino.report.terminal.tables import run_report
 
     console = Console(markup=False)
     console.print(
@@ -53,9 +53,9 @@ def show(
 
 def _client_rows(run: str, store: Path) -> list[dict[str, Any]]:
     """The metrics of each client by its name; None where it has none."""
-    from sordino.experiment.trained import load_models
     from sordino.learning.metrics import METRICS
-    from sordino.rounding import none
+    from sordino.trained.models import load_models
+    from sordino.util.formatting import none
 
     models = load_models(run, store)
     return [
@@ -67,10 +67,10 @@ def _client_rows(run: str, store: Path) -> list[dict[str, Any]]:
 def _models(run: str, store: Path) -> Models:
     """The models of a run in a store, or of the site in a folder."""
     if (Path(run) / "site.toml").is_file():
-        from sordino.deploy.standing import models_at
+        from sordino.deploy.site.status import models_at
 
         return models_at(Path(run))
-    from sordino.experiment.trained import load_models
+    from sordino.trained.models import load_models
 
     return load_models(run, store)
 
@@ -86,7 +86,7 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Predict with a client's model: one line per record, with its class and the probability of each class."""
-    from sordino.experiment.predict import predict as predict_on
+    from sordino.trained.predict import predict as predict_on
 
     if output.exists() and file.exists() and output.samefile(file):
         from sordino.errors import UserError
@@ -121,8 +121,8 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write a client's model for other programs, with its schema inside."""
-    from sordino.experiment.export import ENDINGS, FORMATS, check_installed
-    from sordino.experiment.export import export as export_model
+    from sordino.trained.export import ENDINGS, FORMATS, check_installed
+    from sordino.trained.export import export as export_model
 
     if kind not in FORMATS:
         from sordino.errors import unknown

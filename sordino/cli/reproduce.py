@@ -94,7 +94,7 @@ def _options(
 ) -> Any:
     from sordino.experiment.config import check_seeds
     from sordino.papers.description import scale_of
-    from sordino.papers.study import Options
+    from sordino.papers.runs import Options
 
     if seeds is not None:
         check_seeds(seeds)
@@ -107,7 +107,7 @@ def _options(
 
 def _make(name: str, table: str | None, options: Any, as_json: bool) -> None:
     from sordino.papers.description import find, papers
-    from sordino.papers.study import Study
+    from sordino.papers.runs import Study
     from sordino.report.figures import check_picture
 
     if name == "all" and table is not None:
@@ -131,9 +131,9 @@ def _make(name: str, table: str | None, options: Any, as_json: bool) -> None:
 
 
 def _one(study: Any, drawn: bool, as_json: bool, several: bool) -> dict[str, Any]:
+    from sordino.papers.figures import draw
     from sordino.papers.judgement import Judgement
-    from sordino.report.paper_figures import draw
-    from sordino.report.paper_pages import write
+    from sordino.papers.pages import write
 
     if several and not as_json:
         typer.echo(f"{study.paper.name} {study.table.name}: {study.table.title}")
@@ -152,7 +152,7 @@ def _show(document: dict[str, Any], page: Path, drawn: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from sordino.report.paper_pages import epsilon_text, interval, measured, printed
+    from sordino.papers.pages import epsilon_text, interval, measured, printed
 
     console = Console(markup=False)
     for column in dict.fromkeys(row["column"] for row in document["rows"]):
@@ -213,9 +213,9 @@ def _list(only: str | None, as_json: bool) -> None:
 
 
 def _index(stores: list[Path], output: Path | None, keep: Path | None, as_json: bool) -> None:
-    from sordino.files import read_text, write_whole
+    from sordino.papers import index as paper_index
     from sordino.papers.description import papers
-    from sordino.report import paper_index
+    from sordino.util.files import read_text, write_whole
 
     found = paper_index.documents(stores)
     if not found:

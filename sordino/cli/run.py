@@ -25,7 +25,7 @@ from sordino.cli.options import (
 )
 from sordino.errors import Stopped
 from sordino.experiment.defaults import DEFAULT_STORE
-from sordino.rounding import delta_text
+from sordino.util.formatting import delta_text
 
 
 class RunStoppedError(Exception):
@@ -35,7 +35,7 @@ class RunStoppedError(Exception):
 @contextlib.contextmanager
 def watched(as_json: bool) -> Iterator[Any]:
     """A display for what goes on; Ctrl-C meanwhile is told in a sentence."""
-    from sordino.report.progress import watching
+    from sordino.report.terminal.progress import watching
 
     try:
         with watching(quiet=as_json) as display:
@@ -70,7 +70,7 @@ def run(
 ) -> None:
     """Run an experiment. Without arguments: the built-in example on real data."""
     from sordino.report.logs import check_log, logged
-    from sordino.report.progress import Place
+    from sordino.report.terminal.progress import Place
 
     check_log(log)
     with getting_ready(as_json):
@@ -107,7 +107,7 @@ def resume(
 ) -> None:
     """Take up a stopped run: it ends with the numbers it would have had."""
     from sordino.experiment.run import resume as resume_run
-    from sordino.experiment.store import Store
+    from sordino.store.store import Store
 
     found = Store(store, must_exist=True)
     with watched(as_json) as display:
@@ -120,8 +120,8 @@ def resume(
 
 def show_meaning(rows: list[dict[str, Any]], console: Any) -> None:
     """At which delta and for which unit a comparison's epsilons hold, what they leave out, and what to know besides."""
-    from sordino.experiment.sweep import sends_anything
     from sordino.report.wording import UNPROTECTED, compared_words, ended, sentences_of, unprotected
+    from sordino.study.sweep import sends_anything
 
     meanings: dict[str, list[str]] = {}
     compared: dict[str, None] = {}
@@ -145,8 +145,8 @@ def show_meaning(rows: list[dict[str, Any]], console: Any) -> None:
 
 def show_result(result: Mapping[str, Any], folder: Path, as_json: bool, measured: str | None = None) -> None:
     """A run's summary, and what all runs on the same people have come to."""
-    from sordino.experiment.lifetime import over_runs, sentence
-    from sordino.experiment.store import Store
+    from sordino.store.spending import over_runs, sentence
+    from sordino.store.store import Store
 
     store = Store(folder, must_exist=True)
     total = over_runs(store, store.get(result["run"]).people, result["unit"], result["delta"])
@@ -156,7 +156,7 @@ def show_result(result: Mapping[str, Any], folder: Path, as_json: bool, measured
         return
     from rich.console import Console
 
-    from sordino.report.tables import SIMULATED, run_report
+    from sordino.report.terminal.tables import SIMULATED, run_report
 
     console = Console(markup=False)
     console.print(run_report(result, str(folder), measured or SIMULATED), highlight=False)

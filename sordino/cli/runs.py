@@ -40,7 +40,7 @@ def runs(
     as_json: Json = False,
 ) -> None:
     """The runs of a store, newest first: data, seed, budget, what it came to, date and accuracy of each."""
-    from sordino.experiment.store import runs_in
+    from sordino.store.store import runs_in
 
     if import_from is not None:
         if any(given is not None for given in (method, data, seed, state, last)):
@@ -74,7 +74,7 @@ def runs(
 
 def _import(old: Path, new: Path, as_json: bool) -> None:
     """Import the spending of a store's runs, and say what was done."""
-    from sordino.experiment.importing import import_spending
+    from sordino.store.importing import import_spending
 
     found = import_spending(old, new)
     if as_json:
@@ -103,7 +103,7 @@ def _charged(found: list[Any], folder: Path) -> dict[str, float]:
     """Lower bounds of the epsilon charged so far by runs that are not done: that of the last stored round which has
     one; none for a run that failed at a client. Later charges stand in journals, which are not read, so that the list
     appears at once."""
-    from sordino.experiment.store import Store
+    from sordino.store.store import Store
 
     charged: dict[str, float] = {}
     unfinished = [row for row in found if row.summary is None and row.failed is None]
@@ -164,9 +164,9 @@ def _of_budget(budget: float | None) -> str:
 
 
 def _table(found: list[Any], charged: dict[str, float]) -> Any:
-    from sordino.report.columns import Column, Fitting
-    from sordino.report.tables import epsilon_text
     from sordino.report.terminal import shown
+    from sordino.report.terminal.columns import Column, Fitting
+    from sordino.report.terminal.tables import epsilon_text
     from sordino.report.wording import bound_words, percent
 
     columns = (
@@ -209,8 +209,8 @@ def rm(
     """Remove runs: their models, checkpoints and curves. What they spent stays written down."""
     import sys
 
-    from sordino.experiment.removal import remove
-    from sordino.experiment.store import Store, gone
+    from sordino.store.spending import remove
+    from sordino.store.store import Store, gone
 
     found = Store(store, must_exist=True)
     names = list(dict.fromkeys(names))

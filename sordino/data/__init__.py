@@ -5,9 +5,8 @@ from __future__ import annotations
 from sordino.data.dataset import ClientData, Dataset, FederatedData
 from sordino.data.download import get
 from sordino.data.federate import federate
-from sordino.data.picture import draw
 from sordino.data.sources import Entry, catalogue, load
-from sordino.data.summary import Spread, Summary, summary
+from sordino.data.summary import Spread, Summary, draw, summary
 
 __all__ = [
     "ClientData",

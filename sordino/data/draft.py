@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from sordino.data.column_kinds import check_class_labels, differ_in_case, looks_continuous, sorted_labels
 from sordino.data.formats import quote, read_bytes, reading
-from sordino.data.kinds import check_class_labels, differ_in_case, looks_continuous, sorted_labels
 from sordino.data.own import client_paths
 from sordino.data.schema import (
     LARGEST,
@@ -29,7 +29,7 @@ from sordino.data.schema import (
 )
 from sordino.data.tables import DELIMITERS, Table, read_table
 from sordino.errors import UserError, refuse, unknown
-from sordino.toml import toml_key, toml_value
+from sordino.util.toml import toml_key, toml_value
 
 ENCODINGS = ("utf-8", "cp1252")
 """Tried in this order: what is no UTF-8 comes from an office program, as a rule."""

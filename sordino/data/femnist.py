@@ -13,8 +13,7 @@ import torch
 
 from sordino.data.dataset import Dataset
 from sordino.data.formats import check_bytes, corrupt, quote, read_bytes, read_npz, reading
-from sordino.data.images import check_labels
-from sordino.data.pixels import inputs
+from sordino.data.images import check_labels, inputs
 from sordino.errors import UserError
 
 CLASSES = 62

@@ -15,7 +15,7 @@ from typing import IO
 import numpy as np
 
 from sordino.errors import UserError
-from sordino.files import check_file, read_file
+from sordino.util.files import check_file, read_file
 
 IDX_HEADER = 4
 IDX_UNSIGNED_BYTE = 0x08

@@ -17,11 +17,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from sordino.data.dataset import Dataset
+from sordino.data.column_kinds import check_class_labels, plain_schema, sorted_labels, unscaled
+from sordino.data.dataset import Dataset, Meaning
 from sordino.data.encoding import Encoding, Source
 from sordino.data.formats import quote, read_npz
-from sordino.data.kinds import check_class_labels, plain_schema, sorted_labels, unscaled
-from sordino.data.meaning import Meaning
 from sordino.data.people import known_people, same_files
 from sordino.data.schema import Schema, canonical
 from sordino.data.tables import Table, finite, read_table

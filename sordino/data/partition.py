@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from sordino.dotted import failed, find
 from sordino.errors import UserError, unknown
+from sordino.util.import_by_name import failed, find
 
 NOBODY = -1
 RETRIES = 10

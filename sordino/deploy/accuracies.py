@@ -14,12 +14,12 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from sordino.bookkeeping import Books
-from sordino.client import Outcome, Question
-from sordino.message import Message
+from sordino.federation.client import Outcome, Question
+from sordino.federation.message import Message
+from sordino.federation.run_state import Books
+from sordino.federation.transport import Answer
 from sordino.privacy.gate import Gate
 from sordino.privacy.release import Number, Public, Releases
-from sordino.transport import Answer
 
 STEP = "accuracies"
 NAMES = ("personal", "global")

@@ -10,7 +10,7 @@ from torch import Tensor
 from sordino.errors import UserError
 from sordino.experiment.budgeting import has_published_noise
 from sordino.experiment.config import Experiment
-from sordino.learning.records import Learner
+from sordino.learning.network import Learner
 from sordino.method import Method
 from sordino.methods.bases import RecordLevel
 

@@ -20,18 +20,12 @@ import torch
 from torch import Tensor
 
 from sordino import models
-from sordino.data.meaning import Meaning
+from sordino.data.dataset import Meaning
 from sordino.data.own import DEFAULT_LABEL
 from sordino.data.schema import Column, Label, Number, Schema
-from sordino.deploy import accuracies, masking
-from sordino.deploy.declared import (
-    check_declared,
-    check_published,
-    check_records,
-    check_releases,
-    labels_of,
-    shape_of,
-)
+from sordino.deploy import accuracies
+from sordino.deploy.declared import check_declared, check_published, check_records, check_releases, labels_of, shape_of
+from sordino.deploy.protocol import secure_sum
 from sordino.errors import UserError
 from sordino.experiment.budgeting import (
     SEED_IS_KNOWN,
@@ -46,21 +40,21 @@ from sordino.experiment.budgeting import (
 from sordino.experiment.config import Experiment
 from sordino.experiment.hyperparameters import address
 from sordino.experiment.identity import identity_of, weights_of
-from sordino.experiment.trained import Description
+from sordino.federation.schedule import Schedule
+from sordino.learning.network import Learner
 from sordino.learning.parameters import flatten
-from sordino.learning.records import Learner
 from sordino.method import Budget, Method
 from sordino.methods.bases import RecordLevel
 from sordino.parts.masks import check_head
 from sordino.privacy import integers
-from sordino.privacy.allowance import Allowance
+from sordino.privacy.budget.allowance import Allowance
+from sordino.privacy.budget.client_plan import check_delta
+from sordino.privacy.budget.record_plan import RecordNeeds, RecordPlan
 from sordino.privacy.integers import CLIENTS, RECORDS, Gap
 from sordino.privacy.ledger import Row
 from sordino.privacy.noise import Seeded
-from sordino.privacy.plan import check_delta
-from sordino.privacy.record_plan import RecordNeeds, RecordPlan
 from sordino.privacy.release import Public, Release, Releases, check_steps
-from sordino.schedule import Schedule
+from sordino.trained.models import Description
 from sordino.version import VERSION
 
 CARRIED = (
@@ -276,8 +270,8 @@ def _shares(experiment: Experiment, schedule: Schedule, minimum: int, summed: bo
     if not summed:
         return 1
     cohort = (schedule.cohort, minimum, experiment.colluders, experiment.active_server)
-    masking.check_cohort(*cohort)
-    return masking.honest_shares(*cohort)
+    secure_sum.check_cohort(*cohort)
+    return secure_sum.honest_shares(*cohort)
 
 
 @dataclass(frozen=True)

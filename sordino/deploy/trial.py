@@ -13,19 +13,19 @@ import numpy as np
 from torch import Tensor
 
 from sordino.data import ClientData
-from sordino.data.meaning import Meaning
+from sordino.data.dataset import Meaning
 from sordino.deploy.declared import Origin
-from sordino.deploy.roster import Member, written_roster
-from sordino.deploy.rules import least_witnesses
-from sordino.deploy.site import Site
-from sordino.deploy.standing import status
+from sordino.deploy.protocol.roster import Member, written_roster
+from sordino.deploy.site.rules import least_witnesses
+from sordino.deploy.site.site import Site
+from sordino.deploy.site.status import status
 from sordino.deploy.terms import Terms, terms_of
 from sordino.errors import UserError
 from sordino.experiment.budgeting import has_published_noise
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, deal_with_public, prepare
-from sordino.experiment.summary import Summary
-from sordino.rounds import mean, worst
+from sordino.experiment.result import Summary
+from sordino.federation.rounds import mean, worst
 
 ROSTER = "roster.toml"
 DATA = "data.npz"

@@ -16,13 +16,13 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
-from sordino.blend import FIGURES, RULES
 from sordino.errors import UserError
-from sordino.experiment.checkpoint import write_tensors
-from sordino.files import digest_of, keep_file
+from sordino.federation.blending import FIGURES, RULES
+from sordino.federation.message import Message
 from sordino.learning.metrics import METRICS, Reached
-from sordino.message import Message
 from sordino.simulator.simulation import Simulation
+from sordino.store.checkpoint import write_tensors
+from sordino.util.files import digest_of, keep_file
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Blends:
     clients: list[int]
     """In the order of all rows."""
     rules: dict[str, Tensor]
-    """How the members of each client's mixture are mixed: `sordino.blend.RULES`."""
+    """How the members of each client's mixture are mixed: `sordino.federation.blending.RULES`."""
     accuracies: np.ndarray
-    """One row for each of them, with the columns `sordino.blend.FIGURES`."""
+    """One row for each of them, with the columns `sordino.federation.blending.FIGURES`."""
     sums: np.ndarray
     """Those from which the metrics of all clients' records together follow."""
     files: list[Path]

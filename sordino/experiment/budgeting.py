@@ -11,18 +11,17 @@ import numpy as np
 
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
+from sordino.federation.schedule import Schedule
 from sordino.learning.parameters import Layout
 from sordino.method import Budget, Method, returned
 from sordino.methods.bases import RecordLevel
 from sordino.parts.masks import PersonalHead, body
-from sordino.privacy.allowance import Allowance, Noise
+from sordino.privacy.budget.allowance import Allowance, Noise, Outlook
+from sordino.privacy.budget.client_plan import check_delta, default_delta, drowning, multiplier_for
+from sordino.privacy.budget.record_plan import RecordPlan, plan_records, plan_without_noise
 from sordino.privacy.noise import Seeded
-from sordino.privacy.outlook import Outlook
-from sordino.privacy.plan import check_delta, default_delta, drowning, multiplier_for
-from sordino.privacy.record_plan import RecordPlan, plan_records, plan_without_noise
 from sordino.privacy.release import all_releases
-from sordino.rounding import rounded_up
-from sordino.schedule import Schedule
+from sordino.util.formatting import rounded_up
 
 GIVEN_AWAY = (
     "A blended model stays at its client and costs nothing there; given away, its local parts tell of that client's "

@@ -17,7 +17,7 @@ from sordino.errors import UserError, quoted, unknown, wrong
 from sordino.experiment.defaults import DEFAULT_EPSILON, DEFAULT_STORE
 from sordino.experiment.hyperparameters import check_known, concerns, make_method
 from sordino.method import Epsilon, Method
-from sordino.toml import read_toml
+from sordino.util.toml import read_toml
 
 Settings = dict[str, Any]
 MOST = 1_000_000_000

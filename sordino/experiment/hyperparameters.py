@@ -17,13 +17,13 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from sordino.dotted import failed, is_dotted
 from sordino.errors import UserError, quoted, unknown, wrong
 from sordino.method import Method, Privacy, Variant
 from sordino.methods import find, names
-from sordino.named import Named, named, settings
 from sordino.parts.record_thresholds import RecordThreshold
 from sordino.parts.thresholds import Threshold
+from sordino.util.import_by_name import failed, is_dotted
+from sordino.util.selectable import Named, named, settings
 
 GROUP = "sordino.methods"
 """The entry points under which methods are installed."""

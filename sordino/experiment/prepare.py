@@ -15,30 +15,25 @@ from sordino.data import Dataset, FederatedData, federate, load
 from sordino.data.federate import client_count, fingerprint
 from sordino.data.selection import fewer, set_aside
 from sordino.errors import UserError, quoted
-from sordino.experiment.budgeting import (
-    SEED_IS_KNOWN,
-    not_covered_before,
-    notes_before,
-    planned_method,
-    spending,
-)
+from sordino.experiment.budgeting import SEED_IS_KNOWN, not_covered_before, notes_before, planned_method, spending
 from sordino.experiment.config import Experiment
 from sordino.experiment.identity import identity_of, repeats, weights_of
+from sordino.federation.schedule import Schedule
+from sordino.federation.server import Ground
+from sordino.learning.network import Learner, Records
 from sordino.learning.parameters import flatten
-from sordino.learning.records import Learner, Records
 from sordino.method import Budget, Method, returned
 from sordino.models.tokens import check_tokens
 from sordino.parts.masks import check_head
-from sordino.privacy.allowance import Allowance
-from sordino.privacy.compiled import CompiledSum
+from sordino.privacy.budget.allowance import Allowance
+from sordino.privacy.clipping import CompiledSum
 from sordino.privacy.mechanism import MECHANISMS, Mechanism
 from sordino.privacy.noise import Seeded
 from sordino.privacy.release import check_steps
-from sordino.schedule import Schedule
-from sordino.server import Ground
-from sordino.simulator import bf16, compiling
+from sordino.simulator import bf16
+from sordino.simulator import choice as compiling
 from sordino.simulator.choice import Choice, choose
-from sordino.threads import single_threaded
+from sordino.util.processes import single_threaded
 
 OWN_CODE = (
     "This run uses code of your own, which may not be deterministic. Its noise and its batches are therefore drawn "

@@ -12,40 +12,40 @@ from typing import cast
 import numpy as np
 import torch
 
-from sordino import allocation
-from sordino.blend import TRAINED, instructions
-from sordino.bookkeeping import Ending, Served
-from sordino.client import Clients
 from sordino.errors import Stopped, UserError, WorkerError
-from sordino.execution import EXECUTIONS
 from sordino.experiment import blends
-from sordino.experiment import checkpoint as checkpoints
 from sordino.experiment.blends import Blends
-from sordino.experiment.books import RunBooks
-from sordino.experiment.checkpoint import Stream
 from sordino.experiment.config import Experiment
-from sordino.experiment.database import saving
 from sordino.experiment.defaults import in_store
 from sordino.experiment.identity import describe_machine
-from sordino.experiment.journal import OtherValuesError
-from sordino.experiment.lifetime import check_lifetime, most, to_be_kept
 from sordino.experiment.prepare import Prepared, prepare
-from sordino.experiment.store import NewRun, RunRow, Store, gone
-from sordino.experiment.summary import Summary, summarize
-from sordino.experiment.trained import described, measured
-from sordino.files import KeptFile
+from sordino.experiment.result import Summary, summarize
+from sordino.federation.blending import TRAINED, instructions
+from sordino.federation.client import Clients
+from sordino.federation.execution import EXECUTIONS
+from sordino.federation.rounds import Watch
+from sordino.federation.run_state import Ending, Served
+from sordino.federation.server import Server
 from sordino.learning.metrics import METRICS, Reached
 from sordino.method import State
 from sordino.privacy.gate import Gate
 from sordino.privacy.noise import new_nonce
-from sordino.rounds import Watch
-from sordino.server import Server
-from sordino.simulator import compiling
+from sordino.simulator import choice
 from sordino.simulator.engine import Engine
 from sordino.simulator.memory import Memory
 from sordino.simulator.simulation import Simulation
 from sordino.simulator.workers import Workers
-from sordino.threads import single_threaded
+from sordino.store import checkpoint as checkpoints
+from sordino.store.checkpoint import Stream
+from sordino.store.database import saving
+from sordino.store.journal import OtherValuesError
+from sordino.store.run_files import RunBooks
+from sordino.store.spending import check_lifetime, most, to_be_kept
+from sordino.store.store import NewRun, RunRow, Store, gone
+from sordino.trained.models import described, measured
+from sordino.util import processes
+from sordino.util.files import KeptFile
+from sordino.util.processes import single_threaded
 
 DEPLOYMENT = "deployment.db"
 """The file in the folder of a run on real machines that says so."""
@@ -125,7 +125,7 @@ def carry_on(prepared: Prepared, store: Store, run: str, watch: Watch | None = N
 def _while_held(prepared: Prepared, store: Store, run: str, watch: Watch | None) -> Summary:
     """The same where nobody else can advance the run."""
     prepared = _with_compiled(prepared)
-    allocation.keep_freed()
+    processes.keep_freed()
     with _resumable(run, store.folder), single_threaded(), saving(store.folder):
         row = store.get(run)  # again: another process may have been at work until now
         if row.summary is not None:
@@ -331,5 +331,5 @@ def _with_compiled(prepared: Prepared) -> Prepared:
     if prepared.experiment.compiled != "always" or prepared.compiled is not None:
         return prepared
     with single_threaded():
-        made = compiling.compile_for(prepared.method, prepared.learner.written, prepared.data)
+        made = choice.compile_for(prepared.method, prepared.learner.written, prepared.data)
     return replace(prepared, compiled=made)

@@ -31,7 +31,7 @@ from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVers
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supercore.task_identity import TaskIdentity
 
-from sordino.deploy.carrier import Failure
+from sordino.deploy.protocol.carrier import Failure
 from sordino.flower import keys
 from sordino.flower.link import HEADER, Link, LinkError
 from sordino.flower.messages import (

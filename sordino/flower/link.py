@@ -25,8 +25,8 @@ from typing import Any
 import httpx
 
 from sordino.errors import UserError
-from sordino.files import keep_rotating, rotate
 from sordino.flower import QUIET, keys
+from sordino.util.files import keep_rotating, rotate
 
 HEADER = "x-sordino-operator"
 REFUSED = "This server is for the sites of its roster."

@@ -9,14 +9,17 @@ from __future__ import annotations
 import contextlib
 import datetime
 import email.utils
+import signal
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import httpx
+import torch
 from flwr.app import Error, Message
 from flwr.common.constant import ErrorCode
 from flwr.common.serde import message_from_proto
@@ -28,6 +31,7 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.supernode.fleet_http_client import FleetHttpClient
 from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 
+from sordino.deploy.site.site import Site
 from sordino.errors import UserError
 from sordino.flower import keys
 from sordino.flower.messages import (
@@ -40,6 +44,7 @@ from sordino.flower.messages import (
     patiently,
     taken_out,
 )
+from sordino.flower.serving import parsed_address
 
 HEARTBEAT_SECONDS = 10.0
 """The shortest interval that Flower takes; after two without a sign the server counts a node as gone."""
@@ -285,3 +290,41 @@ class _Once:
         if sentence != self._last:
             self._last = sentence
             self._tell(sentence)
+
+
+def join(folder: Path, address: str, authority: Path, threads: int, tell: Callable[[str], None]) -> None:
+    """Open a site and take part until Ctrl-C or SIGTERM.
+
+    The first one lets the site finish what it is at; the second one ends it at once, which loses nothing either.
+    """
+    parsed_address(address)
+    keys.trusting(authority)
+    if not folder.is_dir():
+        raise UserError(f"There is no site in {folder}: `sordino site init` makes one.")
+    keys.node_key(folder)
+    torch.set_num_threads(threads)
+    leaving = threading.Event()
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        if leaving.is_set():
+            raise KeyboardInterrupt
+        leaving.set()
+        tell("Leaving when the work at hand is done; once more ends it at once.")
+
+    site = Site.open(folder)
+    site.desk.tell = lambda text: tell(f"{time.strftime('%H:%M:%S')} {text}")
+    for sentence in site.news:
+        tell(sentence)
+    if site.desk.allowed.roster is None:
+        tell(
+            "No roster is pinned in site.toml: nobody else's noise is counted on, so that the budget lasts less long, "
+            "and no other site can confirm this one's ledger."
+        )
+    before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        take_part(site.answer, Server(address, authority), folder, tell, leaving.is_set)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        site.close()
+    tell(f"The site {site.name} has left.")

@@ -15,13 +15,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sordino.deploy.roster import Member, written_roster
+from sordino.deploy.protocol.roster import Member, written_roster
 from sordino.errors import UserError, quoted, writing
-from sordino.files import read_text, write_whole
 from sordino.flower import keys
 from sordino.flower.carrier import FlowerCarrier
 from sordino.flower.link import Link
-from sordino.toml import read_toml
+from sordino.util.files import read_text, write_whole
+from sordino.util.toml import read_toml
 
 SITES = "sites.toml"
 MARK = "sordino-site"

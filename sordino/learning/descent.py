@@ -11,7 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from sordino.learning.records import Batch, Change, Loss, Records, cross_entropy
+from sordino.learning.network import Batch, Change, Loss, Records, cross_entropy
 
 Optimizer = Literal["sgd", "adam"]
 

@@ -12,6 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from torch import Tensor
+
+from sordino.data.dataset import FederatedData
 
 METRICS = (
     *("accuracy", "balanced_accuracy", "auc", "recall", "log_loss", "calibration_error"),
@@ -171,3 +175,20 @@ def _won(
     ranks = np.repeat(begins + (lengths + 1) / 2, lengths) - starts[owners]
     summed = np.bincount(owners, ranks * members[order], len(all_of))
     return summed - inside * (inside + 1) / 2
+
+
+def evaluated(data: FederatedData, who: Sequence[int], said: Sequence[Tensor]) -> np.ndarray:
+    """(clients, sums), as `sums_of` gives them, from what models say of each client's test records: logits, or
+    logarithms of probabilities. Whoever trains on too much noise may overflow, and then knows nothing: all classes are
+    as likely."""
+    labels = [data.test.part(client)[1] for client in who]
+    trained = [np.bincount(data.train.part(client)[1].numpy(), minlength=data.classes) for client in who]
+    probabilities = torch.softmax(torch.cat(list(said)).cpu().double(), dim=1)
+    return sums_of(
+        Judged(
+            probabilities=probabilities.nan_to_num(nan=1 / data.classes).numpy(),
+            labels=torch.cat(labels).numpy(),
+            sizes=np.array([len(mine) for mine in labels]),
+            trained=np.stack(trained),
+        )
+    )

@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from sordino.errors import UserError
+from sordino.learning.network import Batch, Learner, Loss, cross_entropy
 from sordino.learning.pages import Page, rounding
 from sordino.learning.parameters import flatten
-from sordino.learning.records import Batch, Learner, Loss, cross_entropy
 from sordino.learning.recordwise import proven
 from sordino.learning.singles import Singles
 from sordino.learning.vmapped import obstacle

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from sordino.errors import UserError
+from sordino.learning.network import Batch, Learner, Loss
 from sordino.learning.pages import rounding
 from sordino.learning.parameters import Layout
-from sordino.learning.records import Batch, Learner, Loss
 from sordino.learning.vmapped import obstacle
 
 HELD = 2**24

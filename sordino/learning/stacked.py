@@ -7,12 +7,14 @@ products; written for the whole stack it costs a fraction of what differentiatin
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from sordino.learning.pages import LARGEST, rounding
 from sordino.learning.recordwise import has_hooks
 from sordino.learning.vmapped import under_vmap
 
@@ -200,3 +202,53 @@ def shares(y: Tensor, weight: Tensor | None) -> float | Tensor:
 def taken(rows: Tensor, places: Tensor) -> Tensor:
     """The records at `places`, counted through all clients: (clients, places, ...) of (clients, records, ...)."""
     return rows.flatten(0, 1).index_select(0, places.reshape(-1)).unflatten(0, places.shape)
+
+
+@functools.lru_cache
+def _growth(most: int, size: int, dtype: torch.dtype, device: torch.device, precision: str) -> float:
+    """What a sum of `most` such numbers and the norm of `size` double ones may round, as a factor, at a precision."""
+    numbers, norms = (torch.empty(0, dtype=kind, device=device) for kind in (dtype, torch.float64))
+    return 1 + float(rounding(most + 8, numbers)) + float(rounding(size, norms))
+
+
+class StackedBook:
+    """What the records of stacked clients bring: norms, and sums for each client."""
+
+    def __init__(self, pages: list[tuple[Linear, Tensor, Tensor]], most: int, size: int) -> None:
+        """`most` is how many records a sum may have, `size` the number of parameters."""
+        self.pages, self.most, self.size = pages, most, size
+
+    @classmethod
+    def of(cls, chain: Chain, flat: Tensor, x: Tensor, y: Tensor, most: int) -> StackedBook:
+        """One forward and one backward pass: `flat` (clients, parameters), `x` (clients, records, ...), `y`."""
+        return cls(chain.pages(flat, x, y), most, flat.shape[1])
+
+    def layer_norms(self) -> Tensor:
+        """What each record brings into a weighted sum at the most, over its weight, in each layer, in double precision:
+        (clients, records, layers). Not finite where that is not known."""
+        norms = []
+        for layer, below, slope in self.pages:
+            reach = torch.linalg.vector_norm(below, dim=2, dtype=torch.float64).square() + (1 if layer.bias else 0)
+            reach = torch.where(reach <= LARGEST**2, reach, torch.inf)
+            norms.append(torch.linalg.vector_norm(slope, dim=2, dtype=torch.float64) * reach.sqrt())
+        return torch.stack(norms, dim=2) * self._growth()
+
+    def _growth(self) -> float:
+        """What sums and norms may round, as a factor."""
+        inputs = self.pages[0][1]
+        return _growth(self.most, self.size, inputs.dtype, inputs.device, torch.get_float32_matmul_precision())
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        """The sum of the records' gradients times their weights, one row for each client: weights are
+        (clients, records) or (clients, records, layers)."""
+        first = self.pages[0][1]
+        weights = weights.to(first.dtype)
+        by_layer = weights.unsqueeze(2).expand(-1, -1, len(self.pages)) if weights.dim() == 2 else weights
+        found = first.new_empty(len(first), self.size)
+        for place, (layer, below, slope) in enumerate(self.pages):
+            weighed = slope * by_layer[:, :, place : place + 1]
+            by_weight, by_bias = layer.of(found)
+            by_weight.copy_(torch.bmm(weighed.transpose(1, 2), below))
+            if by_bias is not None:
+                torch.sum(weighed, dim=1, out=by_bias)
+        return found

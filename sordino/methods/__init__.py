@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from importlib.metadata import EntryPoint, entry_points
 
-from sordino import dotted
 from sordino.errors import UserError, unknown
 from sordino.method import Method
+from sordino.util import import_by_name
 
 
 def names() -> list[str]:
@@ -23,7 +23,7 @@ def _points() -> dict[str, EntryPoint]:
 
 def find(name: str) -> type[Method]:
     """The method called `name`: an installed one, or a class by its dotted name `package.module:Class`."""
-    if dotted.is_dotted(name):
+    if import_by_name.is_dotted(name):
         return _dotted(name)
     if name not in _points():
         raise unknown("method", name, names())
@@ -32,7 +32,7 @@ def find(name: str) -> type[Method]:
 
 
 def _dotted(name: str) -> type[Method]:
-    found = dotted.find(name)
+    found = import_by_name.find(name)
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise UserError(f"{name!r} is not a method: it must be a subclass of sordino.method.Method.")
     if found.run is Method.run:

@@ -73,11 +73,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from sordino.learning.records import Batch, Loss, Records, cross_entropy
+from sordino.learning.network import Batch, Loss, Records, cross_entropy
 from sordino.method import Federation, Message, NotNegative, Positive, Result, Variant
 from sordino.methods.bases import Clipped, Clipping
 from sordino.parts.distillation import classic, decoupled
-from sordino.parts.ppo_threshold import LearnedThreshold
+from sordino.parts.ppo import LearnedThreshold
 from sordino.parts.thresholds import Threshold
 from sordino.privacy.release import sends
 

@@ -56,17 +56,17 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from sordino.message import Each
+from sordino.federation.message import Each
 from sordino.method import LEAST_SHARE, Count, Federation, Message, NotNegative, Positive, Result, State, Variant
 from sordino.methods.bases import RecordLevel
-from sordino.named import Named
 from sordino.parts import clustering
-from sordino.parts.grouping import MOST, affordable_share
+from sordino.parts.clustering import MOST, affordable_share
 from sordino.parts.record_thresholds import RULES, Learned, RecordThreshold
+from sordino.privacy.budget.allowance import Outlook
+from sordino.privacy.budget.record_plan import held_out_count
 from sordino.privacy.gradients import PrivateRecords
-from sordino.privacy.outlook import Outlook
-from sordino.privacy.record_plan import held_out_count
 from sordino.privacy.release import Bare, Gradients, Matrix, Releases, sends
+from sordino.util.selectable import Named
 
 Clipping = Annotated[RecordThreshold, Named({"ddpg": Learned, **RULES})]
 

@@ -1,4 +1,4 @@
-"""The two bases of private methods: a clipped update of each client, and training on noisy gradients."""
+"""Bases of private methods: a clipped update of each client, and training on noisy gradients of records."""
 
 from __future__ import annotations
 
@@ -11,16 +11,18 @@ from torch import Tensor
 
 from sordino.errors import UserError
 from sordino.learning.descent import Descent, InPlace, Pull
-from sordino.learning.records import Records
+from sordino.learning.network import Records
 from sordino.method import LARGEST, LARGEST_EPSILON, LEAST_EPSILON, Budget, Method, Positive, Schedule
-from sordino.named import Named
 from sordino.parts.augmentation import Augmentation, change_of
-from sordino.parts.ppo_threshold import LearnedThreshold
+from sordino.parts.ppo import LearnedThreshold
+from sordino.parts.record_thresholds import Fixed as FixedForRecords
+from sordino.parts.record_thresholds import RecordClipping
 from sordino.parts.thresholds import Fixed, LayerWise, Median, Quantile, Threshold
+from sordino.privacy.budget.allowance import Outlook
+from sordino.privacy.budget.record_plan import Varied
 from sordino.privacy.gradients import PrivateRecords
-from sordino.privacy.outlook import Outlook
-from sordino.privacy.record_plan import Varied
 from sordino.privacy.release import Unit
+from sordino.util.selectable import Named
 
 RULES = {"fixed": Fixed, "quantile": Quantile, "median": Median, "layer-wise": LayerWise, "ppo": LearnedThreshold}
 Clipping = Annotated[Threshold, Named(RULES)]
@@ -127,3 +129,12 @@ class RecordLevel(Method):
             f"budgets = {self.budgets!r} is not understood; write epsilons with shares, as in 0.05:0.6,0.1:0.3,1:0.1, "
             "or one epsilon for each client, as in 1,8,2,4."
         )
+
+
+@dataclass(frozen=True)
+class RecordClipped(RecordLevel):
+    """A record-level method whose clients' thresholds may follow any rule."""
+
+    clipping: RecordClipping = FixedForRecords()
+    """How each client's threshold is chosen: `fixed`, `quantile`, `median` or `percentile`, each with its own
+    settings."""

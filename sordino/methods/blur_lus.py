@@ -29,7 +29,7 @@ from pydantic import Field
 from torch import Tensor
 
 from sordino.learning.descent import Tether
-from sordino.learning.records import Records
+from sordino.learning.network import Records
 from sordino.method import Federation, Message, NotNegative, Result
 from sordino.methods.bases import Clipped
 from sordino.parts.masks import grown

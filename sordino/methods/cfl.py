@@ -37,7 +37,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from sordino.learning.records import Records
+from sordino.learning.network import Records
 from sordino.method import Budget, Count, Federation, Message, Method, NotNegative, Result, Schedule, State
 from sordino.parts.averaging import by_records
 from sordino.parts.clustering import halves

@@ -30,9 +30,9 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from sordino.message import Each
+from sordino.federation.message import Each
 from sordino.method import Federation, Message, NotNegative, Result
-from sordino.methods.record_clipped import RecordClipped
+from sordino.methods.bases import RecordClipped
 from sordino.parts.proximal import pull_to
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.release import Gradients, sends

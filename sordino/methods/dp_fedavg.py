@@ -21,7 +21,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from sordino.learning.records import Records
+from sordino.learning.network import Records
 from sordino.method import Federation, Message, Result
 from sordino.methods.bases import Clipped
 from sordino.privacy.release import sends

@@ -31,7 +31,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sordino.learning.records import Records
+from sordino.learning.network import Records
 from sordino.method import Federation, Message, NotNegative, Result, Variant
 from sordino.methods.bases import Clipped
 from sordino.privacy.release import Releases, Update, sends

@@ -25,13 +25,13 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from sordino.learning.records import Records
+from sordino.learning.network import Records
 from sordino.method import Count, Federation, Message, Result
 from sordino.methods.bases import Clipped
-from sordino.named import Named
-from sordino.parts.choosing import check_count, least_loss, starts
+from sordino.parts.clustering import check_count, least_loss, starts
 from sordino.parts.thresholds import Fixed, Median, Quantile, Threshold
 from sordino.privacy.release import Releases, Update, sends
+from sordino.util.selectable import Named
 
 Whole = Annotated[Threshold, Named({"fixed": Fixed, "quantile": Quantile, "median": Median})]
 

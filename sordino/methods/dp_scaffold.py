@@ -35,12 +35,12 @@ import torch
 from torch import Tensor
 
 from sordino.errors import UserError
+from sordino.federation.message import Each
 from sordino.learning.descent import InPlace
-from sordino.message import Each
 from sordino.method import Federation, Message, Result, Variant
-from sordino.methods.record_clipped import RecordClipped
+from sordino.methods.bases import RecordClipped
+from sordino.parts.averaging import reach
 from sordino.parts.record_thresholds import Fixed, RecordThreshold, TensorMedians
-from sordino.parts.variates import reach
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.release import Follows, Gradients, sends
 

@@ -41,7 +41,7 @@ from pydantic import Field
 from torch import Tensor
 
 from sordino.learning.descent import Tether
-from sordino.learning.records import Records
+from sordino.learning.network import Records
 from sordino.method import Federation, Message, NotNegative, Positive, Result, Variant
 from sordino.methods.bases import Clipped
 from sordino.parts.masks import scaled

@@ -17,7 +17,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from sordino.learning.records import Records
+from sordino.learning.network import Records
 from sordino.method import Federation, Message, Method, Result
 from sordino.parts.averaging import by_records
 from sordino.privacy.release import Bare, sends

@@ -51,14 +51,14 @@ import torch
 from torch import Tensor
 
 from sordino.learning.descent import Pull, Tether
+from sordino.learning.network import Records
 from sordino.learning.parameters import Layout
-from sordino.learning.records import Records
 from sordino.method import Budget, Federation, Message, NotNegative, Replies, Result, Schedule, Variant
 from sordino.methods.bases import Clipped
 from sordino.parts.averaging import by_records
 from sordino.parts.masks import scaled
 from sordino.parts.thresholds import whole
-from sordino.privacy.accountant import rdp_multiplier
+from sordino.privacy.accounting.gaussian import rdp_multiplier
 from sordino.privacy.release import Bare, Releases, sends
 
 

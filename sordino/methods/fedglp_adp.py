@@ -57,13 +57,13 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from sordino.learning.network import Records
 from sordino.learning.parameters import Layout
-from sordino.learning.records import Records
 from sordino.method import Budget, Epsilon, Federation, Message, NotNegative, Result, Schedule, Share, Variant
 from sordino.methods.bases import Clipped, Clipping
 from sordino.parts.masks import grown, schedule
 from sordino.parts.thresholds import LayerWise, first_weights, stepped, whole
-from sordino.privacy.plan import multiplier_for
+from sordino.privacy.budget.client_plan import multiplier_for
 from sordino.privacy.release import Derived, Releases, Update, sends
 
 MOST_PERSONAL = 0.95

@@ -24,7 +24,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sordino.learning.records import Records
+from sordino.learning.network import Records
 from sordino.method import Federation, Message, Result
 from sordino.methods.bases import Clipped
 from sordino.parts.masks import PersonalLayers, body

@@ -26,9 +26,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sordino.message import Each
+from sordino.federation.message import Each
 from sordino.method import Federation, Message, Result
-from sordino.methods.record_clipped import RecordClipped
+from sordino.methods.bases import RecordClipped
 from sordino.parts.masks import PersonalLayers, body
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.release import Gradients, sends

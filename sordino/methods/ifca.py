@@ -23,10 +23,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sordino.learning.records import Records
+from sordino.learning.network import Records
 from sordino.method import Count, Federation, Message, Method, Result, State
 from sordino.parts.averaging import by_records
-from sordino.parts.choosing import check_count, least_loss, starts
+from sordino.parts.clustering import check_count, least_loss, starts
 from sordino.privacy.release import Bare, sends
 
 

@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from sordino.learning.records import Records
+from sordino.learning.network import Records
 from sordino.method import Federation, Message, Method, Result
 from sordino.privacy.release import sends
 

@@ -28,9 +28,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from sordino.message import Each
+from sordino.federation.message import Each
 from sordino.method import Federation, Message, NotNegative, Result
-from sordino.methods.record_clipped import RecordClipped
+from sordino.methods.bases import RecordClipped
 from sordino.parts.proximal import When, regularized
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.release import Gradients, sends

@@ -35,7 +35,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from sordino.learning.records import Records
+from sordino.learning.network import Records
 from sordino.method import Federation, Message, NotNegative, Positive, Result, Share, Variant
 from sordino.methods.bases import Clipped
 from sordino.parts.proximal import pull_to

@@ -46,7 +46,7 @@ from torch import Tensor
 
 from sordino.data.people import same_people
 from sordino.errors import UserError
-from sordino.message import Each
+from sordino.federation.message import Each
 from sordino.method import Budget, Federation, Message, Replies, Result, Schedule, Share, Variant
 from sordino.methods.bases import RecordLevel
 from sordino.parts.curves import curve_called, is_file, plateau_then_cosine

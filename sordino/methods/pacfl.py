@@ -26,7 +26,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sordino.learning.records import Records
+from sordino.learning.network import Records
 from sordino.method import Count, Federation, Message, Method, NotNegative, Result, State
 from sordino.parts import clustering
 from sordino.parts.averaging import by_records

@@ -26,7 +26,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sordino.learning.records import Batch, Loss, Records, cross_entropy
+from sordino.learning.network import Batch, Loss, Records, cross_entropy
 from sordino.method import Federation, Message, NotNegative, Positive, Result
 from sordino.methods.bases import Clipped
 from sordino.parts.distillation import classic

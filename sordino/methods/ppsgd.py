@@ -31,8 +31,8 @@ import torch
 from torch import Tensor
 
 from sordino.learning.descent import Descent
+from sordino.learning.network import Records
 from sordino.learning.parameters import Layout
-from sordino.learning.records import Records
 from sordino.method import Federation, Message, NotNegative, Positive, Result
 from sordino.methods.bases import Clipped
 from sordino.privacy.release import sends

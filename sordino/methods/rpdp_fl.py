@@ -36,8 +36,8 @@ from torch import Tensor
 
 from sordino.method import Federation, Message, Result, Variant
 from sordino.methods.bases import RecordLevel
+from sordino.privacy.budget.record_plan import Varied
 from sordino.privacy.gradients import PrivateRecords
-from sordino.privacy.record_plan import Varied
 from sordino.privacy.release import Gradients, sends
 
 

@@ -25,9 +25,9 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from sordino.learning.records import Records
+from sordino.learning.network import Records
 from sordino.method import Federation, Message, Method, Result
-from sordino.parts.variates import reach
+from sordino.parts.averaging import reach
 from sordino.privacy.release import Bare, sends
 
 

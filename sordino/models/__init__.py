@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from sordino.dotted import is_dotted
 from sordino.errors import UserError, unknown
 from sordino.models.checks import check
 from sordino.models.networks import NETWORKS, Network
 from sordino.models.own import load
+from sordino.util.import_by_name import is_dotted
 
 __all__ = ["build", "check", "default", "names"]
 

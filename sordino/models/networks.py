@@ -1,25 +1,129 @@
-"""The networks of the papers, layer by layer. None has BatchNorm; where a paper norms, it is GroupNorm.
-
-A function here takes the shape of one input and the number of classes; its keyword-only arguments are the
-options a user may set. Convolutional networks take any number of channels and any image that is large
-enough; the size of the first linear layer follows from the image.
-
-All work under `torch.func.functional_call` and `vmap`; those with dropout then need
-`vmap(..., randomness="different")`, or `dropout=False`.
-"""
+"""Networks of the papers, layer by layer. None has BatchNorm; where a paper norms, it is GroupNorm."""
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from sordino.errors import UserError, quoted
-from sordino.models.layers import append, features, sequence
-from sordino.models.resnets import resnet9, resnet18, resnet34
+
+
+def norm(channels: int) -> nn.GroupNorm:
+    return nn.GroupNorm(min(32, channels), channels)
+
+
+def sequence(**layers: nn.Module) -> nn.Sequential:
+    return nn.Sequential(OrderedDict(layers))
+
+
+def append(net: nn.Sequential, **layers: nn.Module) -> nn.Sequential:
+    for name, layer in layers.items():
+        net.add_module(name, layer)
+    return net
+
+
+def features(net: nn.Sequential, shape: tuple[int, ...]) -> int:
+    """How many numbers `net` makes of one input; evaluated without dropout, which would draw randomness."""
+    net.eval()
+    with torch.no_grad():
+        count = net(torch.zeros(1, *shape)).numel()
+    net.train()
+    return count
+
+
+class Residual(nn.Module):
+    """after(body(x) + shortcut(x))."""
+
+    def __init__(self, body: nn.Module, shortcut: nn.Module, after: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+        self.shortcut = shortcut
+        self.after = after
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.after(self.body(x) + self.shortcut(x))
+
+
+def resnet9(shape: tuple[int, ...], classes: int) -> nn.Module:
+    """AdaDP-CFL's: two residual blocks. The last pool takes the whole map, 4x4 for the paper's images."""
+    return sequence(
+        conv1=_conv_norm_relu(shape[0], 64),
+        conv2=_conv_norm_relu(64, 128),
+        pool2=nn.MaxPool2d(2),
+        residual2=_residual9(128),
+        conv3=_conv_norm_relu(128, 256),
+        pool3=nn.MaxPool2d(2),
+        conv4=_conv_norm_relu(256, 512),
+        pool4=nn.MaxPool2d(2),
+        residual4=_residual9(512),
+        pool=nn.AdaptiveMaxPool2d(1),
+        flatten=nn.Flatten(),
+        fc=nn.Linear(512, classes),
+    )
+
+
+def resnet18(shape: tuple[int, ...], classes: int, *, dropout: float = 0.0) -> nn.Module:
+    """`dropout` is the rate before the last layer: ACDP-pFSD has none, PAC-DP one it does not state."""
+    return _resnet(shape, classes, (2, 2, 2, 2), dropout)
+
+
+def resnet34(shape: tuple[int, ...], classes: int, *, dropout: float = 0.0) -> nn.Module:
+    """`dropout` is the rate before the last layer."""
+    return _resnet(shape, classes, (3, 4, 6, 3), dropout)
+
+
+def _resnet(shape: tuple[int, ...], classes: int, blocks: tuple[int, ...], dropout: float) -> nn.Module:
+    if isinstance(dropout, bool) or not isinstance(dropout, int | float) or not 0 <= dropout < 1:
+        raise UserError(f"The option 'dropout' of a ResNet is a rate from 0 to below 1, not {dropout!r}.")
+    net = sequence(
+        conv=nn.Conv2d(shape[0], 64, 3, padding=1, bias=False),
+        norm=norm(64),
+        relu=nn.ReLU(),
+    )
+    before = 64
+    for stage, count in enumerate(blocks):
+        channels = 64 * 2**stage
+        for block in range(count):
+            stride = 2 if stage > 0 and block == 0 else 1
+            append(net, **{f"stage{stage + 1}_block{block + 1}": _basic_block(before, channels, stride)})
+            before = channels
+    return append(
+        net,
+        pool=nn.AdaptiveAvgPool2d(1),
+        flatten=nn.Flatten(),
+        dropout=nn.Dropout(dropout),
+        fc=nn.Linear(before, classes),
+    )
+
+
+def _basic_block(before: int, channels: int, stride: int) -> nn.Module:
+    body = sequence(
+        conv1=nn.Conv2d(before, channels, 3, stride=stride, padding=1, bias=False),
+        norm1=norm(channels),
+        relu=nn.ReLU(),
+        conv2=nn.Conv2d(channels, channels, 3, padding=1, bias=False),
+        norm2=norm(channels),
+    )
+    shortcut: nn.Module = nn.Identity()
+    if stride != 1 or before != channels:
+        shortcut = sequence(conv=nn.Conv2d(before, channels, 1, stride=stride, bias=False), norm=norm(channels))
+    return Residual(body, shortcut, after=nn.ReLU())
+
+
+def _residual9(channels: int) -> nn.Module:
+    body = sequence(first=_conv_norm_relu(channels, channels), second=_conv_norm_relu(channels, channels))
+    return Residual(body, shortcut=nn.Identity(), after=nn.Identity())
+
+
+def _conv_norm_relu(before: int, channels: int) -> nn.Sequential:
+    return sequence(conv=nn.Conv2d(before, channels, 3, padding=1), norm=norm(channels), relu=nn.ReLU())
+
 
 Shape = tuple[int, ...]
 WIDEST = 1_000_000_000

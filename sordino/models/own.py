@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import nn
 
-from sordino.dotted import current_directory_importable, failed, find
 from sordino.errors import UserError, unknown
 from sordino.models.checks import check, try_out
 from sordino.models.tokens import declare_tokens
+from sordino.util.import_by_name import current_directory_importable, failed, find
 
 
 def load(name: str, shape: tuple[int, ...], classes: int, options: dict[str, Any]) -> nn.Module:

@@ -12,8 +12,8 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from sordino.experiment.sweep import contender
-from sordino.experiment.verdict import Difference, difference
+from sordino.study.sweep import contender
+from sordino.study.verdict import Difference, difference
 
 Figures = dict[str, Any]
 """A row of a table in one column, as its document has it."""

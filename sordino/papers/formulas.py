@@ -9,7 +9,7 @@ from typing import TypedDict
 from sordino.errors import unknown
 from sordino.papers.description import Figure
 from sordino.parts.curves import PUBLISHED, plateau_then_cosine
-from sordino.privacy.accountant import rdp_epsilon, rdp_multiplier
+from sordino.privacy.accounting.gaussian import rdp_epsilon, rdp_multiplier
 
 
 class Repeated(TypedDict):

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import sordino.version
-from sordino.experiment.tuning import sentences as tuning_sentences
-from sordino.experiment.verdict import CONFIDENCE, difference
 from sordino.papers.claims import UNTESTED, in_words, judged, side
 from sordino.papers.description import Column, Row, Variant
 from sordino.papers.formulas import repeated
-from sordino.papers.study import Done, Outcome
+from sordino.papers.runs import Done, Outcome
+from sordino.study.tuning import sentences as tuning_sentences
+from sordino.study.verdict import CONFIDENCE, difference
 
 SHARES = ("personal", "global", "start")
 """Measures from 0 to 100 %."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sordino.errors import UserError
-from sordino.learning.records import Change
+from sordino.learning.network import Change
 
 Augmentation = Literal["none", "crop", "crop-flip"]
 MARGIN = 4

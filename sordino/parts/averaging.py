@@ -1,4 +1,4 @@
-"""Averages: of what clients sent, one row each, and of the server's models over the rounds."""
+"""Averages of clients' messages and of the server's models, and control variates (SCAFFOLD)."""
 
 from __future__ import annotations
 
@@ -25,3 +25,13 @@ def over_rounds(before: Tensor | None, models: Tensor, number: int) -> Tensor:
     if before is None or before.shape != models.shape or not before.isfinite().all():
         return models.clone()
     return before + (LATER + 1) / (LATER + number) * (models - before)
+
+
+def reach(steps: Tensor | int, rate: float, momentum: float) -> Tensor | float:
+    """How far a constant gradient of length one takes a model in so many steps of SGD: K eta without momentum.
+
+    With momentum the k-th last gradient counts (1 - m^k) / (1 - m) times. The way that a model went, divided by this,
+    is a weighted mean of the gradients on the way.
+    """
+    repeated = momentum * (1 - momentum**steps) / (1 - momentum)
+    return rate * (steps - repeated) / (1 - momentum)

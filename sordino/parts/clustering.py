@@ -21,7 +21,12 @@ from scipy.spatial.distance import squareform
 from torch import Generator, Tensor
 from torch.nn import functional
 
-from sordino.drawing import pyplot
+from sordino.errors import UserError
+from sordino.learning.network import Records, cross_entropies
+from sordino.learning.parameters import Layout
+from sordino.privacy.accounting.gaussian import epsilon_of
+from sordino.privacy.budget.allowance import Outlook
+from sordino.util.plotting import pyplot
 
 ROUNDING = 1e-9
 """Singular values and gaps smaller than this share of the largest are rounding."""
@@ -224,3 +229,54 @@ def draw(matrix: np.ndarray, labels: np.ndarray, path: Path, unit: str = "angle 
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     drawing.close(figure)
+
+
+def check_count(clusters: int, clients: int) -> None:
+    """Refuse more models than there are clients to choose them."""
+    if clusters > clients:
+        raise UserError(
+            f"clusters is {clusters:,}, but every client chooses one model only: set it to {clients:,}, the number of "
+            "clients, or less."
+        )
+
+
+def starts(model: Tensor, count: int, layout: Layout, random: Generator) -> Tensor:
+    """So many models to start from, one row each: `model`, then its entries shuffled within each tensor.
+
+    What is shuffled has the distribution of the initialisation, and tensors that start constant stay so.
+    """
+    rows = [model]
+    for _ in range(count - 1):
+        parts = [part[torch.randperm(len(part), generator=random)] for part in layout.tensors(model)]
+        rows.append(torch.cat(parts))
+    return torch.stack(rows)
+
+
+def least_loss(models: Tensor, data: Records) -> tuple[Tensor, Tensor]:
+    """The row of `models` whose mean loss on the client's training records is least, and its number."""
+    losses = [(cross_entropies(data.logits(model), data.y) * data.weight).sum() for model in models]
+    chosen = torch.stack(losses).argmin()
+    return models.index_select(0, chosen.unsqueeze(0)).squeeze(0), chosen
+
+
+MOST = 0.5
+"""The largest share of epsilon that a grouping is given: training then needs about a fifth more noise."""
+
+
+def affordable_share(outlook: Outlook, records: int, dimensions: int, gap: float) -> tuple[float, str]:
+    """The share of epsilon with which clients of so many training records that are `gap` apart are told apart, 0 if it
+    takes too much; and a sentence on it."""
+    noise = noise_that_shows(records, dimensions, gap)
+    alike = f"clients with {records} training records whose second moments differ by {gap:g}"
+    if not math.isfinite(outlook.epsilon):
+        if (outlook.multiplier or 0.0) <= noise:
+            return MOST, f"Clients are grouped: the given noise lets {alike} be told apart."
+        return 0.0, f"Clients are not grouped, and share one model: the given noise would hide {alike}."
+    needed = epsilon_of(1 / noise, outlook.delta) if noise > 0 else math.inf
+    share = max(needed / outlook.epsilon, 0.01)
+    if share <= MOST:
+        return share, f"The grouping gets {share:.0%} of epsilon: enough to tell {alike} apart."
+    return 0.0, (
+        f"Clients are not grouped, and share one model: to tell {alike} apart takes an epsilon of {needed:.2g}, "
+        f"and at most {MOST:.0%} of {outlook.epsilon:g} may go there; set cluster_share to insist."
+    )

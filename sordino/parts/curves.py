@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from scipy.optimize import lsq_linear
 
-from sordino.drawing import pyplot
 from sordino.errors import UserError, unknown, writing
-from sordino.files import read_file, write_whole
+from sordino.util.files import read_file, write_whole
+from sordino.util.plotting import pyplot
 
 Point = tuple[float, float]
 """A budget epsilon and the threshold that was best with it."""

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from sordino.method import Federation, Positive, Replies, Share
-from sordino.named import Named
-from sordino.parts.agents.ddpg import Ddpg, threshold
-from sordino.parts.agents.ppo import observation
+from sordino.parts.ddpg import Ddpg, threshold
+from sordino.parts.ppo import observation
+from sordino.privacy.budget.allowance import Outlook
+from sordino.privacy.budget.record_plan import RecordNeeds
 from sordino.privacy.gradients import PrivateRecords
-from sordino.privacy.outlook import Outlook
-from sordino.privacy.record_plan import RecordNeeds
 from sordino.privacy.release import Average, Bare, Releases
+from sordino.util.selectable import Named
 
 State = dict[str, Any]
 LEAST, MOST = 1e-6, 1e6

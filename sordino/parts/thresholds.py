@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sordino.learning.records import Records
+from sordino.learning.network import Records
 from sordino.method import Budget, Federation, Message, NotNegative, Positive, Replies, Schedule, Share
 from sordino.privacy.release import Bare, Number, Releases, Update
 

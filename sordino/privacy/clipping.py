@@ -1,18 +1,21 @@
-"""The sum of the records' gradients, each scaled down to the threshold.
-
-Of every record it holds that what it brings into the sum as computed, its share of all rounding included, has a norm of
-at most its threshold, or in each layer or tensor of at most that one's: `sordino.learning.pages` defines the share
-and proves the bound on the norms. What remains is that the sum's rounding is shared by all: when one record leaves, the
-shares of the others stay within their own bounds, but need not stay the same.
-"""
+"""Sum of records' gradients, each scaled down to the clipping threshold, interpreted or compiled."""
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
+import torch
+from torch import Tensor, nn
+
+from sordino.errors import UserError
+from sordino.learning.network import Batch, Learner, Loss, cross_entropy
 from sordino.learning.pages import UNDERFLOW
-from sordino.learning.per_record import Contributions
+from sordino.learning.parameters import flatten
+from sordino.learning.per_record import Bookkeeper, Contributions
+from sordino.util.processes import in_child
 
 SMALLEST = 2.0**-100
 """The smallest factor: below, float32 would no longer hold it to its last bit."""
@@ -39,3 +42,110 @@ def clipping_factors(norms: Tensor, clip: Tensor) -> Tensor:
     counts = torch.isfinite(known).all(dim=-1, keepdim=True) & (factors >= SMALLEST)
     factors = torch.where(counts, factors, 0.0)
     return factors if several else factors.squeeze(-1)
+
+
+Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
+"""The model, the records, their labels, and the thresholds in double precision."""
+Function = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+"""From these to the flat sum of clipped gradients."""
+COMPILER_OPTIONS: dict[str, Any] = {"compile_threads": 1, "layout_optimization": False}
+"""Processes that compile side by side would not survive the fork of workers. Channels-last layouts cost more than they
+gain in networks as small as those trained privately: activations are copied back and forth."""
+COMPILER_SECONDS = 900.0
+"""After which compiling counts as hung."""
+
+
+@dataclass(frozen=True)
+class CompiledSum:
+    """The sum of a batch's clipped gradients of the cross-entropy, compiled for one network."""
+
+    function: Function
+    thresholds: int
+    """For how many it was compiled: one, or one for each layer or tensor."""
+
+    def fits(self, records: int, clip: Tensor, loss: Loss) -> bool:
+        """Whether it was compiled for this. For single records it is not: torch takes a size of one for fixed."""
+        return records > 1 and clip.numel() == self.thresholds and loss is cross_entropy
+
+    def __call__(self, flat: Tensor, x: Tensor, y: Tensor, clip: Tensor) -> Tensor:
+        # Through one dimension and back: another stride of a dimension of size one would be compiled for anew.
+        x = x.reshape(-1).view(x.shape)
+        with torch.no_grad():
+            return self.function(flat, x, y, clip.double())
+
+
+def compiled_sum(module: nn.Module, shape: tuple[int, ...], classes: int, thresholds: int = 1) -> CompiledSum:
+    """Compile for a network and records of `shape`; a UserError says why that is not possible.
+
+    It takes ten to forty seconds, a few when the same was compiled before on this machine.
+    """
+    try:
+        keeper = Bookkeeper(Learner(copy.deepcopy(module).cpu().train()))
+        examples = [_example(keeper, records, shape, classes, thresholds) for records in (13, 2, 61)]
+        made = CompiledSum(_compiled(traced(keeper, examples[0]), examples[0]), thresholds)
+        agree = all(_agrees(made, keeper, example) for example in examples)
+    except Exception as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
+        raise UserError(f"The training step of this network cannot be compiled here: {reason}.") from error
+    if not agree:
+        raise UserError("The training step of this network cannot be compiled here: compiled, its results differ.")
+    return made
+
+
+def traced(keeper: Bookkeeper, example: Inputs) -> Function:
+    """The whole computation as one graph of tensor operations, in which the number of records is a symbol."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+
+    keeper.prove(tuple(example[1].shape[1:]))
+
+    def total(flat: Tensor, x: Tensor, y: Tensor, clip: Tensor) -> Tensor:
+        return clipped_sum(keeper.pure_book(flat, Batch(x, y, y, None), cross_entropy), clip)
+
+    # Stand-ins without values: code that looks at values cannot be traced, instead of being traced wrongly.
+    stand_ins = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+
+    def stand_in(tensor: Tensor, first: DimDynamic) -> Tensor:
+        sizes = [first, *(DimDynamic.STATIC for _ in tensor.shape[1:])]
+        return stand_ins.from_tensor(tensor, symbolic_context=StatelessSymbolicContext(sizes))
+
+    fixed, free = DimDynamic.STATIC, DimDynamic.DYNAMIC
+    inputs = [stand_in(tensor, first) for tensor, first in zip(example, (fixed, free, free, fixed), strict=True)]
+    graph = make_fx(total, tracing_mode="symbolic", _allow_non_fake_inputs=True)(*inputs)
+    if any(torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()) for node in graph.graph.nodes):
+        raise UserError("it draws random numbers, as dropout does")
+    return graph
+
+
+def _compiled(graph: Function, example: Inputs) -> Function:
+    from torch._dynamo import mark_dynamic
+
+    function = torch.compile(graph, fullgraph=True, options=COMPILER_OPTIONS)
+    _, x, y, _ = example
+    for tensor in (x, y):
+        mark_dynamic(tensor, 0)
+    # First in a child, which may die of it: compiled for all that the processor says it can do, the code may use an
+    # instruction that nothing else here uses. What the child compiled is found again in the compiler's cache.
+    in_child(lambda: _run(function, example), COMPILER_SECONDS)
+    _run(function, example)
+    return function
+
+
+def _run(function: Function, example: Inputs) -> None:
+    with torch.no_grad():
+        function(*example)
+
+
+def _example(keeper: Bookkeeper, records: int, shape: tuple[int, ...], classes: int, thresholds: int) -> Inputs:
+    generator = torch.Generator().manual_seed(records)
+    x = torch.randn(records, *shape, generator=generator)
+    y = torch.randint(0, classes, (records,), generator=generator)
+    return flatten(keeper.learner.module), x, y, torch.full((thresholds,), 0.1, dtype=torch.float64)
+
+
+def _agrees(made: CompiledSum, keeper: Bookkeeper, example: Inputs) -> bool:
+    """Whether the compiled sum is the eager one, for a batch of another size too: compilers have faults."""
+    flat, x, y, clip = example
+    expected = clipped_sum(keeper.book(flat, Batch(x, y, y, None), cross_entropy), clip)
+    return torch.allclose(made(flat, x, y, clip), expected, rtol=1e-3, atol=1e-5)

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 
 from sordino.errors import UserError
-from sordino.privacy.allowance import Allowance
-from sordino.privacy.losses import Sampled
+from sordino.privacy.accounting.loss_distribution import Sampled
+from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.mechanism import FLOATS, Mechanism, mean_of_sum
 from sordino.privacy.noise import Source
 from sordino.privacy.release import Cover, Public, Release, Releases
-from sordino.privacy.release.bounding import check_thresholds
+from sordino.privacy.release.base import check_thresholds
 
 
 class UndeclaredReleaseError(UserError):

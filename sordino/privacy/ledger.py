@@ -25,12 +25,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from sordino.message import digest
+from sordino.federation.message import digest
 from sordino.privacy import integers
-from sordino.privacy.accountant import attack_accuracy, epsilon_of, mu_of
-from sordino.privacy.allowance import Allowance
+from sordino.privacy.accounting.gaussian import attack_accuracy, epsilon_of, mu_of
+from sordino.privacy.accounting.sampled_gaussian import (
+    ROWS,
+    Recipe,
+    record_attack_accuracy,
+    record_epsilon,
+    replace_one,
+    rows_epsilon,
+)
+from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.integers import CLIENTS, RECORDS, Gap
-from sordino.privacy.records import ROWS, Recipe, record_attack_accuracy, record_epsilon, replace_one, rows_epsilon
 from sordino.privacy.release import PROMISED, Charge, Public, Releases, Unit
 from sordino.privacy.views import VIEWS, View, honest_shares
 

@@ -18,8 +18,7 @@ from torch import Tensor
 from sordino.privacy import integers
 from sordino.privacy.integers import CLIENTS, RECORDS
 from sordino.privacy.noise import Covered, Source
-from sordino.privacy.release.base import Cover
-from sordino.privacy.release.bounding import symmetric
+from sordino.privacy.release.base import Cover, symmetric
 
 Purpose = Sequence[object]
 

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from sordino.rounding import rounded_up
+from sordino.util.formatting import rounded_up
 
 View = Literal["outsider", "peer", "server"]
 VIEWS: tuple[View, ...] = get_args(View)

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from sordino.errors import writing
-from sordino.experiment.compare import FIGURES
-from sordino.report.tables import OBSERVERS
+from sordino.report.terminal.tables import OBSERVERS
 from sordino.report.wording import epsilon_words, latex_text, markdown_table, method_name
+from sordino.study.compare import FIGURES
 
 Rows = Sequence[dict[str, Any]]
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from sordino.drawing import pyplot
 from sordino.errors import writing
 from sordino.report.wording import method_name
+from sordino.util.plotting import pyplot
 
 PANELS = {
     "personal": "personal model, after training",

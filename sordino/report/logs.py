@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
-from sordino.display import Display, Telling
 from sordino.errors import UserError, unknown
+from sordino.util.display import Display, Telling
 
 NAME = re.compile(r"[^A-Za-z0-9._=+-]+")
 """What a folder's name should not have."""

@@ -6,18 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sordino.errors import UserError
-from sordino.experiment.compare import Comparison
 from sordino.report.exports import markdown, records
-from sordino.report.tables import OBSERVERS, epsilon_text
+from sordino.report.terminal.tables import OBSERVERS, epsilon_text
 from sordino.report.wording import UNPROTECTED, compared_words, ended, percent, unprotected
-from sordino.rounding import delta_text
+from sordino.study.compare import Comparison
+from sordino.util.formatting import delta_text
 
 if TYPE_CHECKING:
     import pandas
 
 
 class RunResult(dict[str, Any]):
-    """The summary of a run (`sordino.experiment.summary.Summary`), told in short where it is shown."""
+    """The summary of a run (`sordino.experiment.result.Summary`), told in short where it is shown."""
 
     def __repr__(self) -> str:
         cost = epsilon_text(self["epsilon"][self["protect_from"]])

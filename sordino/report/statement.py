@@ -14,15 +14,15 @@ from typing import Any
 
 from sordino.data.schema import Label, Number, Schema
 from sordino.errors import UserError
-from sordino.experiment.account import Account
 from sordino.experiment.config import AT_SITES, Experiment
 from sordino.experiment.hyperparameters import called
-from sordino.experiment.lifetime import over_runs, sentence
-from sordino.experiment.store import RunRow, Store, unfinished
-from sordino.experiment.trained import load_models
 from sordino.privacy.views import protection
 from sordino.report.wording import UNPROTECTED, ended, replaced_words, unprotected
-from sordino.rounding import delta_text
+from sordino.store.ledger_rows import Account
+from sordino.store.spending import over_runs, sentence
+from sordino.store.store import RunRow, Store, unfinished
+from sordino.trained.models import load_models
+from sordino.util.formatting import delta_text
 
 WHO = {
     "outsider": "anybody who sees the trained models that are published, and sums over clients",

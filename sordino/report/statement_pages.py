@@ -11,7 +11,7 @@ from typing import Any
 from markupsafe import Markup
 
 from sordino.methods.bases import SIZES
-from sordino.report.page import page
+from sordino.report.html import page
 from sordino.report.statement import UNBOUNDED, Leaving, Observer, Statement, sentences
 from sordino.report.wording import attack_words, epsilon_words, markdown_table
 

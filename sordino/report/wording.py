@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sordino.privacy.views import NEIGHBOURS, rows_words
-from sordino.rounding import delta_text, percent_up, rounded_up
+from sordino.util.formatting import delta_text, percent_up, rounded_up
 
 UNPROTECTED = "Nothing is protected, because epsilon is infinite for every observer"
 """What is said in place of what a run protects, and at which delta."""

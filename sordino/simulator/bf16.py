@@ -23,9 +23,9 @@ import torch
 from torch import nn
 
 from sordino.errors import UserError
+from sordino.learning.network import Batch, Learner, Precision, cross_entropy
 from sordino.learning.parameters import flatten
-from sordino.learning.records import Batch, Learner, Precision, cross_entropy
-from sordino.trials import CAN_FORK, HungError, TrialError, in_child
+from sordino.util.processes import CAN_FORK, HungError, TrialError, in_child
 
 VARIABLE, WITHOUT_AMX = "ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16"
 """What keeps oneDNN from using instructions that a virtual machine may advertise and yet not have."""

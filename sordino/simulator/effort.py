@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sordino.learning.records import Learner
+from sordino.learning.network import Learner
 from sordino.method import Method
 
 EAGER_LAYER, EAGER_PRODUCT, EAGER_OUTPUT = 5e-4, 1.5e-10, 2e-8

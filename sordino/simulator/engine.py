@@ -11,14 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sordino.blend import Blending
-from sordino.client import Clients, Question
-from sordino.evaluation import evaluated
-from sordino.execution import stack_size
-from sordino.learning.metrics import METRICS, Reached, metrics_of, no_sums
-from sordino.message import Message
+from sordino.federation.blending import Blending
+from sordino.federation.client import Clients, Question
+from sordino.federation.execution import stack_size
+from sordino.federation.message import Message
+from sordino.federation.transport import Answer
+from sordino.learning.metrics import METRICS, Reached, evaluated, metrics_of, no_sums
 from sordino.simulator.memory import Memory
-from sordino.transport import Answer
 
 PREDICTED = 2**22
 """How many class probabilities are looked at together."""

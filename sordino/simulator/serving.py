@@ -23,11 +23,11 @@ import torch
 from torch import Tensor
 
 from sordino.errors import MACHINE, WorkerError
-from sordino.message import Each
+from sordino.federation.message import Each
+from sordino.federation.transport import Answer
 from sordino.simulator import slabs
 from sordino.simulator.engine import Engine, Work, together
 from sordino.simulator.slabs import Slabs
-from sordino.transport import Answer
 
 TURN = 8
 """Bytes of the number whose turn it is."""

@@ -7,13 +7,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 import numpy as np
 from torch import Tensor
 
-from sordino.client import Question
 from sordino.errors import MACHINE, UserError
+from sordino.federation.client import Question
+from sordino.federation.message import Message
+from sordino.federation.transport import Answer
 from sordino.learning.metrics import Reached
-from sordino.message import Message
 from sordino.simulator.engine import Work
 from sordino.simulator.workers import Workers
-from sordino.transport import Answer
 
 
 class Simulation:

@@ -22,15 +22,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sordino.client import UnequalKeepingError
 from sordino.errors import UserError, WorkerError
+from sordino.federation.client import UnequalKeepingError
+from sordino.federation.message import Each, Message
+from sordino.federation.transport import Answer
 from sordino.learning.metrics import Reached
-from sordino.message import Each, Message
 from sordino.simulator import slabs
 from sordino.simulator.engine import Engine, Work, all_drawn
 from sordino.simulator.serving import EVALUATIONS, TURN, Figures, Shared, SharedRows, serve, taken
 from sordino.simulator.slabs import Slabs
-from sordino.transport import Answer
 
 
 @dataclass

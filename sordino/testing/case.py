@@ -12,25 +12,25 @@ import numpy as np
 from safetensors.torch import load_file
 from torch import Tensor
 
-from sordino.bookkeeping import Restored
-from sordino.client import Question
 from sordino.data import FederatedData
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, prepare
 from sordino.experiment.run import carry_on, clients_of, register
-from sordino.experiment.store import Store
+from sordino.federation.client import Question
+from sordino.federation.rounds import RoundReport
+from sordino.federation.run_state import Restored
+from sordino.federation.server import Server
+from sordino.federation.transport import Answer
 from sordino.method import Method
 from sordino.privacy.gate import Gate
 from sordino.privacy.ledger import Ledger, Row
 from sordino.privacy.release import Public, Release
-from sordino.rounds import RoundReport
-from sordino.server import Server
 from sordino.simulator.engine import Engine
 from sordino.simulator.memory import Memory
 from sordino.simulator.simulation import Simulation
 from sordino.simulator.workers import Workers
-from sordino.threads import single_threaded
-from sordino.transport import Answer
+from sordino.store.store import Store
+from sordino.util.processes import single_threaded
 
 CLIENTS, ROUNDS = 6, 3
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sordino.data import ClientData, FederatedData
-from sordino.learning.records import cross_entropies
+from sordino.learning.network import cross_entropies
 from sordino.privacy.gate import SampledGradients, SeparateGradients, StackedGradients
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.sealed import open_sealed

@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import load_file
 
 from sordino.experiment.run import carry_on, register
-from sordino.experiment.store import Store
+from sordino.federation.rounds import RoundReport
 from sordino.privacy.noise import NONCE_BYTES
-from sordino.rounds import RoundReport
 from sordino.simulator.choice import why_no_records_stacked
+from sordino.store.store import Store
 from sordino.testing.case import Case
 
 JUMPING = {"metrics", "metrics_known"}
@@ -83,7 +83,7 @@ def a_stopped_run_ends_as_if_it_had_not_been(case: Case) -> None:
         whole, models = case.finished(prepared, case.folder / f"whole-{engine}")
         stopped = Store(case.folder / f"stopped-{engine}")
         run = register(prepared, stopped)
-        with mock.patch("sordino.server.SAVE_SECONDS", 0.0), contextlib.suppress(StopHere):
+        with mock.patch("sordino.federation.server.SAVE_SECONDS", 0.0), contextlib.suppress(StopHere):
             carry_on(prepared, stopped, run, stop)
             raise AssertionError("the run was not stopped")
         assert stopped.get(run).rounds_done == 2

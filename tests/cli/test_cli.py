@@ -13,7 +13,7 @@ import pytest
 from helpers import COMMAND, QUICK, QUICK_KEYS, command, process, refused
 
 from sordino.experiment.config import Experiment
-from sordino.experiment.store import Store
+from sordino.store.store import Store
 
 RESULT_KEYS = {
     *("run", "method", "variant", "rounds", "accuracy", "epsilon", "delta", "unit", "not_covered", "seconds"),
@@ -249,8 +249,7 @@ def test_a_removed_run_is_gone_but_what_it_spent_is_not(tmp_path: Path) -> None:
 
 def test_a_stopped_run_that_is_removed_has_spent_what_its_ledger_says(tmp_path: Path) -> None:
     import sordino
-    from sordino.experiment.lifetime import over_runs
-    from sordino.experiment.removal import remove
+    from sordino.store.spending import over_runs, remove
 
     with pytest.raises(ZeroDivisionError):
         sordino.run(method="dp-fedavg", store=tmp_path, watch=lambda report: 1 / 0, **QUICK_KEYS)
@@ -270,13 +269,13 @@ def test_a_list_tells_what_a_stopped_run_has_charged_at_the_least(
     """Two of four rounds are stored, which cost a Gaussian of mu over the square root of two; the run counts as
     planned, and JSON has what was charged so far."""
     import sordino
-    from sordino.privacy.accountant import epsilon_of, mu_of
+    from sordino.privacy.accounting.gaussian import epsilon_of, mu_of
 
     def stopping(report: Any) -> None:
         if report.round == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("sordino.server.SAVE_SECONDS", -1.0)  # a checkpoint after every round
+    monkeypatch.setattr("sordino.federation.server.SAVE_SECONDS", -1.0)  # a checkpoint after every round
     for method in ("dp-fedavg", "fedavg"):  # what is infinite, or was never written down, has no figure
         with pytest.raises(KeyboardInterrupt):
             sordino.run(method=method, store=tmp_path, delta=1e-5, watch=stopping, **QUICK_KEYS | {"rounds": 4})
@@ -443,7 +442,7 @@ def test_ctrl_c_names_the_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("sordino.server.Server.ask", interrupt)
+        patched.setattr("sordino.federation.server.Server.ask", interrupt)
         outcome = command("run", "--method=dp-fedavg", *QUICK, "--store", tmp_path, "--json")
     assert outcome.code == 130
     assert outcome.err == f"Stopped. `sordino resume dp-fedavg-digits-1 --store {tmp_path}` takes the run up.\n"

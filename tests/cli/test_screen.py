@@ -17,18 +17,18 @@ import sordino
 from sordino.cli import COMMANDS
 from sordino.cli.runs import _table, described
 from sordino.data import catalogue
-from sordino.display import Silent
 from sordino.experiment.config import Experiment
-from sordino.experiment.plan import PlanForRecords, plan_of
-from sordino.experiment.store import RunRow
+from sordino.federation.rounds import RoundReport
 from sordino.learning.metrics import METRICS
 from sordino.methods import names
+from sordino.planning.plan import PlanForRecords, plan_of
 from sordino.privacy.views import NEIGHBOURS
 from sordino.report.glossary import ALIASES, WORDS
-from sordino.report.hyperparameters import hyperparameters
 from sordino.report.logs import logged
-from sordino.report.metrics import clients_table
-from sordino.rounds import RoundReport
+from sordino.report.terminal.catalogue import hyperparameters
+from sordino.report.terminal.metrics import clients_table
+from sordino.store.store import RunRow
+from sordino.util.display import Silent
 from sordino.version import VERSION
 
 RECORD: dict[str, Any] = {**QUICK_KEYS, "method": "dp-fedavg-record", "epsilon": 4, "rounds": 3}

@@ -16,7 +16,7 @@ import pytest
 from data_makers import cifar_batch, idx_bytes
 
 from sordino.data import get, load
-from sordino.data.remotes import REMOTES, Remote, RemoteFile
+from sordino.data.download import REMOTES, Remote, RemoteFile
 from sordino.data.sources import SOURCES
 from sordino.errors import UserError
 
@@ -158,7 +158,7 @@ def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
 
 
 def test_every_known_data_set_is_downloaded_with_a_checksum_or_explained() -> None:
-    from sordino.data.remotes import BY_HAND
+    from sordino.data.download import BY_HAND
 
     assert set(REMOTES) | set(BY_HAND) == set(SOURCES)
     for remote in REMOTES.values():

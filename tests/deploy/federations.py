@@ -13,17 +13,16 @@ from typing import Any
 from safetensors.torch import load_file
 from torch import Tensor
 
-from sordino.deploy import wire
-from sordino.deploy.carrier import Failure
-from sordino.deploy.coordinator import resume, start
-from sordino.deploy.direct import Direct, Fault
-from sordino.deploy.roster import Member
-from sordino.deploy.site import Site
+from sordino.deploy.protocol import wire
+from sordino.deploy.protocol.carrier import Direct, Failure, Fault
+from sordino.deploy.protocol.roster import Member
+from sordino.deploy.server.coordinator import resume, start
+from sordino.deploy.server.trips import Deadlines
+from sordino.deploy.site.site import Site
 from sordino.deploy.trial import lay_out
-from sordino.deploy.trips import Deadlines
 from sordino.experiment.config import Experiment
-from sordino.experiment.store import Store
-from sordino.experiment.summary import Summary
+from sordino.experiment.result import Summary
+from sordino.store.store import Store
 
 QUICK = Deadlines(hello=0.0, work=5.0, open=0.2, attempts=3)
 KEYS: dict[str, Any] = {

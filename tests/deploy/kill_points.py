@@ -29,19 +29,18 @@ from killing import die_at, killed
 from safetensors.torch import load_file
 from torch import Tensor
 
-from sordino.deploy import wire
-from sordino.deploy.book import Book
-from sordino.deploy.carrier import Failure
-from sordino.deploy.coordinator import resume, start
-from sordino.deploy.direct import Direct
-from sordino.deploy.journal import Journal
-from sordino.deploy.roster import Member
-from sordino.deploy.site import Site
-from sordino.deploy.witness import Witness
+from sordino.deploy.protocol import wire
+from sordino.deploy.protocol.carrier import Direct, Failure
+from sordino.deploy.protocol.roster import Member
+from sordino.deploy.server.coordinator import resume, start
+from sordino.deploy.server.journal import Journal
+from sordino.deploy.site.ledger import Book
+from sordino.deploy.site.site import Site
+from sordino.deploy.site.witness import Witness
 from sordino.errors import UserError
-from sordino.experiment.books import RunBooks
 from sordino.experiment.config import Experiment
-from sordino.experiment.store import Store
+from sordino.store.run_files import RunBooks
+from sordino.store.store import Store
 
 POINTS: list[tuple[Any, str, int]] = [
     (Book, "_commit", 40),

@@ -32,14 +32,13 @@ from typing import Any
 import torch
 from federations import Federation, changed, federation, kind, refused
 
-from sordino.deploy import keys, wire
-from sordino.deploy.book import Book
-from sordino.deploy.carrier import Failure
-from sordino.deploy.entries import Entry, row_of
-from sordino.deploy.site import Site
-from sordino.deploy.spending import Spending
-from sordino.deploy.trips import Deadlines
-from sordino.deploy.witness import accept
+from sordino.deploy.protocol import keys, wire
+from sordino.deploy.protocol.carrier import Failure
+from sordino.deploy.server.trips import Deadlines
+from sordino.deploy.site.ledger import Book, Entry, row_of
+from sordino.deploy.site.site import Site
+from sordino.deploy.site.spending import Spending
+from sordino.deploy.site.witness import accept
 from sordino.errors import UserError
 
 DEADLINES = Deadlines(hello=0.0, work=0.2, open=0.2, attempts=2)

@@ -10,9 +10,8 @@ import pytest
 from federations import federation
 
 from sordino.deploy import accuracies
-from sordino.deploy.book import Book
-from sordino.deploy.entries import row_of
-from sordino.deploy.standing import status
+from sordino.deploy.site.ledger import Book, row_of
+from sordino.deploy.site.status import status
 from sordino.deploy.terms import terms_of
 from sordino.deploy.trial import with_accuracies
 from sordino.errors import UserError

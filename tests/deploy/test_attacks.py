@@ -15,15 +15,15 @@ import torch
 from federations import QUICK, Federation, Recorder, changed, federation, is_confirmed, kind, refused
 from safetensors.torch import load_file
 
-from sordino.deploy import copies, keys, wire
-from sordino.deploy.book import Book
-from sordino.deploy.carrier import Failure
-from sordino.deploy.entries import Head
-from sordino.deploy.masking import MaskingError
-from sordino.deploy.presence import said
-from sordino.deploy.roster import read_roster
-from sordino.deploy.site import Site
-from sordino.deploy.standing import status
+from sordino.deploy.protocol import keys, wire
+from sordino.deploy.protocol.carrier import Failure
+from sordino.deploy.protocol.roster import read_roster
+from sordino.deploy.protocol.secure_sum import MaskingError
+from sordino.deploy.server.presence import said
+from sordino.deploy.site import freshness
+from sordino.deploy.site.ledger import Book, Head
+from sordino.deploy.site.site import Site
+from sordino.deploy.site.status import status
 from sordino.deploy.terms import terms_of
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
@@ -283,10 +283,10 @@ def test_no_site_closes_another_with_a_row_that_there_never_was(tmp_path: Path) 
 
             def note(seen: Head, signature: bytes) -> bytes:
                 mine = keys.signed(hostile.private, *ours.said())
-                return copies.NOTE.pack(ours.position, ours.link, mine, seen.position, seen.link, signature)
+                return freshness.NOTE.pack(ours.position, ours.link, mine, seen.position, seen.link, signature)
 
             def check(one: bytes) -> None:
-                copies.check_note(book, victim.identity, hostile.identity, one)
+                freshness.check_note(book, victim.identity, hostile.identity, one)
 
             check(note(head, genuine))
             check(note(Head(0, bytes(32)), b""))
@@ -295,12 +295,12 @@ def test_no_site_closes_another_with_a_row_that_there_never_was(tmp_path: Path) 
                 note(Head(head.position, os.urandom(32)), bytes(64)),
                 note(head, keys.signed(hostile.private, *head.said())),
                 note(head, genuine)[:-1],
-                bytes(copies.NOTE.size),
+                bytes(freshness.NOTE.size),
             ):
                 with pytest.raises(MaskingError):
                     check(forged)
             ahead = Head(head.position + 1, os.urandom(32))
-            with pytest.raises(copies.BehindError):
+            with pytest.raises(freshness.BehindError):
                 check(note(ahead, keys.signed(victim.private, *ahead.said())))
 
 

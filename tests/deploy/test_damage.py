@@ -16,18 +16,17 @@ from federations import QUICK, Federation, Recorder, changed, federation, kind, 
 from kill_points import template
 from safetensors.torch import load_file
 
-from sordino.deploy import wire
-from sordino.deploy.book import Book
-from sordino.deploy.carrier import Failure
-from sordino.deploy.coordinator import resume, start
 from sordino.deploy.database import AlteredError, Database
-from sordino.deploy.direct import Direct
-from sordino.deploy.freshness import LedgerStatement, Note
-from sordino.deploy.journal import FILE, SITES_OF_2, Enrolled, Journal
-from sordino.deploy.site import Site
-from sordino.deploy.standing import status
+from sordino.deploy.protocol import wire
+from sordino.deploy.protocol.carrier import Direct, Failure
+from sordino.deploy.server.coordinator import resume, start
+from sordino.deploy.server.journal import FILE, SITES_OF_2, Enrolled, Journal
+from sordino.deploy.site.freshness import LedgerStatement, Note
+from sordino.deploy.site.ledger import Book
+from sordino.deploy.site.site import Site
+from sordino.deploy.site.status import status
 from sordino.errors import UserError
-from sordino.experiment.store import Store
+from sordino.store.store import Store
 
 FLIPS = int(os.environ.get("SORDINO_FUZZ", "120")) // 10
 """Of the book, each in a copy of its own."""

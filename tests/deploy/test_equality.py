@@ -10,7 +10,7 @@ import torch
 from federations import federation
 from safetensors.torch import load_file
 
-from sordino.deploy.standing import status
+from sordino.deploy.site.status import status
 from sordino.deploy.trial import simulated, with_accuracies
 from sordino.experiment.run import start
 

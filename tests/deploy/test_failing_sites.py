@@ -12,9 +12,9 @@ import torch
 from federations import Federation, Recorder, federation, kind
 from torch import Tensor
 
-from sordino.deploy import wire
-from sordino.deploy.book import Book
-from sordino.deploy.standing import status
+from sordino.deploy.protocol import wire
+from sordino.deploy.site.ledger import Book
+from sordino.deploy.site.status import status
 from sordino.privacy.gradients import BlankRecords
 from sordino.privacy.sealed import open_sealed
 

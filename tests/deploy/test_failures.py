@@ -19,17 +19,17 @@ from killing import die_at, killed
 from safetensors.torch import load_file
 
 from sordino.api import load_models
-from sordino.deploy import keys, wire
-from sordino.deploy.book import Book
-from sordino.deploy.carrier import Failure
-from sordino.deploy.journal import Journal
-from sordino.deploy.masking import new_key, public_key
-from sordino.deploy.site import Site
-from sordino.deploy.standing import models_at, status
+from sordino.deploy.protocol import keys, wire
+from sordino.deploy.protocol.carrier import Failure
+from sordino.deploy.protocol.secure_sum import new_key, public_key
+from sordino.deploy.server.journal import Journal
+from sordino.deploy.site.ledger import Book
+from sordino.deploy.site.site import Site
+from sordino.deploy.site.status import models_at, status
 from sordino.deploy.terms import terms_of
 from sordino.errors import Stopped, UserError
-from sordino.experiment.lifetime import planned, sum_up
-from sordino.experiment.store import Store
+from sordino.store.spending import planned, sum_up
+from sordino.store.store import Store
 
 LOST = Failure("lost")
 

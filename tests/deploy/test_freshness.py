@@ -13,13 +13,12 @@ import pytest
 from federations import Federation, Recorder, changed, federation, kind, refused
 from test_attacks import enrolment
 
-from sordino.deploy import keys, wire
-from sordino.deploy.book import Book
-from sordino.deploy.carrier import Failure
-from sordino.deploy.entries import Head
-from sordino.deploy.freshness import LedgerStatement, Note
-from sordino.deploy.standing import status
-from sordino.deploy.trips import Deadlines
+from sordino.deploy.protocol import keys, wire
+from sordino.deploy.protocol.carrier import Failure
+from sordino.deploy.server.trips import Deadlines
+from sordino.deploy.site.freshness import LedgerStatement, Note
+from sordino.deploy.site.ledger import Book, Head
+from sordino.deploy.site.status import status
 from sordino.errors import UserError
 
 RECORDS: dict[str, Any] = {"method": "dp-fedavg-record", "records": 300, "rounds": 1}

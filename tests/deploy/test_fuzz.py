@@ -16,11 +16,11 @@ from federations import Federation, Recorder, federation, kind
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sordino.deploy import wire
-from sordino.deploy.book import Book
-from sordino.deploy.carrier import Failure
-from sordino.deploy.rules import SENTENCES
-from sordino.deploy.standing import status
+from sordino.deploy.protocol import wire
+from sordino.deploy.protocol.carrier import Failure
+from sordino.deploy.site.ledger import Book
+from sordino.deploy.site.rules import SENTENCES
+from sordino.deploy.site.status import status
 from sordino.deploy.terms import Terms, terms_of
 from sordino.errors import UserError
 

@@ -13,11 +13,11 @@ from scipy.stats import chisquare
 
 pytest.importorskip("cryptography", reason="the secure sum needs `cryptography`: pip install 'sordino[deploy]'")
 
-from sordino.deploy import masking, sharing, summing
-from sordino.deploy.masking import Cohort, Masker, MaskingError, Opening, Party, opened_sum
+from sordino.deploy.protocol import integer_rows, secret_sharing, secure_sum
+from sordino.deploy.protocol.secure_sum import Cohort, Masker, MaskingError, Opening, Party, opened_sum
 from sordino.errors import UserError
-from sordino.message import Each
-from sordino.privacy.allowance import Allowance, Noise
+from sordino.federation.message import Each
+from sordino.privacy.budget.allowance import Allowance, Noise
 from sordino.privacy.gate import Gate
 from sordino.privacy.integers import CLIENTS
 from sordino.privacy.mechanism import MECHANISMS
@@ -34,7 +34,7 @@ class Group:
     cohort: Cohort
     maskers: dict[bytes, Masker]
     values: dict[bytes, np.ndarray]
-    sent: dict[bytes, masking.Masked]
+    sent: dict[bytes, secure_sum.Masked]
 
     def shares_for(self, receiver: bytes, senders: Sequence[bytes]) -> dict[bytes, bytes]:
         """What an honest server forwards."""
@@ -53,8 +53,8 @@ def names(count: int) -> list[bytes]:
 
 
 def group(sites: int, minimum: int, entries: int = 5, bits: int = 32, ask: bytes = ASK, seed: int = 0) -> Group:
-    keys = {name: masking.new_key() for name in names(sites)}
-    cohort = Cohort(ask, tuple(Party(name, masking.public_key(key)) for name, key in keys.items()), minimum)
+    keys = {name: secure_sum.new_key() for name in names(sites)}
+    cohort = Cohort(ask, tuple(Party(name, secure_sum.public_key(key)) for name, key in keys.items()), minimum)
     maskers = {name: Masker(cohort, name, key) for name, key in keys.items()}
     random = np.random.default_rng(seed)
     values = {name: random.integers(-(2**20), 2**20, entries) for name in keys}
@@ -86,13 +86,13 @@ def test_numbers_go_round_at_the_width_s_end(bits: int) -> None:
 
 
 def test_long_vectors_are_masked_with_one_stream() -> None:
-    entries = 3 * masking.CHUNK // 4 + 7
+    entries = 3 * secure_sum.CHUNK // 4 + 7
     made = group(3, 2, entries)
     assert (made.sum(names(3)[:2]) == made.values[b"A" * 32] + made.values[b"B" * 32]).all()
     mask = np.zeros(entries, dtype="<u4")
-    masking.add_mask(mask, bytes(32), +1)
+    secure_sum.add_mask(mask, bytes(32), +1)
     assert len(np.unique(mask)) > 0.99 * entries  # a chunk that came twice would halve it
-    masking.add_mask(mask, bytes(32), -1)
+    secure_sum.add_mask(mask, bytes(32), -1)
     assert not mask.any()
 
 
@@ -104,7 +104,7 @@ def test_the_mask_is_aes_256_in_counter_mode_from_zero() -> None:
     block = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
     stream = b"".join(block.update(number.to_bytes(16, "big")) for number in range(4))
     mask = np.zeros(16, dtype="<u4")
-    masking.add_mask(mask, key, +1)
+    secure_sum.add_mask(mask, key, +1)
     assert mask.tobytes() == stream
 
 
@@ -152,7 +152,7 @@ def test_even_whoever_knows_all_pairwise_masks_sees_uniform_numbers() -> None:
     for _ in range(2):
         vector = masker.masked(zeros, 32).vector.copy()
         for other in names(3)[1:]:
-            masking.add_mask(vector, masker._seed(other), -masker._sign(other))
+            secure_sum.add_mask(vector, masker._seed(other), -masker._sign(other))
         assert chisquare(np.bincount(vector & 255, minlength=256)).pvalue > 1e-6
         found.append(vector)
     assert (found[0] == found[1]).mean() < 0.01
@@ -163,14 +163,14 @@ def test_shares_below_the_threshold_open_nothing() -> None:
     everybody = names(4)
     openings = {one: made.openings(everybody)[one] for one in everybody[:2]}
     shares = {1 + made.cohort.place(one): int.from_bytes(o.shares[everybody[3]], "big") for one, o in openings.items()}
-    with pytest.raises(sharing.SharingError):
-        sharing.joined(shares, 3)
-    wrong = sharing.joined(shares, 2)  # what a server gets that pretends
+    with pytest.raises(secret_sharing.SharingError):
+        secret_sharing.joined(shares, 3)
+    wrong = secret_sharing.joined(shares, 2)  # what a server gets that pretends
     vector = made.sent[everybody[3]].vector.copy()
-    masking.add_mask(vector, wrong.to_bytes(32, "big"), -1)
+    secure_sum.add_mask(vector, wrong.to_bytes(32, "big"), -1)
     for other in everybody[:3]:
         masker = made.maskers[everybody[3]]
-        masking.add_mask(vector, masker._seed(other), -masker._sign(other))
+        secure_sum.add_mask(vector, masker._seed(other), -masker._sign(other))
     assert not (vector.view("<i4") == made.values[everybody[3]]).any()
 
 
@@ -243,7 +243,7 @@ def cases() -> Iterator[tuple[int, int, int]]:
     for sites in range(2, 7):
         for colluders in range(3):
             for minimum in range(1, sites + 1):
-                if masking.honest_shares(sites, minimum, colluders) >= 2:
+                if secure_sum.honest_shares(sites, minimum, colluders) >= 2:
                     yield sites, minimum, colluders
 
 
@@ -253,7 +253,7 @@ def test_no_sum_of_fewer_than_h_messages_opens_whatever_a_server_shows_to_whom(
 ) -> None:
     made = group(sites, minimum, entries=1)
     smallest = smallest_opened(sites, minimum, colluders, [answers_of(made, site) for site in range(sites)])
-    assert smallest >= masking.honest_shares(sites, minimum, colluders)
+    assert smallest >= secure_sum.honest_shares(sites, minimum, colluders)
 
 
 @pytest.mark.parametrize(("sites", "minimum", "threshold"), [(4, 2, 2), (5, 3, 3), (6, 3, 3), (4, 3, 2), (6, 4, 3)])
@@ -267,23 +267,23 @@ def test_a_smaller_cohort_or_threshold_would_show_single_messages(sites: int, mi
     ("sites", "colluders", "least"), [(2, 0, 2), (3, 0, 3), (4, 0, 3), (5, 0, 4), (50, 0, 26), (10, 2, 7), (3, 1, 3)]
 )
 def test_the_rule_for_the_smallest_cohort(sites: int, colluders: int, least: int) -> None:
-    masking.check_cohort(sites, least, colluders)
-    assert masking.honest_shares(sites, least, colluders) in (2, 3)
+    secure_sum.check_cohort(sites, least, colluders)
+    assert secure_sum.honest_shares(sites, least, colluders) in (2, 3)
     with pytest.raises(MaskingError, match=f"set minimum_cohort to {least}"):
-        masking.check_cohort(sites, least - 1, colluders)
+        secure_sum.check_cohort(sites, least - 1, colluders)
 
 
 def test_cohorts_with_which_no_sum_hides_anything_are_refused() -> None:
-    assert masking.honest_shares(50, 45, 0) == 40
-    assert masking.honest_shares(50, 45, 0, active_server=False) == 45
-    masking.check_cohort(5, 2, 0, active_server=False)
+    assert secure_sum.honest_shares(50, 45, 0) == 40
+    assert secure_sum.honest_shares(50, 45, 0, active_server=False) == 45
+    secure_sum.check_cohort(5, 2, 0, active_server=False)
     with pytest.raises(MaskingError, match="have 3 sites or more"):
-        masking.check_cohort(2, 2, 1)
+        secure_sum.check_cohort(2, 2, 1)
     with pytest.raises(MaskingError, match="have 3 sites or more"):
-        masking.check_cohort(2, 2, 1, active_server=False)
+        secure_sum.check_cohort(2, 2, 1, active_server=False)
     for minimum in (0, 6):
         with pytest.raises(MaskingError, match="between 1 and that"):
-            masking.check_cohort(5, minimum, 0)
+            secure_sum.check_cohort(5, minimum, 0)
 
 
 # ---- what a site refuses
@@ -423,12 +423,12 @@ def test_a_wrong_share_is_noticed_where_more_answer_than_are_needed() -> None:
         opened_sum(made.cohort, vectors, everybody, {**good, first: Opening(shares, {})})
 
 
-KEY = masking.new_key()
+KEY = secure_sum.new_key()
 
 
 def _small() -> Group:
-    keys = {name: KEY if name == b"A" * 32 else masking.new_key() for name in names(3)}
-    cohort = Cohort(ASK, tuple(Party(name, masking.public_key(key)) for name, key in keys.items()), 3)
+    keys = {name: KEY if name == b"A" * 32 else secure_sum.new_key() for name in names(3)}
+    cohort = Cohort(ASK, tuple(Party(name, secure_sum.public_key(key)) for name, key in keys.items()), 3)
     maskers = {name: Masker(cohort, name, key) for name, key in keys.items()}
     values = dict.fromkeys(keys, np.arange(5))
     return Group(cohort, maskers, values, {name: maskers[name].masked(values[name], 32) for name in keys})
@@ -442,13 +442,13 @@ def test_releases_of_unequal_noise_are_not_summed() -> None:
     releases, noise = {"update": Update("clip")}, Noise(1.0, "outsider", 3, shares=3)
     gate = Gate(Allowance(noise), Secure(Seeded(0)), MECHANISMS["integers"])
     equal = Public({"clip": 0.5}, range(3), layers=[4])
-    assert summing.bits(releases, gate, equal, 3) == 32
+    assert integer_rows.bits(releases, gate, equal, 3) == 32
     unequal = Public({"clip": Each(torch.tensor([0.5, 0.5, 5.0]))}, range(3), layers=[4])
     total = torch.zeros(4, dtype=torch.int64)
     with pytest.raises(MaskingError, match="not the same for all sites"):
-        summing.bits(releases, gate, unequal, 3)
+        integer_rows.bits(releases, gate, unequal, 3)
     with pytest.raises(MaskingError, match="not the same for all sites"):
-        summing.check_total({"update": total.reshape(1, -1)}, releases, gate, unequal, 3)
+        integer_rows.check_total({"update": total.reshape(1, -1)}, releases, gate, unequal, 3)
     with pytest.raises(UserError, match="different noise stand for different things"):
         gate.mean_of_sum(releases["update"], total, unequal)
 
@@ -460,6 +460,6 @@ def test_a_sum_is_no_longer_than_the_sites_clips_allow() -> None:
     public = Public({"clip": 0.5}, [0], layers=[4])
     grid = float(releases["update"].cover(4, gate.allowance, public).deviations[0, 0]) / CLIENTS.deviation
     honest, lying = (torch.tensor([[round(times * 0.5 / grid), 0, 0, 0]]) for times in (3, 60))
-    summing.check_total({"update": honest}, releases, gate, public, 3)
+    integer_rows.check_total({"update": honest}, releases, gate, public, 3)
     with pytest.raises(MaskingError, match="longer than the sites' clips allow"):
-        summing.check_total({"update": lying}, releases, gate, public, 3)
+        integer_rows.check_total({"update": lying}, releases, gate, public, 3)

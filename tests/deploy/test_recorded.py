@@ -11,12 +11,11 @@ import pytest
 from federations import Recorder, federation
 from scipy.stats import chi2
 
-from sordino.deploy import summing, wire
-from sordino.deploy.book import Book
-from sordino.deploy.entries import row_of
-from sordino.deploy.journal import Journal
-from sordino.privacy.accountant import epsilon_of
-from sordino.privacy.audit.findings import Scores
+from sordino.audit.findings import Scores
+from sordino.deploy.protocol import integer_rows, wire
+from sordino.deploy.server.journal import Journal
+from sordino.deploy.site.ledger import Book, row_of
+from sordino.privacy.accounting.gaussian import epsilon_of
 
 DELTA = 1e-5
 CONFIDENCE = 1 - 1e-6
@@ -51,7 +50,7 @@ def test_an_attack_on_the_recorded_wire_reaches_what_is_charged_and_no_more(
     charged for it and not more; the masked messages nothing; without masks each message would refute the sum's."""
     sums: list[np.ndarray] = []
     bare: list[np.ndarray] = []
-    done, as_row = Journal.done, summing.as_row
+    done, as_row = Journal.done, integer_rows.as_row
 
     def noted(journal: Journal, ask: Any, result: bytes) -> None:
         sums.append(wire.unpacked(result)["sums"]["coins"][0].numpy())
@@ -62,7 +61,7 @@ def test_an_attack_on_the_recorded_wire_reaches_what_is_charged_and_no_more(
         return bare[-1]
 
     monkeypatch.setattr(Journal, "done", noted)
-    monkeypatch.setattr(summing, "as_row", rows)
+    monkeypatch.setattr(integer_rows, "as_row", rows)
     with federation(
         tmp_path, method="telling:Coins", noise_multiplier=0.5 / MANY**0.5, epsilon=None, rounds=ROUNDS
     ) as made:

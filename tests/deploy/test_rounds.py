@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from federations import QUICK, Recorder, federation
 
-from sordino.deploy.coordinator import start
-from sordino.deploy.direct import Direct
+from sordino.deploy.protocol.carrier import Direct
+from sordino.deploy.server.coordinator import start
 from sordino.deploy.terms import terms_of
-from sordino.rounds import RoundReport
+from sordino.federation.rounds import RoundReport
 
 
 @pytest.mark.parametrize("method", ["dp-fedavg", "dp-fedavg-record", "adadp-cfl"])

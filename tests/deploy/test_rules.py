@@ -11,14 +11,12 @@ import pytest
 import torch
 from helpers import SITE_LIMITS
 
-from sordino import files
-from sordino.deploy.book import Book
-from sordino.deploy.creating import written
-from sordino.deploy.keys import package_hash
-from sordino.deploy.roster import Member, read_roster, written_roster
-from sordino.deploy.rules import RULES_CHANGED, Allowed, RefusedError, Rules, read_rules
-from sordino.deploy.site import Site
-from sordino.deploy.standing import status
+from sordino.deploy.protocol.keys import package_hash
+from sordino.deploy.protocol.roster import Member, read_roster, written_roster
+from sordino.deploy.site.ledger import Book
+from sordino.deploy.site.rules import RULES_CHANGED, Allowed, RefusedError, Rules, read_rules
+from sordino.deploy.site.site import Site, written
+from sordino.deploy.site.status import status
 from sordino.deploy.terms import Terms, terms_of
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
@@ -26,6 +24,7 @@ from sordino.privacy.gate import Gate
 from sordino.privacy.mechanism import MECHANISMS
 from sordino.privacy.noise import Secure, Seeded
 from sordino.privacy.release import Public
+from sordino.util import files
 
 CARRIED = {"method": "dp-fedavg", "model": "mlp", "set": {"clip": 0.5}}
 

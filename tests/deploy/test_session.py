@@ -11,12 +11,12 @@ import torch
 from helpers import SITE_LIMITS
 
 from sordino.data.dataset import Dealt, FederatedData, Split
-from sordino.deploy import keys
-from sordino.deploy.rules import Allowed, RefusedError, Rules
-from sordino.deploy.session import Session, source_of
+from sordino.deploy.protocol import keys
+from sordino.deploy.site.rules import Allowed, RefusedError, Rules
+from sordino.deploy.site.session import Session, source_of
 from sordino.deploy.terms import terms_of
 from sordino.experiment.config import Experiment
-from sordino.message import Each
+from sordino.federation.message import Each
 from sordino.privacy.noise import Secure, Seeded
 
 

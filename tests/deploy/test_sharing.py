@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from sordino.deploy import sharing
-from sordino.deploy.sharing import FIELD, SharingError, joined, split
+from sordino.deploy.protocol import secret_sharing
+from sordino.deploy.protocol.secret_sharing import FIELD, SharingError, joined, split
 
 SECRETS = st.integers(0, FIELD - 1)
 
@@ -52,7 +52,7 @@ def test_below_the_threshold_every_secret_is_as_likely() -> None:
     known = {place: shares[place] for place in (1, 3)}
     for secret in (0, 17, FIELD - 1, 2**200):
         # Interpolate through the secret at zero: there is a share at place 2 that makes it true.
-        last = sharing._interpolated({0: secret, **known}, (0, 1, 3), 2)
+        last = secret_sharing._interpolated({0: secret, **known}, (0, 1, 3), 2)
         assert joined({**known, 2: last}, 3) == secret
     with pytest.raises(SharingError, match="2 shares of a secret for which 3"):
         joined(known, 3)
@@ -84,6 +84,6 @@ def test_what_is_no_share_is_refused() -> None:
 
 
 def test_secrets_and_shares_are_new_each_time() -> None:
-    assert len({sharing.new_secret() for _ in range(100)}) == 100
+    assert len({secret_sharing.new_secret() for _ in range(100)}) == 100
     drawn = [tuple(split(7, 2, [1, 2])) for _ in range(100)]
     assert all(one != other for one, other in itertools.combinations(drawn, 2))

@@ -10,16 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sordino.deploy.entries import Ask, Entry, released
-from sordino.deploy.paying import payable
-from sordino.deploy.reserving import PLAN, ReservingLedger
-from sordino.deploy.rules import Allowed, RefusedError, Rules
-from sordino.deploy.spending import Spending
-from sordino.privacy.accountant import epsilon_of
-from sordino.privacy.allowance import Allowance
+from sordino.deploy.server.coordinator import PLAN, ReservingLedger
+from sordino.deploy.site.ledger import Ask, Entry, released
+from sordino.deploy.site.rules import Allowed, RefusedError, Rules
+from sordino.deploy.site.spending import Spending, payable
+from sordino.privacy.accounting.gaussian import epsilon_of
+from sordino.privacy.budget.allowance import Allowance
+from sordino.privacy.budget.record_plan import RecordNeeds, plan_records
 from sordino.privacy.integers import CLIENTS, Gap
 from sordino.privacy.ledger import Row
-from sordino.privacy.record_plan import RecordNeeds, plan_records
 from sordino.privacy.release import Charge, Gradients, Public
 
 DELTA = 1e-5

@@ -10,19 +10,19 @@ import pytest
 from federations import QUICK, federation
 
 from sordino.data.people import same_people
-from sordino.deploy import coordinator
-from sordino.deploy.coordinator import start
-from sordino.deploy.direct import Direct
-from sordino.deploy.roster import Member, read_roster, written_roster
-from sordino.deploy.site import Site
-from sordino.deploy.standing import status
+from sordino.deploy.protocol.carrier import Direct
+from sordino.deploy.protocol.roster import Member, read_roster, written_roster
+from sordino.deploy.server import coordinator
+from sordino.deploy.server.coordinator import start
+from sordino.deploy.site.site import Site
+from sordino.deploy.site.status import status
 from sordino.deploy.trial import read_origin
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import deal
-from sordino.experiment.store import Store
 from sordino.report.statement import statement_of
 from sordino.report.statement_pages import markdown
+from sordino.store.store import Store
 
 DECLARED: dict[str, Any] = {
     **{"clients": 3, "method": "dp-fedavg", "rounds": 1, "epsilon": 8.0, "labels": ["no", "yes"]},

@@ -11,19 +11,19 @@ import numpy as np
 import pytest
 
 from sordino.data.schema import Label, Number, Schema
-from sordino.deploy.coordinator import check_deployable
-from sordino.deploy.session import Session
+from sordino.deploy.server.coordinator import check_deployable
+from sordino.deploy.site.session import Session
 from sordino.deploy.terms import terms_of
 from sordino.errors import UserError
 from sordino.experiment.budgeting import SEED_IS_KNOWN
 from sordino.experiment.config import Experiment
-from sordino.experiment.lifetime import planned, to_be_kept, whole
-from sordino.privacy.accountant import epsilon_of
+from sordino.privacy.accounting.gaussian import epsilon_of
+from sordino.privacy.accounting.sampled_gaussian import record_epsilon
+from sordino.privacy.budget.client_plan import multiplier_for
 from sordino.privacy.integers import charged_multiplier
 from sordino.privacy.ledger import Ledger, Row
-from sordino.privacy.plan import multiplier_for
-from sordino.privacy.records import record_epsilon
 from sordino.privacy.release import Average, Charge, Gradients
+from sordino.store.spending import planned, to_be_kept, whole
 
 DECLARED: dict[str, Any] = {
     **{"clients": 10, "shape": [64], "labels": [*map(str, range(10))], "records_each": 144, "rounds": 3},

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
-from sordino.deploy import wire
-from sordino.deploy.wire import WireError, packed, unpacked
-from sordino.message import Each, digest
+from sordino.deploy.protocol import wire
+from sordino.deploy.protocol.wire import WireError, packed, unpacked
+from sordino.federation.message import Each, digest
 
 SCALARS = st.one_of(
     st.none(),

@@ -15,14 +15,13 @@ from federations import Federation, federation, is_confirmed, kind, refused
 from helpers import SITE_LIMITS
 from killing import die_at, killed
 
-from sordino.deploy import keys, wire
-from sordino.deploy.book import FACTS, WITNESSED, Book
-from sordino.deploy.carrier import Failure
-from sordino.deploy.entries import Entry
-from sordino.deploy.rules import Rules
-from sordino.deploy.site import Site
-from sordino.deploy.standing import status
-from sordino.deploy.witness import DoubtError, Witness, accept
+from sordino.deploy.protocol import keys, wire
+from sordino.deploy.protocol.carrier import Failure
+from sordino.deploy.site.ledger import FACTS, WITNESSED, Book, Entry
+from sordino.deploy.site.rules import Rules
+from sordino.deploy.site.site import Site
+from sordino.deploy.site.status import status
+from sordino.deploy.site.witness import DoubtError, Witness, accept
 from sordino.errors import UserError
 
 RECORDS: dict[str, Any] = {"method": "dp-fedavg-record", "records": 300, "rounds": 2}
@@ -157,7 +156,7 @@ def test_nothing_leaves_before_the_witness_is_written(tmp_path: Path, monkeypatc
             def full(*_: object) -> None:
                 raise OSError(28, "No space left on device")
 
-            patch.setattr("sordino.deploy.witness.write_whole", full)
+            patch.setattr("sordino.deploy.site.witness.write_whole", full)
             assert refused(made.sites[0].answer(request)) == "disk"
         assert kinds(made).count("release") == 1
         reply = made.sites[0].answer(request)

@@ -13,9 +13,9 @@ import pytest
 from helpers import QUICK_KEYS, command, refused
 
 import sordino
-from sordino.experiment.account import COLUMNS, Account, spans
-from sordino.experiment.store import Store
 from sordino.report.statement import statement_of
+from sordino.store.ledger_rows import COLUMNS, Account, spans
+from sordino.store.store import Store
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ from helpers import command, refused
 from measured import FIXED, LATER, LOCAL, MEASURED, QUANTILE, RECORD
 
 from sordino.errors import UserError
-from sordino.experiment.advise import CHOICES, HELPS, Situation, advise, stand_in
 from sordino.experiment.config import Experiment
-from sordino.experiment.sweep import contender
+from sordino.planning.advise import CHOICES, HELPS, Situation, advise, stand_in
+from sordino.study.sweep import contender
 
 
 def advised(where: Situation) -> str:

@@ -12,9 +12,9 @@ from helpers import command, refused
 from sordino.data import load
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
-from sordino.privacy.accountant import epsilon_of
-from sordino.privacy.record_plan import plan_records
-from sordino.privacy.records import record_epsilon
+from sordino.privacy.accounting.gaussian import epsilon_of
+from sordino.privacy.accounting.sampled_gaussian import record_epsilon
+from sordino.privacy.budget.record_plan import plan_records
 
 
 def images(folder: Path, seed: int) -> Path:

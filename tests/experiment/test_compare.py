@@ -12,13 +12,13 @@ from typing import Any, cast
 import pytest
 from helpers import QUICK, QUICK_KEYS, command
 
-from sordino.display import Silent
 from sordino.errors import UserError, WorkerError
-from sordino.experiment.compare import compare, side_by_side
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
-from sordino.experiment.side_by_side import _hear
-from sordino.experiment.store import Store
+from sordino.store.store import Store
+from sordino.study.compare import compare, side_by_side
+from sordino.study.parallel import _hear
+from sordino.util.display import Silent
 
 
 def experiment(store: Path, **keys: Any) -> Experiment:
@@ -146,7 +146,7 @@ def test_the_command_prints_a_table_and_draws_curves(tmp_path: Path) -> None:
 
 
 def test_methods_may_come_with_their_own_hyper_parameters(tmp_path: Path) -> None:
-    from sordino.experiment.sweep import contender, split_methods
+    from sordino.study.sweep import contender, split_methods
 
     parts = split_methods("local, feddpa[tau=2,lambda1=0] ,dp-fedavg")
     assert parts == ["local", "feddpa[tau=2,lambda1=0]", "dp-fedavg"]
@@ -166,7 +166,7 @@ def test_methods_may_come_with_their_own_hyper_parameters(tmp_path: Path) -> Non
     ],
 )
 def test_a_value_inside_brackets_may_have_commas(text: str, settings: dict[str, object]) -> None:
-    from sordino.experiment.sweep import contender, split_methods
+    from sordino.study.sweep import contender, split_methods
 
     assert split_methods(f"local,{text},dp-fedavg") == ["local", text, "dp-fedavg"]
     assert contender(text) == ("pac-dp", settings)
@@ -174,20 +174,20 @@ def test_a_value_inside_brackets_may_have_commas(text: str, settings: dict[str, 
 
 @pytest.mark.parametrize("text", ["pac-dp[budgets]", "pac-dp[1:0.5,2:0.5]", "pac-dp[budgets=1:0.5,2:0.5"])
 def test_brackets_that_name_no_key_are_told_as_they_were_written(text: str) -> None:
-    from sordino.experiment.sweep import contender
+    from sordino.study.sweep import contender
 
     with pytest.raises(UserError, match=re.escape(f"{text!r} is not understood; write hyper-parameters as in")):
         contender(text)
 
 
 def test_values_with_commas_are_gone_through_in_quotes() -> None:
-    from sordino.experiment.sweep import values_of
+    from sordino.study.sweep import values_of
 
     assert values_of('budgets="1:0.5,2:0.5","4:1"') == ("budgets", ["1:0.5,2:0.5", "4:1"])
 
 
 def test_a_value_is_gone_through_once_however_it_is_written() -> None:
-    from sordino.experiment.sweep import values_of
+    from sordino.study.sweep import values_of
 
     with pytest.raises(UserError, match="names a value twice"):
         values_of("clip=1,1.0")
@@ -196,7 +196,7 @@ def test_a_value_is_gone_through_once_however_it_is_written() -> None:
 @pytest.mark.slow
 def test_records_set_aside_for_one_method_are_set_aside_for_all(tmp_path: Path) -> None:
     from sordino.api import compare
-    from sordino.experiment.store import Store
+    from sordino.store.store import Store
 
     keys = {"clients": 6, "rounds": 1, "store": tmp_path, "set": {"epochs": 1, "batch": 200}}
     compare(methods=["dp-fedavg", "acdp-pfsd"], seeds=1, **keys)
@@ -245,7 +245,7 @@ def test_a_sweep_that_cannot_be(sweep: dict[str, list[Any]], sentence: str, tmp_
 def test_tuning_chooses_on_seeds_that_are_not_reported(tmp_path: Path) -> None:
     """A rate at which nothing is learned and one at which something is; both tries are paid for: two runs at epsilon 4
     are one of mu sqrt(2)."""
-    from sordino.privacy.accountant import epsilon_of, mu_of
+    from sordino.privacy.accounting.gaussian import epsilon_of, mu_of
 
     grid = {"rate": [1e-6, 0.3]}
     found = compare(experiment(tmp_path), ["local", "dp-fedavg"], seeds=1, grid=grid)

@@ -19,15 +19,15 @@ from sordino.api import run
 from sordino.data import federate
 from sordino.data.dataset import Dataset
 from sordino.errors import UserError
-from sordino.experiment.compare import compare
 from sordino.experiment.config import Experiment
-from sordino.experiment.database import Database
-from sordino.experiment.lifetime import Spent, over_runs, sentence, sum_up
-from sordino.experiment.store import PLANNED, Store
-from sordino.experiment.tuning import sentences
-from sordino.privacy.accountant import epsilon_of, mu_of
+from sordino.privacy.accounting.gaussian import epsilon_of, mu_of
 from sordino.privacy.views import VIEWS
 from sordino.report.statement import statement_of
+from sordino.store.database import Database
+from sordino.store.spending import Spent, over_runs, sentence, sum_up
+from sordino.store.store import PLANNED, Store
+from sordino.study.compare import compare
+from sordino.study.tuning import sentences
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -21,8 +21,8 @@ import sordino
 from sordino.data.encoding import Encoding
 from sordino.data.schema import Schema
 from sordino.data.tables import read_table
-from sordino.experiment.predict import probabilities
-from sordino.experiment.trained import Models, load_models
+from sordino.trained.models import Models, load_models
+from sordino.trained.predict import probabilities
 
 SCHEMA = """
 [columns.a]

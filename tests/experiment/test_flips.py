@@ -16,12 +16,12 @@ import torch
 from helpers import command
 from killing import die_at, killed, trace
 
-from sordino import server
 from sordino.api import load_models, run
 from sordino.errors import UserError
-from sordino.experiment.database import Database
-from sordino.experiment.store import Store
-from sordino.rounds import RoundReport
+from sordino.federation import server
+from sordino.federation.rounds import RoundReport
+from sordino.store.database import Database
+from sordino.store.store import Store
 
 KEYS: dict[str, Any] = {
     **{"method": "dp-fedavg", "model": "logistic", "clients": 4, "rounds": 3, "partition": "iid", "workers": 1},

@@ -10,10 +10,10 @@ import pytest
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment, setting
 from sordino.experiment.hyperparameters import Address, address
-from sordino.experiment.sweep import contender
 from sordino.parts import record_thresholds
-from sordino.parts.ppo_threshold import LearnedThreshold
+from sordino.parts.ppo import LearnedThreshold
 from sordino.parts.thresholds import Fixed, LayerWise, Median, Quantile
+from sordino.study.sweep import contender
 
 
 def clipping(method: str = "feddpa", **settings: Any) -> Any:

@@ -16,11 +16,11 @@ from helpers import QUICK_KEYS, refused
 from sordino.api import run
 from sordino.deploy.terms import terms_of
 from sordino.experiment import identity
-from sordino.experiment.compare import compare
 from sordino.experiment.config import Experiment
 from sordino.experiment.identity import identity_of
 from sordino.experiment.prepare import prepare
-from sordino.experiment.store import Store
+from sordino.store.store import Store
+from sordino.study.compare import compare
 
 METHOD = """
 from dataclasses import dataclass

@@ -16,15 +16,15 @@ from sordino.api import resume, run
 from sordino.data import load
 from sordino.data.federate import fingerprint
 from sordino.errors import UserError
-from sordino.experiment import database as databases
-from sordino.experiment import journal as journals
-from sordino.experiment.account import ledger_of
-from sordino.experiment.database import COLUMNS, DATABASE, LACKING, NO_ROWS, TABLES, _chain, _created, _row_digest
-from sordino.experiment.lifetime import OverRuns, over_runs
-from sordino.experiment.store import JOURNAL, PLANNED, Store
-from sordino.privacy.accountant import epsilon_of
+from sordino.federation.rounds import RoundReport
+from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.privacy.ledger import BLANK
-from sordino.rounds import RoundReport
+from sordino.store import database as databases
+from sordino.store import journal as journals
+from sordino.store.database import COLUMNS, DATABASE, LACKING, NO_ROWS, TABLES, _chain, _created, _row_digest
+from sordino.store.ledger_rows import ledger_of
+from sordino.store.spending import OverRuns, over_runs
+from sordino.store.store import JOURNAL, PLANNED, Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -162,7 +162,7 @@ def test_a_run_that_goes_on_after_it_was_imported_is_brought_up_to_date(
     """Before it asked anybody it had cost nothing; copies of one run are one run, also by way of a third store."""
     old, new, third = (tmp_path / name for name in ("old", "new", "third"))
     with monkeypatch.context() as patched:
-        patched.setattr("sordino.server.Server.ask", lambda *_: 1 / 0)
+        patched.setattr("sordino.federation.server.Server.ask", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             run(store=old, **KEYS)
     (row,) = Store(old).all()

@@ -12,16 +12,16 @@ from helpers import QUICK_KEYS, command, refused
 from killing import trace
 from torch import Tensor
 
-from sordino import server
 from sordino.api import resume, run
 from sordino.errors import UserError
-from sordino.experiment.journal import MARK, DamagedJournalError, Journal, OtherValuesError, rows_after
-from sordino.experiment.store import Store
+from sordino.federation import server
+from sordino.federation.rounds import RoundReport
 from sordino.method import Federation
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.privacy.ledger import BLANK, Ledger, Row
 from sordino.privacy.release import Charge
-from sordino.rounds import RoundReport
+from sordino.store.journal import MARK, DamagedJournalError, Journal, OtherValuesError, rows_after
+from sordino.store.store import Store
 
 HEAD = len(MARK + BLANK) + 32
 """Bytes of a journal without rows."""

@@ -16,15 +16,26 @@ import pytest
 from helpers import QUICK, QUICK_KEYS, command, refused
 from killing import die_at, killed
 
-from sordino import server
 from sordino.api import run
 from sordino.data.people import sketch
 from sordino.errors import UserError
-from sordino.experiment import journal
-from sordino.experiment import store as stores
-from sordino.experiment.compare import compare
 from sordino.experiment.config import Experiment
-from sordino.experiment.lifetime import (
+from sordino.experiment.prepare import prepare
+from sordino.experiment.run import resume
+from sordino.federation import server
+from sordino.federation.rounds import RoundReport
+from sordino.method import Result
+from sordino.methods.dp_fedavg import DPFedAvg
+from sordino.privacy.accounting.composition import merged
+from sordino.privacy.accounting.gaussian import epsilon_of, mu_of
+from sordino.privacy.accounting.sampled_gaussian import record_epsilon
+from sordino.privacy.budget.record_plan import RecordNeeds, plan_records
+from sordino.privacy.ledger import BLANK, Ledger, Row
+from sordino.privacy.release import Charge, Derived, Unit, sends
+from sordino.privacy.views import VIEWS
+from sordino.store import journal
+from sordino.store import store as stores
+from sordino.store.spending import (
     OverRuns,
     Spent,
     _limit,
@@ -32,27 +43,16 @@ from sordino.experiment.lifetime import (
     over_runs,
     planned,
     planned_recipes,
+    remove,
     sentence,
     spent_by,
     spent_in,
     sum_up,
     within,
 )
-from sordino.experiment.prepare import prepare
-from sordino.experiment.removal import remove
-from sordino.experiment.run import resume
-from sordino.experiment.store import NewRun, Progress, Store
-from sordino.files import KeptFile
-from sordino.method import Result
-from sordino.methods.dp_fedavg import DPFedAvg
-from sordino.privacy.accountant import epsilon_of, mu_of
-from sordino.privacy.ledger import BLANK, Ledger, Row
-from sordino.privacy.possibilities import merged
-from sordino.privacy.record_plan import RecordNeeds, plan_records
-from sordino.privacy.records import record_epsilon
-from sordino.privacy.release import Charge, Derived, Unit, sends
-from sordino.privacy.views import VIEWS
-from sordino.rounds import RoundReport
+from sordino.store.store import NewRun, Progress, Store
+from sordino.study.compare import compare
+from sordino.util.files import KeptFile
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

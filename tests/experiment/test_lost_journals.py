@@ -15,19 +15,18 @@ import pytest
 from helpers import QUICK_KEYS, command, refused
 from killing import die_at, killed
 
-from sordino import server
 from sordino.api import resume, run
 from sordino.errors import UserError
-from sordino.experiment import account, checkpoint, journal
-from sordino.experiment.account import Account
-from sordino.experiment.database import Database
-from sordino.experiment.journal import MARK, Journal
-from sordino.experiment.lifetime import over_runs, spent_in
-from sordino.experiment.removal import remove
-from sordino.experiment.store import JOURNAL, PLANNED, Store
-from sordino.privacy.accountant import epsilon_of
+from sordino.federation import server
+from sordino.federation.rounds import RoundReport
+from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.privacy.ledger import BLANK
-from sordino.rounds import RoundReport
+from sordino.store import checkpoint, journal, ledger_rows
+from sordino.store.database import Database
+from sordino.store.journal import MARK, Journal
+from sordino.store.ledger_rows import Account
+from sordino.store.spending import over_runs, remove, spent_in
+from sordino.store.store import JOURNAL, PLANNED, Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -52,7 +51,7 @@ def spent(store: Path) -> float | None:
 def charged_rounds(store: Path) -> int:
     """Number of rounds that the newest run of a store was charged for, by its ledger and journal."""
     opened = Store(store)
-    return len(account.ledger_of(opened.all()[0], opened).rows)
+    return len(ledger_rows.ledger_of(opened.all()[0], opened).rows)
 
 
 def stop_after(rounds: int) -> Callable[[RoundReport], None]:
@@ -267,10 +266,10 @@ def test_who_looks_while_a_run_goes_on_is_told_of_no_loss(
 ) -> None:
     """Between its ledger and its journal are read, the run comes to its fifth round or ends: the journal that is looked
     for is gone by then."""
-    name, original = stopped(tmp_path / "store", 3), account.rows_after
+    name, original = stopped(tmp_path / "store", 3), ledger_rows.rows_after
 
     def meanwhile(*arguments: Any) -> Any:
-        monkeypatch.setattr(account, "rows_after", original)
+        monkeypatch.setattr(ledger_rows, "rows_after", original)
         if rounds == ROUNDS:
             resume(name, tmp_path / "store")
         else:
@@ -279,13 +278,13 @@ def test_who_looks_while_a_run_goes_on_is_told_of_no_loss(
         return original(*arguments)
 
     shutil.copytree(tmp_path / "store", tmp_path / "copy")
-    monkeypatch.setattr(account, "rows_after", meanwhile)
+    monkeypatch.setattr(ledger_rows, "rows_after", meanwhile)
     assert len(Account.of(Store(tmp_path / "store"), name).ledger.rows) == rounds
     shutil.rmtree(tmp_path / "store")
     shutil.copytree(tmp_path / "copy", tmp_path / "store")
     store = Store(tmp_path / "store")
     row = replace(store.get(name), planned=None)  # one that lost its journal has no bound
-    monkeypatch.setattr(account, "rows_after", meanwhile)
+    monkeypatch.setattr(ledger_rows, "rows_after", meanwhile)
     assert spent_in(row, store)["mu"][0] == pytest.approx(math.sqrt(ROUNDS) / 2)
 
 
@@ -336,8 +335,8 @@ def test_a_journal_of_another_run_is_none_of_this_one(tmp_path: Path) -> None:
     more, less = sorted(journals(tmp_path), key=lambda path: -path.stat().st_size)
     store = Store(tmp_path)
     newest, oldest = store.all()
-    assert [len(account.ledger_of(row, store).rows) for row in (newest, oldest)] == [1, 4]
+    assert [len(ledger_rows.ledger_of(row, store).rows) for row in (newest, oldest)] == [1, 4]
     shutil.copy(less, more)
     with pytest.raises(UserError, match="is damaged"):
-        account.ledger_of(oldest, store)
+        ledger_rows.ledger_of(oldest, store)
     assert spent(tmp_path) == cost(2 * ROUNDS)

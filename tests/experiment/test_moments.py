@@ -10,10 +10,10 @@ from helpers import command, refused
 
 import sordino
 from sordino.data.schema import Number, Schema
-from sordino.experiment.moments import ALMOST_ALL, augmented, figures, normalise
-from sordino.experiment.store import Store
-from sordino.privacy.accountant import mu_of
-from sordino.report.tables import epsilon_text
+from sordino.experiment.private_scaling import ALMOST_ALL, augmented, figures, normalise
+from sordino.privacy.accounting.gaussian import mu_of
+from sordino.report.terminal.tables import epsilon_text
+from sordino.store.store import Store
 
 SCHEMA = """
 [columns.age]
@@ -72,7 +72,7 @@ def test_its_noise_is_what_is_charged(folder: Path, tmp_path: Path) -> None:
 
 
 def _moments(store: Path, run: str) -> np.ndarray:
-    from sordino.experiment import checkpoint
+    from sordino.store import checkpoint
 
     kept = Store(store)
     row = kept.get(run)

@@ -13,17 +13,18 @@ from helpers import QUICK_KEYS
 from killing import die_at, killed, trace
 from torch import Tensor
 
-from sordino import server
 from sordino.api import resume, run
-from sordino.experiment import identity, journal
+from sordino.experiment import identity
 from sordino.experiment import run as running
 from sordino.experiment.identity import describe_machine
-from sordino.experiment.journal import DamagedJournalError, Journal, rows_after
-from sordino.experiment.lifetime import spent_in
-from sordino.experiment.store import Store
+from sordino.federation import server
+from sordino.federation.rounds import RoundReport
 from sordino.privacy.ledger import divided
 from sordino.privacy.noise import Seeded
-from sordino.rounds import RoundReport
+from sordino.store import journal
+from sordino.store.journal import DamagedJournalError, Journal, rows_after
+from sordino.store.spending import spent_in
+from sordino.store.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

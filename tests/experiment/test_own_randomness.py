@@ -21,28 +21,29 @@ from killing import die_at, killed, trace
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from sordino import methods, models, server
+from sordino import methods, models
 from sordino.api import resume, run
-from sordino.experiment import journal
 from sordino.experiment import run as running
-from sordino.experiment.books import RunBooks
 from sordino.experiment.config import Experiment
 from sordino.experiment.identity import is_own, is_own_network, repeats
-from sordino.experiment.journal import rows_after
-from sordino.experiment.lifetime import spent_in
 from sordino.experiment.prepare import prepare
 from sordino.experiment.run import register
-from sordino.experiment.store import Store
-from sordino.learning.records import Records
+from sordino.federation import server
+from sordino.federation.rounds import RoundReport
+from sordino.learning.network import Records
 from sordino.method import Federation, Message, Result
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.methods.dp_fedavg_record import DPFedAvgRecord
-from sordino.privacy.accountant import epsilon_of
+from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.ledger import divided
 from sordino.privacy.noise import Seeded
 from sordino.privacy.release import sends
-from sordino.rounds import RoundReport
+from sordino.store import journal
+from sordino.store.journal import rows_after
+from sordino.store.run_files import RunBooks
+from sordino.store.spending import spent_in
+from sordino.store.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

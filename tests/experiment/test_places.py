@@ -19,9 +19,9 @@ from sordino.data import Dataset, FederatedData, federate
 from sordino.data.own import Reading
 from sordino.data.partition import deal
 from sordino.data.selection import PublicChoice, fewer, set_aside
-from sordino.deploy.records import as_declared, read_records
-from sordino.deploy.rules import Rules
-from sordino.deploy.session import Session
+from sordino.deploy.site.data import as_declared, read_records
+from sordino.deploy.site.rules import Rules
+from sordino.deploy.site.session import Session
 from sordino.deploy.terms import terms_of
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, prepare

@@ -17,17 +17,18 @@ import torch
 from helpers import command, refused, start_process
 from killing import die_at, killed, trace, wait_until
 
-from sordino import files, server
 from sordino.api import load_models, resume, run
 from sordino.errors import UserError
-from sordino.experiment import checkpoint, journal
 from sordino.experiment import run as running
-from sordino.experiment.database import Database
-from sordino.experiment.store import Store
+from sordino.federation import server
+from sordino.federation.rounds import RoundReport
 from sordino.method import Federation, State
 from sordino.methods.fedavg import FedAvg
-from sordino.rounds import RoundReport
 from sordino.simulator.memory import Memory
+from sordino.store import checkpoint, journal
+from sordino.store.database import Database
+from sordino.store.store import Store
+from sordino.util import files
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sordino.errors import UserError
-from sordino.experiment.state import check_keepable, decoded, encoded
+from sordino.store.checkpoint import check_keepable, decoded, encoded
 
 
 def back(state: dict[str, Any]) -> dict[str, Any]:

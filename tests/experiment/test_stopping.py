@@ -13,21 +13,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sordino.api import run
-from sordino.experiment.account import Account
 from sordino.experiment.config import Experiment
-from sordino.experiment.lifetime import over_runs, planned, sum_up
 from sordino.experiment.prepare import prepare
-from sordino.experiment.store import Store
+from sordino.federation.rounds import RoundReport
 from sordino.method import Result
 from sordino.methods.adadp_cfl import AdaDPCFL
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.methods.dp_fedavg_record import DPFedAvgRecord
-from sordino.privacy.accountant import attack_accuracy, epsilon_of
+from sordino.privacy.accounting.gaussian import attack_accuracy, epsilon_of
 from sordino.privacy.ledger import Ledger, Row
 from sordino.privacy.release import Charge, Number, Update, sends
 from sordino.privacy.views import VIEWS
 from sordino.report.statement import statement_of
-from sordino.rounds import RoundReport
+from sordino.store.ledger_rows import Account
+from sordino.store.spending import over_runs, planned, sum_up
+from sordino.store.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -15,11 +15,11 @@ import pytest
 from helpers import COMMAND, QUICK, command, process, refused
 
 from sordino.errors import UserError
-from sordino.experiment import checkpoint
-from sordino.experiment.database import NO_ROWS, _chain
-from sordino.experiment.store import NewRun, Progress, Store
-from sordino.files import KeptFile
 from sordino.simulator.memory import Memory
+from sordino.store import checkpoint
+from sordino.store.database import NO_ROWS, _chain
+from sordino.store.store import NewRun, Progress, Store
+from sordino.util.files import KeptFile
 
 RUN = ("run", "--method=dp-fedavg", *QUICK, "--json")
 

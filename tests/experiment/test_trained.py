@@ -19,9 +19,9 @@ from safetensors.torch import save_file
 import sordino
 from sordino.data.schema import Format, Schema
 from sordino.errors import UserError
-from sordino.experiment.predict import read_records
-from sordino.experiment.trained import Models, load_models, models_in
 from sordino.learning.metrics import METRICS
+from sordino.trained.models import Models, load_models, models_in
+from sordino.trained.predict import read_records
 
 SCHEMA = """
 [columns.age]

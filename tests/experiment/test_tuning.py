@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from sordino.experiment.tuning import Ground, tune
-from sordino.privacy.accountant import epsilon_of
+from sordino.privacy.accounting.gaussian import epsilon_of
+from sordino.study.tuning import Ground, tune
 
 ACCURACIES = {
     "dp-fedavg[rate=0.1]": {"personal": 0.8, "global": 0.5},

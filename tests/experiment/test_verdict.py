@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from sordino.experiment.verdict import difference, sentence, verdicts
+from sordino.study.verdict import difference, sentence, verdicts
 
 
 def row(method: str, accuracies: list[float], epsilon: float | None, unit: str = "client") -> dict[str, Any]:

@@ -182,7 +182,7 @@ def ending(store: Path, name: str, ended: Outcome, expected: dict[str, Any]) -> 
 
 def checkpoints_every(seconds: float) -> None:
     """Let runs of this process save themselves so often."""
-    from sordino import server
+    from sordino.federation import server
 
     if not hasattr(server, "SAVE_SECONDS"):
         raise AttributeError("The product no longer says how often it saves runs: bring the harness up to date.")

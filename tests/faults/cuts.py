@@ -74,7 +74,7 @@ def roster(draw: random.Random, number: int, folder: Path) -> Iterator[Check]:
     (folder / "roster.toml").write_text(cut)
 
     def read() -> int:
-        from sordino.deploy.roster import read_roster
+        from sordino.deploy.protocol.roster import read_roster
 
         found = [(one.name, one.identity.hex()) for one in read_roster(folder / "roster.toml")]
         print(json.dumps(found))
@@ -94,7 +94,7 @@ def rules(draw: random.Random, number: int, folder: Path) -> Iterator[Check]:
     np.savez(folder / "data.npz", x=np.zeros((20, 4), np.float32), y=np.arange(20) % 2)
 
     def make() -> int:
-        from sordino.deploy.site import Site
+        from sordino.deploy.site.site import Site
 
         limits = {"unit": "client", "max_epsilon": 10.25, "max_delta": 1e-05, "min_cohort": 12, "colluders": 10}
         Site.create(folder, "site", Path("data.npz"), **limits)
@@ -109,7 +109,7 @@ def rules(draw: random.Random, number: int, folder: Path) -> Iterator[Check]:
     path.write_text(cut)
 
     def read() -> int:
-        from sordino.deploy.rules import read_rules
+        from sordino.deploy.site.rules import read_rules
 
         print(json.dumps(read_rules(folder).rules.model_dump(mode="json")))
         return 0

@@ -75,14 +75,14 @@ class Deployment:
 
     def session(self, folder: Path) -> dict[str, Any]:
         """Run it in a copy at `folder`, or take it up where it is under way; what is left of it."""
-        from sordino.deploy.coordinator import resume, start
-        from sordino.deploy.direct import Direct
-        from sordino.deploy.roster import Member
-        from sordino.deploy.site import Site
-        from sordino.deploy.trips import Deadlines
+        from sordino.deploy.protocol.carrier import Direct
+        from sordino.deploy.protocol.roster import Member
+        from sordino.deploy.server.coordinator import resume, start
+        from sordino.deploy.server.trips import Deadlines
+        from sordino.deploy.site.site import Site
         from sordino.errors import UserError
         from sordino.experiment.config import Experiment
-        from sordino.experiment.store import Store
+        from sordino.store.store import Store
 
         members = [Member(name, bytes.fromhex(identity)) for name, identity in self.members]
         quick = Deadlines(hello=0.0, work=5.0, open=0.2, attempts=3)

@@ -23,7 +23,7 @@ from flwr.proto.fleet_pb2 import PullMessagesRequest, PushMessagesRequest
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 from flwr.supercore.control.control_http_client import ControlHttpClient
 
-from sordino.deploy.carrier import Failure
+from sordino.deploy.protocol.carrier import Failure
 from sordino.errors import UserError
 from sordino.flower import carrier as carriers
 from sordino.flower import keys, serving

@@ -11,12 +11,12 @@ from types import SimpleNamespace
 import pytest
 
 from sordino import cli
-from sordino.deploy.journal import FILE as JOURNAL
-from sordino.deploy.journal import Journal
-from sordino.deploy.roster import Member, written_roster
+from sordino.deploy.protocol.roster import Member, written_roster
+from sordino.deploy.server.journal import FILE as JOURNAL
+from sordino.deploy.server.journal import Journal
 from sordino.errors import UserError
-from sordino.experiment.store import NewRun, Store
 from sordino.flower import keys, trial
+from sordino.store.store import NewRun, Store
 
 EXPERIMENT = 'method = "{method}"\ndata = "digits"\nmodel = "logistic"\nrounds = 2\nepsilon = 8\ndelta = 1e-5\n'
 DECLARED = 'clients = 3\nshape = [1, 8, 8]\nlabels = ["0", "1", "2", "3", "4", "5", "6", "7", "8", "9"]\n'

@@ -21,16 +21,16 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from sordino.deploy.book import Book
-from sordino.deploy.standing import status
+from sordino.deploy.site.ledger import Book
+from sordino.deploy.site.status import status
 from sordino.deploy.trial import lay_out, simulated
-from sordino.experiment.checkpoint import MODELS
 from sordino.experiment.config import Experiment
 from sordino.experiment.run import start
-from sordino.experiment.store import Store, runs_in
 from sordino.flower import keys, serving
 from sordino.flower.link import free_port
 from sordino.flower.serving import PublicSite
+from sordino.store.checkpoint import MODELS
+from sordino.store.store import Store, runs_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 SITES = 3

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from sordino import cli
-from sordino.deploy.coordinator import start
-from sordino.deploy.direct import Direct
-from sordino.deploy.site import Site
-from sordino.deploy.trips import Deadlines
+from sordino.deploy.protocol.carrier import Direct
+from sordino.deploy.server.coordinator import start
+from sordino.deploy.server.trips import Deadlines
+from sordino.deploy.site.site import Site
 from sordino.experiment.config import Experiment
-from sordino.experiment.store import Store
 from sordino.flower import serving
+from sordino.store.store import Store
 
 PAGE = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text()
 CHAPTER = PAGE[PAGE.index("## Three machines") : PAGE.index("## Which methods")]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sordino.deploy.roster import read_roster
+from sordino.deploy.protocol.roster import read_roster
 from sordino.errors import UserError
 from sordino.flower import QUIET, keys, link, serving
 from sordino.flower.serving import PublicSite

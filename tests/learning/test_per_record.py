@@ -10,9 +10,9 @@ from torch import nn
 
 from sordino import models
 from sordino.errors import UserError
+from sordino.learning.network import Batch, Learner, Records, cross_entropy
 from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Bookkeeper
-from sordino.learning.records import Batch, Learner, Records, cross_entropy
 
 OWN = {
     "padding, stride and no bias": lambda: nn.Sequential(

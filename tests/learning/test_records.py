@@ -9,8 +9,8 @@ from torch.func import vmap
 from torch.nn import functional
 
 from sordino.learning.descent import Descent, Tether
+from sordino.learning.network import Batch, Learner, Records, cross_entropy, scrambled
 from sordino.learning.parameters import Layout, flatten
-from sordino.learning.records import Batch, Learner, Records, cross_entropy, scrambled
 
 
 def network() -> nn.Module:

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from sordino import models
 from sordino.errors import UserError
+from sordino.learning.network import Batch, Learner, cross_entropy
 from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Bookkeeper, Keeper, keeper_of
-from sordino.learning.records import Batch, Learner, cross_entropy
 from sordino.learning.singles import FormedBook, Singles
 from sordino.models.tokens import declare_tokens, examples
 from sordino.privacy.clipping import clipped_sum

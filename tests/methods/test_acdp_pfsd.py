@@ -12,8 +12,8 @@ from torch import nn
 import sordino
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
+from sordino.learning.network import Batch, Learner, Records
 from sordino.learning.parameters import flatten
-from sordino.learning.records import Batch, Learner, Records
 from sordino.methods.acdp_pfsd import ACDPpFSD
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.parts.thresholds import Fixed
@@ -77,7 +77,7 @@ def run(folder: Path, **keys: object) -> dict:
 
 
 def test_the_agent_moves_the_threshold_within_its_range(tmp_path: Path) -> None:
-    from sordino.experiment.store import Store
+    from sordino.store.store import Store
 
     result = run(tmp_path, set={"clipping.low": 0.2, "clipping.high": 3.0, "clip": 0.5})
     clips = [row["clip"] for row in Store(tmp_path).curve(result["run"])]
@@ -88,7 +88,7 @@ def test_the_agent_moves_the_threshold_within_its_range(tmp_path: Path) -> None:
 
 
 def test_metrics_are_paid_for(tmp_path: Path) -> None:
-    from sordino.experiment.store import Store
+    from sordino.store.store import Store
 
     result = run(tmp_path, set={"clipping.reads": "metrics", "clipping.every": 3})
     assert result["epsilon"]["outsider"] == pytest.approx(8)

@@ -13,15 +13,15 @@ import pytest
 import torch
 
 import sordino
-from sordino.experiment.checkpoint import load
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
-from sordino.experiment.store import Store
 from sordino.methods.adadp_cfl import AdaDPCFL
-from sordino.parts.agents.ddpg import Ddpg
+from sordino.parts.ddpg import Ddpg
 from sordino.parts.record_thresholds import Fixed, Learned, Percentile
-from sordino.privacy.accountant import mu_of
-from sordino.privacy.outlook import Outlook
+from sordino.privacy.accounting.gaussian import mu_of
+from sordino.privacy.budget.allowance import Outlook
+from sordino.store.checkpoint import load
+from sordino.store.store import Store
 from sordino.testing.case import Case
 from sordino.testing.records import (
     records_are_sampled_clipped_and_noised_as_charged,

@@ -12,8 +12,8 @@ import torch
 from helpers import QUICK, refused
 from torch import nn
 
+from sordino.learning.network import Learner, Records
 from sordino.learning.parameters import flatten
-from sordino.learning.records import Learner, Records
 from sordino.method import Method
 from sordino.methods.blur_lus import BlurLus
 from sordino.methods.dp_fedavg import DPFedAvg
@@ -22,9 +22,9 @@ from sordino.methods.fedaddp import FedADDP
 from sordino.methods.nbafl import NbAFL
 from sordino.methods.ppsgd import PPSGD, head
 from sordino.parts.masks import scaled
-from sordino.privacy.accountant import epsilon_of
-from sordino.rounding import rounded_up
+from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.testing.case import CLIENTS, ROUNDS, Case, OneRound
+from sordino.util.formatting import rounded_up
 
 NOTHING_OF_THEIR_OWN = {
     "blur-lus": BlurLus(strength=0.0, keep=1.0),

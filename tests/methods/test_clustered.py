@@ -18,9 +18,8 @@ import sordino
 from sordino.data import ClientData, FederatedData, load
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
-from sordino.experiment.sweep import cells
+from sordino.learning.network import Records
 from sordino.learning.parameters import Layout
-from sordino.learning.records import Records
 from sordino.method import Federation, Message, Method, Replies, Result
 from sordino.methods.adadp_cfl import AdaDPCFL
 from sordino.methods.cfl import CFL
@@ -29,8 +28,9 @@ from sordino.methods.dp_ifca import DPIFCA
 from sordino.methods.fedavg import FedAvg
 from sordino.methods.ifca import IFCA
 from sordino.methods.pacfl import PACFL
-from sordino.parts.choosing import least_loss, starts
+from sordino.parts.clustering import least_loss, starts
 from sordino.parts.record_thresholds import Fixed, Percentile
+from sordino.study.sweep import cells
 from sordino.testing.case import OneRound
 
 ENGINES = ["one-by-one", "stacked"]

@@ -11,14 +11,14 @@ from torch import nn
 
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
+from sordino.learning.network import Learner, Records
 from sordino.learning.parameters import Layout, flatten
-from sordino.learning.records import Learner, Records
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.methods.feddpa import FedDPA, scaled
-from sordino.privacy.plan import plan
+from sordino.privacy.budget.client_plan import plan
 from sordino.privacy.views import VIEWS
-from sordino.rounding import rounded_up
 from sordino.testing.case import CLIENTS, ROUNDS, Case, OneRound
+from sordino.util.formatting import rounded_up
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYOUT = Layout(("a", "b"), ((2, 2), (2,)))

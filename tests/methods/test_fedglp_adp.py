@@ -17,16 +17,16 @@ import sordino
 from sordino import models
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
-from sordino.experiment.store import Store
+from sordino.federation.schedule import Schedule
+from sordino.learning.network import Learner, Records
 from sordino.learning.parameters import Layout, flatten
-from sordino.learning.records import Learner, Records
 from sordino.method import Budget, Result
 from sordino.methods.fedglp_adp import FedGLPADP, scale
 from sordino.parts.masks import grown, schedule
 from sordino.parts.thresholds import Fixed, LayerWise, Threshold, first_weights, stepped
-from sordino.privacy.accountant import epsilon_of, rdp_multiplier
-from sordino.privacy.plan import multiplier_for
-from sordino.schedule import Schedule
+from sordino.privacy.accounting.gaussian import epsilon_of, rdp_multiplier
+from sordino.privacy.budget.client_plan import multiplier_for
+from sordino.store.store import Store
 from sordino.testing.case import OneRound
 
 # The paper's SVHN network has four layers and 1,626,442 parameters.

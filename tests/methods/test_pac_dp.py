@@ -19,14 +19,14 @@ from sordino.data.people import sketch
 from sordino.errors import UserError
 from sordino.experiment.budgeting import unusual
 from sordino.experiment.config import Experiment
-from sordino.experiment.curve_fitting import fit_curve
 from sordino.experiment.prepare import deal, prepare
 from sordino.experiment.run import carry_on, register, resume
-from sordino.experiment.store import Store
+from sordino.federation.schedule import Schedule
 from sordino.methods.pac_dp import PACDP
 from sordino.parts.curves import PUBLISHED, Curve, plateau_then_cosine, save
 from sordino.privacy.gate import Gate
-from sordino.schedule import Schedule
+from sordino.store.store import Store
+from sordino.study.curve_fitting import fit_curve
 
 KEYS = {"method": "pac-dp", "clients": 4, "partition": "iid", "rounds": 3, "delta": 1e-5}
 SETTINGS = {"epochs": 1, "batch": 60}

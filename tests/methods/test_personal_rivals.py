@@ -21,8 +21,8 @@ import sordino
 from sordino.data import ClientData
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, prepare
+from sordino.learning.network import Learner, Records
 from sordino.learning.parameters import flatten
-from sordino.learning.records import Learner, Records
 from sordino.method import Method
 from sordino.methods.apfl import APFL
 from sordino.methods.ditto import Ditto

@@ -13,14 +13,14 @@ from whole_runs import Ended
 
 from sordino.errors import UserError
 from sordino.experiment.hyperparameters import make_method
-from sordino.learning.records import Batch, cross_entropy
+from sordino.learning.network import Batch, cross_entropy
 from sordino.method import Method
 from sordino.methods.dp_scaffold import DPScaffold
 from sordino.methods.fedavg import FedAvg
 from sordino.methods.scaffold import Scaffold
-from sordino.parts.variates import reach
+from sordino.parts.averaging import reach
+from sordino.privacy.accounting.sampled_gaussian import record_epsilon
 from sordino.privacy.ledger import Ledger
-from sordino.privacy.records import record_epsilon
 
 EVERY = {"batch": 10_000}
 """All records at each step."""

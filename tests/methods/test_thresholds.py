@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from sordino.federation.replies import Answers
+from sordino.federation.transport import Answer
 from sordino.parts.thresholds import Fixed, Quantile
-from sordino.privacy.allowance import Allowance, Noise
+from sordino.privacy.budget.allowance import Allowance, Noise
 from sordino.privacy.gate import Gate
 from sordino.privacy.noise import Seeded
 from sordino.privacy.release import Public
-from sordino.replies import Answers
-from sordino.transport import Answer
 
 RULE = Quantile(quantile=0.5, rate=0.2, share=0.05)
 GATE = Gate(Allowance(Noise(1.0, "outsider", 200)), Seeded(1, "identity"))

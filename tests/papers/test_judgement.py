@@ -7,8 +7,8 @@ import pytest
 
 from sordino.papers.description import find
 from sordino.papers.judgement import Judgement
-from sordino.papers.study import Done, Options, Outcome
-from sordino.report.paper_pages import markdown, write
+from sordino.papers.pages import markdown, write
+from sordino.papers.runs import Done, Options, Outcome
 
 
 def outcome(values, epsilon=4.0, unit="client", method="feddpa"):

@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from sordino.cli import app
 from sordino.errors import UserError
-from sordino.experiment.store import runs_in
 from sordino.papers import description
+from sordino.store.store import runs_in
 
 PAPERS = ["acdp-pfsd", "adadp-cfl", "feddpa", "fedglp-adp", "pac-dp"]
 
@@ -103,7 +103,7 @@ def test_a_table_is_made_once_and_told_to_scripts(tiny):
     assert json.loads(call(*asked).stdout) == told
     assert len(runs_in(store)) == made
     # Half of 4 published rounds is one of 2 here: that round's figure, not the last one's.
-    from sordino.experiment.store import Store
+    from sordino.store.store import Store
 
     opened = Store(store, must_exist=True)
     curves = [opened.curve(run) for run in halfway["runs"]]
@@ -144,8 +144,8 @@ def test_every_rival_gets_as_many_tries(paper):
     """Of those whose threshold is free: what is fixed in its name cannot be tuned."""
     from types import SimpleNamespace
 
-    from sordino.experiment.tuning import Ground, tune
-    from sordino.papers.study import Options, Study
+    from sordino.papers.runs import Options, Study
+    from sordino.study.tuning import Ground, tune
 
     def results(wanted):
         nothing = {"mu": [0.0], "recipes": []}
@@ -164,8 +164,8 @@ def test_every_rival_gets_as_many_tries(paper):
 
 @pytest.mark.parametrize("paper", PAPERS)
 def test_every_try_of_a_papers_own_grid_can_be_made(paper):
-    from sordino.experiment.tuning import _points
-    from sordino.papers.study import Options, Study
+    from sordino.papers.runs import Options, Study
+    from sordino.study.tuning import _points
 
     found = description.papers()[paper]
     study = Study(found, found.tables[found.main], Options("small", tune="paper"))
@@ -175,7 +175,7 @@ def test_every_try_of_a_papers_own_grid_can_be_made(paper):
 
 
 def test_what_a_second_go_cannot_make_is_refused_before_the_first():
-    from sordino.experiment.tuning import Ground, tune
+    from sordino.study.tuning import Ground, tune
 
     def cells(texts):
         if any("floor=1" in text for text in texts):
@@ -189,7 +189,7 @@ def test_what_a_second_go_cannot_make_is_refused_before_the_first():
 
 @pytest.mark.parametrize(("scale", "epochs"), [("quick", 4), ("paper", 6)])
 def test_the_fair_rival_of_feddpa_passes_over_the_records_as_often(scale, epochs):
-    from sordino.papers.study import Options, Study
+    from sordino.papers.runs import Options, Study
 
     found = description.papers()["feddpa"]
     study = Study(found, found.tables["table-1"], Options(scale))
@@ -210,7 +210,7 @@ def test_every_table_of_feddpa_with_rivals_has_the_fair_one():
 def test_what_is_published_without_privacy_is_run_as_published():
     """AdaDP-CFL groups clients by angles as published, and by moments in `sound`, with privacy or without; FedAvg has
     nothing that differs."""
-    from sordino.papers.study import Options, Study
+    from sordino.papers.runs import Options, Study
 
     found = description.papers()["adadp-cfl"]
     study = Study(found, found.tables["table-3"], Options("quick"))

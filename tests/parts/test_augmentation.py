@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from sordino.errors import UserError
-from sordino.learning.records import Learner, Records, scrambled
+from sordino.learning.network import Learner, Records, scrambled
 from sordino.methods import find, names
 from sordino.methods.bases import Clipped
 from sordino.methods.dp_fedavg import DPFedAvg

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from sordino.parts.agents.ddpg import Ddpg, dense, threshold
+from sordino.parts.ddpg import Ddpg, dense, threshold
 
 HERE = torch.tensor([1.0, 0.5])
 

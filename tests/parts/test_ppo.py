@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch import nn
 
+from sordino.learning.network import Learner, Records
 from sordino.learning.parameters import flatten
-from sordino.learning.records import Learner, Records
-from sordino.parts.agents.ppo import Ppo, advantages, gradient
-from sordino.parts.ppo_threshold import LearnedThreshold, trimmed_mean
+from sordino.parts.ppo import LearnedThreshold, Ppo, advantages, gradient, trimmed_mean
 
 
 def transitions(agent: Ppo, count: int) -> tuple[dict, torch.Tensor]:

@@ -13,18 +13,18 @@ import torch
 from torch import Tensor
 
 import sordino
-from sordino.experiment.checkpoint import load
-from sordino.experiment.store import Store
 from sordino.methods import find, names
+from sordino.methods.bases import RecordClipped
 from sordino.methods.dp_fedavg_record import DPFedAvgRecord
-from sordino.methods.record_clipped import RecordClipped
 from sordino.parts.record_thresholds import Median, Percentile, Quantile, RecordThreshold
-from sordino.privacy.allowance import Allowance
+from sordino.privacy.budget.allowance import Allowance
+from sordino.privacy.budget.record_plan import plan_records
 from sordino.privacy.gate import Gate
 from sordino.privacy.noise import Seeded
-from sordino.privacy.record_plan import plan_records
 from sordino.privacy.release import Public
 from sordino.privacy.sealed import Sealed
+from sordino.store.checkpoint import load
+from sordino.store.store import Store
 from sordino.testing import check_method
 
 FEDERATION: Any = SimpleNamespace(schedule=SimpleNamespace(clients=4))

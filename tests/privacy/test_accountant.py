@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from sordino.privacy.accountant import (
+from sordino.privacy.accounting.gaussian import (
     attack_accuracy,
     delta_of,
     epsilon_of,

@@ -15,13 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from sordino import models
+from sordino.learning.network import Batch, Learner, cross_entropy
 from sordino.learning.pages import Page, rounding
 from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Book, Bookkeeper
-from sordino.learning.records import Batch, Learner, cross_entropy
-from sordino.learning.stacked_books import StackedBook
-from sordino.privacy.clipping import clipped_sum, clipping_factors
-from sordino.privacy.compiled import CompiledSum, compiled_sum, traced
+from sordino.learning.stacked import StackedBook
+from sordino.privacy.clipping import CompiledSum, clipped_sum, clipping_factors, compiled_sum, traced
 
 Parts = Literal["whole", "layers", "tensors"]
 """What has a threshold of its own."""

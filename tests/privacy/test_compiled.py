@@ -18,15 +18,14 @@ from torch import Tensor, nn
 
 from sordino import models
 from sordino.errors import UserError
+from sordino.learning.network import Batch, Learner, cross_entropy
 from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Bookkeeper
-from sordino.learning.records import Batch, Learner, cross_entropy
-from sordino.privacy.clipping import clipped_sum
-from sordino.privacy.compiled import CompiledSum, compiled_sum, traced
+from sordino.privacy.clipping import CompiledSum, clipped_sum, compiled_sum, traced
 from sordino.privacy.gate import SampledGradients
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.noise import Seeded
-from sordino.trials import CAN_FORK
+from sordino.util.processes import CAN_FORK
 
 NETWORKS = {
     "mlp": (lambda: models.build("mlp", (1, 8, 8), 10), (1, 8, 8)),

@@ -11,21 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from sordino.message import Each
-from sordino.privacy.allowance import Allowance, Noise
+from sordino.federation.message import Each
+from sordino.privacy.budget.allowance import Allowance, Noise
 from sordino.privacy.gate import Gate, Passed, UndeclaredReleaseError, check_declared
 from sordino.privacy.noise import Seeded
-from sordino.privacy.release import (
-    Average,
-    Bare,
-    Derived,
-    Number,
-    Public,
-    ReleaseError,
-    Update,
-    check_steps,
-    due,
-)
+from sordino.privacy.release import Average, Bare, Derived, Number, Public, ReleaseError, Update, check_steps, due
 
 SILENT = Noise(multiplier=1e-30, protect_from="server", minimum_cohort=1)
 

@@ -14,24 +14,14 @@ from scipy.stats import chi2
 from torch import Tensor, nn
 
 from sordino.errors import UserError
+from sordino.learning.network import Batch, Learner, cross_entropy
 from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Bookkeeper
-from sordino.learning.records import Batch, Learner, cross_entropy
 from sordino.learning.singles import Singles
-from sordino.privacy.accountant import epsilon_of
-from sordino.privacy.allowance import Allowance
-from sordino.privacy.clipping import clipping_factors
-from sordino.privacy.gate import Gate, SampledGradients, SeparateGradients
-from sordino.privacy.gradients import PrivateRecords, validation_records
-from sordino.privacy.integers import charged_multiplier
-from sordino.privacy.ledger import Ledger
-from sordino.privacy.losses import Sampled
-from sordino.privacy.mechanism import MECHANISMS, MechanismName
-from sordino.privacy.noise import Seeded
-from sordino.privacy.outlook import Outlook
-from sordino.privacy.record_plan import RecordNeeds, RecordPlan, plan_records, sampling_rates
-from sordino.privacy.record_search import affordable, record_multiplier, record_rate
-from sordino.privacy.records import (
+from sordino.privacy.accounting.calibration import affordable, record_multiplier, record_rate
+from sordino.privacy.accounting.gaussian import epsilon_of
+from sordino.privacy.accounting.loss_distribution import Sampled
+from sordino.privacy.accounting.sampled_gaussian import (
     Recipe,
     quick_record_epsilon,
     record_attack_accuracy,
@@ -39,6 +29,15 @@ from sordino.privacy.records import (
     replace_one,
     rows_epsilon,
 )
+from sordino.privacy.budget.allowance import Allowance, Outlook
+from sordino.privacy.budget.record_plan import RecordNeeds, RecordPlan, plan_records, sampling_rates
+from sordino.privacy.clipping import clipping_factors
+from sordino.privacy.gate import Gate, SampledGradients, SeparateGradients
+from sordino.privacy.gradients import PrivateRecords, validation_records
+from sordino.privacy.integers import charged_multiplier
+from sordino.privacy.ledger import Ledger
+from sordino.privacy.mechanism import MECHANISMS, MechanismName
+from sordino.privacy.noise import Seeded
 from sordino.privacy.release import (
     Average,
     Follows,
@@ -50,8 +49,8 @@ from sordino.privacy.release import (
     record_needs,
     takes_gradients_alone,
 )
-from sordino.privacy.release.bounding import symmetric
-from sordino.privacy.release.others import unprotected
+from sordino.privacy.release.base import symmetric
+from sordino.privacy.release.of_records import unprotected
 from sordino.privacy.sealed import Sealed, SealedError, open_sealed
 
 
@@ -470,7 +469,7 @@ def measured(clip: float = 0.5) -> tuple[PrivateRecords, Tensor, Learner, Tensor
 
 def test_which_validation_records_are_within_the_threshold() -> None:
     """Against gradients of single records, and sealed; more than are measured at once come in the same order."""
-    from sordino.learning.records import Batch, cross_entropy
+    from sordino.learning.network import Batch, cross_entropy
 
     clip = 1.42
     data, flat, learner, x, y, aside = measured(clip)

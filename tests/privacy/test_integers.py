@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import chi2, chisquare, norm, poisson
 
 from sordino.privacy import integers
-from sordino.privacy.accountant import epsilon_of
+from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.privacy.integers import CLIENTS, COLUMNS, DEVIATION, HALF, RECORDS, WORD, Gap, Grid, GridError
 from sordino.privacy.noise import Covered, Secure, Seeded, system_words
 

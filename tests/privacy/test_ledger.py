@@ -8,24 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from sordino.message import Each
-from sordino.privacy.accountant import attack_accuracy, epsilon_of, mu_of
-from sordino.privacy.allowance import Allowance, Noise
+from sordino.federation.message import Each
+from sordino.privacy.accounting.gaussian import attack_accuracy, epsilon_of, mu_of
+from sordino.privacy.accounting.sampled_gaussian import record_epsilon
+from sordino.privacy.budget.allowance import Allowance, Noise
+from sordino.privacy.budget.record_plan import RecordNeeds, plan_records
 from sordino.privacy.integers import CLIENTS, Gap
 from sordino.privacy.ledger import Ledger, Row, attempt
-from sordino.privacy.record_plan import RecordNeeds, plan_records
-from sordino.privacy.records import record_epsilon
-from sordino.privacy.release import (
-    Average,
-    Bare,
-    Charge,
-    Derived,
-    Matrix,
-    Number,
-    Public,
-    ReleaseError,
-    Update,
-)
+from sordino.privacy.release import Average, Bare, Charge, Derived, Matrix, Number, Public, ReleaseError, Update
 from sordino.privacy.views import VIEWS
 
 UPDATE = {"update": Update("clip")}

@@ -13,21 +13,21 @@ from scipy.stats import chi2, chisquare, norm
 from torch import Tensor
 
 from sordino.experiment.config import Experiment
-from sordino.experiment.lifetime import planned
 from sordino.experiment.prepare import prepare
 from sordino.experiment.run import start
-from sordino.experiment.store import Store
-from sordino.message import Each
+from sordino.federation.message import Each
 from sordino.methods import find
-from sordino.privacy.allowance import Allowance, Noise
+from sordino.privacy.budget.allowance import Allowance, Noise
+from sordino.privacy.budget.record_plan import plan_records
 from sordino.privacy.gate import Gate, SampledGradients
 from sordino.privacy.integers import CLIENTS, RECORDS, Grid, GridError
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.mechanism import MECHANISMS, mean_of_sum
 from sordino.privacy.noise import Secure, Seeded, Source
-from sordino.privacy.record_plan import plan_records
 from sordino.privacy.release import Average, Matrix, Number, Public, Release, Update
 from sordino.privacy.sealed import Sealed
+from sordino.store.spending import planned
+from sordino.store.store import Store
 from sordino.testing.case import Case
 from sordino.testing.exits import noise_is_what_is_charged_and_never_reused, private_state_is_in_no_message
 
@@ -268,7 +268,7 @@ def test_methods_noise_is_what_is_charged_in_whole_numbers_too(method: str, tmp_
 
 def test_the_secure_sum_gives_the_simulator_s_mean_to_the_bit() -> None:
     """Five sites, each alone behind its own gate, under masks; one of them drops out."""
-    masking = pytest.importorskip("sordino.deploy.masking", reason="the secure sum needs `cryptography`")
+    masking = pytest.importorskip("sordino.deploy.protocol.secure_sum", reason="the secure sum needs `cryptography`")
     made, release = gate(Noise(1.0, "outsider", 4)), Update("clip", layered=True)
     rows, message = torch.randn(5, sum(LAYERS)), {"clip": CLIPS}
     who = [0, 1, 3, 4]

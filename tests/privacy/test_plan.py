@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
-from sordino.experiment.plan import plan_of
 from sordino.experiment.prepare import Prepared, prepare
-from sordino.privacy.accountant import epsilon_of
-from sordino.privacy.allowance import Allowance, Noise
-from sordino.privacy.plan import check_delta, default_delta, multiplier_for, plan
-from sordino.privacy.record_plan import RecordPlan
+from sordino.planning.plan import plan_of
+from sordino.privacy.accounting.gaussian import epsilon_of
+from sordino.privacy.budget.allowance import Allowance, Noise
+from sordino.privacy.budget.client_plan import check_delta, default_delta, multiplier_for, plan
+from sordino.privacy.budget.record_plan import RecordPlan
 
 
 @settings(deadline=None)

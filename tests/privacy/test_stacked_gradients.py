@@ -12,14 +12,13 @@ from torch.func import vmap
 
 from sordino.errors import UserError
 from sordino.learning.descent import InPlace
+from sordino.learning.network import Learner
 from sordino.learning.per_record import Bookkeeper
-from sordino.learning.records import Learner
 from sordino.privacy.gate import BareGradients, SampledGradients, StackedGradients
-from sordino.privacy.gradients import PrivateRecords
+from sordino.privacy.gradients import PrivateRecords, PrivateRows, Stack
 from sordino.privacy.integers import Words
 from sordino.privacy.mechanism import FLOATS, MECHANISMS, Mechanism
 from sordino.privacy.noise import Covered, Seeded
-from sordino.privacy.stacked_gradients import PrivateRows, Stack
 
 SIZES = [7, 12, 1]
 

@@ -13,10 +13,10 @@ from helpers import QUICK, command
 from rich.console import Console
 
 from sordino.data.people import rows_at_several
-from sordino.deploy.site import Site
-from sordino.deploy.standing import status
+from sordino.deploy.site.site import Site
+from sordino.deploy.site.status import status
 from sordino.privacy.views import NEIGHBOURS, NOT_PERSONS
-from sordino.report.sites import site_report
+from sordino.report.terminal.details import site_report
 
 METHODS = {"client": "dp-fedavg", "record": "dp-fedavg-record"}
 RUNS = {"client": "dp-fedavg-digits-1", "record": "dp-fedavg-record-digits-2"}

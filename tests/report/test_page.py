@@ -18,11 +18,12 @@ from helpers import QUICK_KEYS, command, refused
 import sordino
 from sordino.experiment.config import Experiment
 from sordino.experiment.hyperparameters import called
-from sordino.experiment.store import Store
-from sordino.report.page import charts, scales
-from sordino.report.page.gather import _names, gather
-from sordino.report.page.words import differences, experiment_file
-from sordino.rounding import percent_up, rounded_up
+from sordino.report.html import charts
+from sordino.report.html import charts as scales
+from sordino.report.html.gather import _names, gather
+from sordino.report.html.words import differences, experiment_file
+from sordino.store.store import Store
+from sordino.util.formatting import percent_up, rounded_up
 
 VOID = {"meta", "link", "img", "br", "hr"}
 

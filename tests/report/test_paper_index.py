@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from sordino.cli import app
 from sordino.papers.description import find, papers
-from sordino.report.paper_index import BEGIN, END, documents, index, keep, placed
+from sordino.papers.index import BEGIN, END, documents, index, keep, placed
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 

@@ -15,10 +15,10 @@ from rich.progress import Progress
 
 from sordino.privacy.views import VIEWS
 from sordino.report.figures import curves
-from sordino.report.progress import Bars, Known, Line, fitting, line, watching
-from sordino.report.tables import comparison_table, epsilon_text, run_report
+from sordino.report.terminal.progress import Bars, Known, Line, fitting, line, watching
+from sordino.report.terminal.tables import comparison_table, epsilon_text, run_report
 from sordino.report.wording import attack_words, percent, sentences_of
-from sordino.rounding import delta_text
+from sordino.util.formatting import delta_text
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_delta_is_rounded_up(delta: float, text: str) -> None:
 
 
 def test_so_much_noise_that_epsilon_is_zero_does_not_mean_that_nothing_left() -> None:
-    from sordino.report.page.words import protected
+    from sordino.report.html.words import protected
 
     summary = {"epsilon": dict.fromkeys(VIEWS, 0.0), "unit": "client", "delta": 1e-5}
     assert "One whole client is protected" in protected(SimpleNamespace(ledger=["a row"], summary=summary))
@@ -116,8 +116,8 @@ def test_comparison_table_shows_every_figure_in_eighty_columns() -> None:
 @pytest.mark.parametrize(("largest", "told"), [(8.001, "at most 8.01"), (None, "at most ∞"), (3.996, "at most 4.00")])
 def test_a_pictures_title_understates_no_epsilon(largest: float | None, told: str, tmp_path: Path) -> None:
     from sordino.cli.compare import _draw
-    from sordino.experiment.compare import Comparison
     from sordino.experiment.config import Experiment
+    from sordino.study.compare import Comparison
 
     epsilons = [0, 2.5, largest]
     rows = [row(f"method {k}", epsilon=dict.fromkeys(VIEWS, value)) for k, value in enumerate(epsilons)]

@@ -17,12 +17,12 @@ from sordino.experiment import run as running
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, prepare
 from sordino.experiment.run import resume, start
-from sordino.experiment.store import NewRun, Store
+from sordino.federation.rounds import RoundReport
+from sordino.learning.network import Batch, Learner, Precision, cross_entropy
 from sordino.learning.parameters import flatten
-from sordino.learning.records import Batch, Learner, Precision, cross_entropy
-from sordino.rounds import RoundReport
 from sordino.simulator import bf16
-from sordino.trials import CAN_FORK
+from sordino.store.store import NewRun, Store
+from sordino.util.processes import CAN_FORK
 
 forking = pytest.mark.skipif(not CAN_FORK, reason="processes cannot be forked here")
 

@@ -13,15 +13,15 @@ from helpers import command
 from killing import die_at, killed, trace
 from torch import Tensor
 
-from sordino import server
 from sordino.api import load_models, run
 from sordino.experiment import run as running
-from sordino.experiment.store import Store
+from sordino.federation import server
+from sordino.federation.server import Server
 from sordino.method import Federation
 from sordino.methods.dp_fedavg import DPFedAvg
-from sordino.privacy.accountant import epsilon_of, mu_of
+from sordino.privacy.accounting.gaussian import epsilon_of, mu_of
 from sordino.privacy.ledger import Ledger
-from sordino.server import Server
+from sordino.store.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

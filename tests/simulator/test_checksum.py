@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sordino.simulator.checksum import BLOCK, STEP, WEIGHTS, checksums
+from sordino.simulator.memory import BLOCK, STEP, WEIGHTS, checksums
 
 
 def test_a_checksum_is_the_weighted_sum_of_its_words() -> None:

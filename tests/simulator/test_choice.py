@@ -16,7 +16,7 @@ from torch import nn
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, prepare
-from sordino.learning.records import Learner
+from sordino.learning.network import Learner
 from sordino.simulator import choice, effort
 
 

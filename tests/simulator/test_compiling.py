@@ -16,14 +16,14 @@ from torch import nn
 
 from sordino import models
 from sordino.errors import UserError
-from sordino.experiment.advise import situation_of
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
 from sordino.experiment.run import start
-from sordino.experiment.store import Store
-from sordino.privacy.compiled import CompiledSum
-from sordino.simulator import compiling
+from sordino.planning.advise import situation_of
+from sordino.privacy.clipping import CompiledSum
+from sordino.simulator import choice as compiling
 from sordino.simulator.effort import EAGER_LAYER, EAGER_OUTPUT, EAGER_PRODUCT, eager_seconds
+from sordino.store.store import Store
 
 
 def experiment(folder: Path, **keys: Any) -> Experiment:

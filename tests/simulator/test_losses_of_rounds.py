@@ -3,7 +3,7 @@
 import pytest
 
 import sordino
-from sordino.experiment.store import Store
+from sordino.store.store import Store
 
 
 def losses(tmp_path, engine):

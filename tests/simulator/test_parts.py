@@ -10,8 +10,8 @@ import torch
 
 from sordino.data.dataset import Split
 from sordino.errors import UserError
-from sordino.experiment import checkpoint
 from sordino.simulator.memory import Memory
+from sordino.store import checkpoint
 
 
 def memory(path: Path) -> Memory:

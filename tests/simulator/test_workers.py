@@ -19,14 +19,14 @@ import torch
 from helpers import QUICK_KEYS, command, refused
 from killing import trace, wait_until
 
-from sordino import server
 from sordino.api import run
 from sordino.cli import main
 from sordino.errors import UserError, WorkerError
-from sordino.experiment.store import Store
+from sordino.federation import server
 from sordino.simulator import serving, slabs
 from sordino.simulator.engine import Engine
 from sordino.simulator.workers import Workers
+from sordino.store.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

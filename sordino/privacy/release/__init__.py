@@ -5,7 +5,17 @@ noise covers it (`cover`) and what that costs every client that sends it (`charg
 ledger charges it, from the same object.
 """
 
-from sordino.privacy.release.base import PROMISED, Bounded, Charge, Cover, Public, Release, ReleaseError, Releases, Unit
+from sordino.privacy.release.base import (
+    PROMISED,
+    Bounded,
+    Charge,
+    Cover,
+    Public,
+    Release,
+    ReleaseError,
+    Releases,
+    Unit,
+)
 from sordino.privacy.release.declaring import (
     all_releases,
     check_steps,
@@ -16,8 +26,16 @@ from sordino.privacy.release.declaring import (
     takes_gradients_alone,
 )
 from sordino.privacy.release.of_clients import Number, Update
-from sordino.privacy.release.of_records import Average, Follows, Gradients, Matrix
-from sordino.privacy.release.others import Bare, Derived, Unprotected, unprotected
+from sordino.privacy.release.of_records import (
+    Average,
+    Bare,
+    Derived,
+    Follows,
+    Gradients,
+    Matrix,
+    Unprotected,
+    unprotected,
+)
 
 __all__ = [
     "PROMISED",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from sordino.privacy.record_plan import RecordNeeds
+from sordino.privacy.budget.record_plan import RecordNeeds
 from sordino.privacy.release.base import Release, ReleaseError, Releases, Unit
 
 Step = TypeVar("Step", bound=Callable[..., Any])

@@ -10,9 +10,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sordino.privacy.allowance import Allowance
-from sordino.privacy.release.base import Bounded, Charge, Cover, Public, Release, ReleaseError, Unit
-from sordino.privacy.release.bounding import check_range, check_thresholds, held, part_lengths, parts_shortened
+from sordino.privacy.budget.allowance import Allowance
+from sordino.privacy.release.base import (
+    Bounded,
+    Charge,
+    Cover,
+    Public,
+    Release,
+    ReleaseError,
+    Unit,
+    check_range,
+    check_thresholds,
+    held,
+    part_lengths,
+    parts_shortened,
+)
 from sordino.privacy.views import VIEWS, View, unknown_variance
 
 

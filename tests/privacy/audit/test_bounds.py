@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from sordino.privacy.accountant import epsilon_of, mu_of
-from sordino.privacy.audit.bounds import (
+from sordino.audit.bounds import (
     Guesses,
     at_most,
     best_one_run,
@@ -18,7 +17,8 @@ from sordino.privacy.audit.bounds import (
     one_run_gaussian,
     one_run_p_value,
 )
-from sordino.privacy.audit.findings import Scores
+from sordino.audit.findings import Scores
+from sordino.privacy.accounting.gaussian import epsilon_of, mu_of
 
 
 @pytest.mark.parametrize(("errors", "trials", "risk"), [(0, 50, 0.05), (7, 100, 0.01), (40, 60, 0.001)])

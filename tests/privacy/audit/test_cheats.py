@@ -16,15 +16,15 @@ import pytest
 import torch
 from torch import Tensor
 
+from sordino.audit.findings import Report
+from sordino.audit.recorded_run import record
+from sordino.audit.suite import audited
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
 from sordino.method import Result
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.methods.dp_fedavg_record import DPFedAvgRecord
-from sordino.privacy.audit.federation import record
-from sordino.privacy.audit.findings import Report
-from sordino.privacy.audit.whole import audited
 from sordino.privacy.release import Charge, Cover, Derived, Follows, Gradients, Public, Release, Update, sends
 from sordino.privacy.release.base import Bounded
 
@@ -414,7 +414,7 @@ class TwoFaced(Cheat):
 
 
 def test_a_declaration_that_is_another_at_the_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sordino.client import Clients
+    from sordino.federation.client import Clients
 
     original = Clients.__init__
 

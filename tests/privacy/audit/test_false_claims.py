@@ -17,21 +17,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from sordino.bookkeeping import Restored
+from sordino.audit.findings import Report
+from sordino.audit.suite import audited
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
+from sordino.federation.run_state import Restored
+from sordino.federation.server import Server
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.parts.thresholds import Quantile
-from sordino.privacy.audit.findings import Report
-from sordino.privacy.audit.whole import audited
 from sordino.privacy.gate import Gate
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.mechanism import Floats
 from sordino.privacy.noise import Covered, Seeded
 from sordino.privacy.release import Charge, Derived, Gradients, Public, Releases, Update, sends
-from sordino.privacy.release.base import Bounded
-from sordino.privacy.release.bounding import lengths, shortened
-from sordino.server import Server
+from sordino.privacy.release.base import Bounded, lengths, shortened
 
 CLIENTS: dict[str, Any] = {
     "method": "dp-fedavg",
@@ -113,9 +112,9 @@ def test_a_skipped_clip(patched: Any) -> None:
 
 
 def test_a_skipped_clip_of_records(patched: Any) -> None:
-    from sordino.privacy import clipping, stacked_gradients
+    from sordino.privacy import clipping, gradients
 
-    for place in (clipping, stacked_gradients):
+    for place in (clipping, gradients):
         patched(place, "clipping_factors", lambda norms, clip: torch.ones(norms.shape[:-1]))
     assert attacked(RECORDS).views["server"].refuted
 
@@ -425,7 +424,7 @@ def test_a_median_of_single_messages_that_is_not_charged_to_the_outsider(patched
     sound = attacked(CLIENTS, made=OpenMedian(epochs=1, batch=80))
     assert not sound.refuted
     assert sound.views["outsider"].claimed == sound.views["server"].claimed
-    from sordino.replies import Answers
+    from sordino.federation.replies import Answers
 
     patched(Answers, "_expose", lambda self, release: None)
     report = attacked(CLIENTS, made=OpenMedian(epochs=1, batch=80))

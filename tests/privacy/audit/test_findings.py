@@ -7,9 +7,9 @@ import io
 import pytest
 from rich.console import Console
 
-from sordino.privacy.audit.findings import Attack, Finding, Report, ViewReport
+from sordino.audit.findings import Attack, Finding, Report, ViewReport
 from sordino.privacy.views import VIEWS, View
-from sordino.report.audits import audit_report
+from sordino.report.terminal.details import audit_report
 
 
 def attack(bound: float, surely: float, name: str = "an attack", paid: float = 0.0, view: View = "outsider") -> Attack:

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from sordino.audit.record_canaries import mixing
+from sordino.audit.recorded_run import record
+from sordino.audit.suite import audited
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
 from sordino.learning.per_record import Bookkeeper
-from sordino.privacy.audit.federation import record
-from sordino.privacy.audit.records import mixing
-from sordino.privacy.audit.whole import audited
 
 SMALL: dict[str, Any] = {
     "data": "digits",

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import sordino
+from sordino.audit import client_canaries, one_run, side_channels
+from sordino.audit.findings import Attack, Finding
+from sordino.audit.recorded_run import record
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, prepare
-from sordino.privacy.accountant import mu_of
-from sordino.privacy.audit import canaries, channels, one_run
-from sordino.privacy.audit.federation import record
-from sordino.privacy.audit.findings import Attack, Finding
+from sordino.privacy.accounting.gaussian import mu_of
 from sordino.privacy.gate import Gate
 from sordino.privacy.noise import Seeded
 from sordino.privacy.views import VIEWS
@@ -109,7 +109,7 @@ def test_canaries_pay_for_as_many_turns_as_the_client_that_pays_most(name: str) 
     """What all sums together tell of a canary is the mu^2 of epsilon 8, at which noise for two turns was planned."""
     ready = prepared(method=name, **TURNS)
     first, gate = record(ready), Gate(ready.allowance, ready.source, ready.mechanism)
-    target, layers, random = canaries.target_of(first), ready.learner.layout.layers, np.random.default_rng(0)
+    target, layers, random = client_canaries.target_of(first), ready.learner.layout.layers, np.random.default_rng(0)
     joined = one_run.Joined(gate, target, ready.method.steps(), [], layers, 40, random)
     recorded = record(ready, 4, around=joined.around)
     asked = [len(recorded.exchanges_of(client)) for client in range(10)]
@@ -162,7 +162,7 @@ def test_canary_records_in_one_run_are_consistent_and_find_missing_noise(rounds:
 @pytest.mark.parametrize("name", ["dp-fedavg", "feddpa", "fedglp-adp"])
 def test_side_channels_of_sound_methods_tell_nothing(name: str) -> None:
     recorded = record(prepared(method=name, rounds=2, epsilon=1.0))
-    found = channels.attacks(recorded, 600)
+    found = side_channels.attacks(recorded, 600)
     assert {attack.view for attack in found} == {"server"}, "nobody else sees single messages"
     claimed = recorded.ledger.epsilon(1e-5)
     assert all(attack.surely <= claimed[attack.view] for attack in found)
@@ -171,7 +171,7 @@ def test_side_channels_of_sound_methods_tell_nothing(name: str) -> None:
 def test_side_channels_keep_a_records_place() -> None:
     """Half of the copies hold a canary where nothing stands at the others; all else is where it was."""
     data, coins = prepared(method="dp-fedavg-record").data, np.array([True, False])
-    with_it, without = channels._copies(data, 3, coins, np.nan).clients
+    with_it, without = side_channels._copies(data, 3, coins, np.nan).clients
     assert with_it.x[1:].equal(without.x[1:])
     assert with_it.x[1:].equal(data.clients[3].x[1:])
     assert without.x[0].isnan().all()
@@ -181,13 +181,13 @@ def test_side_channels_keep_a_records_place() -> None:
 @pytest.mark.parametrize("variant", ["sound", "paper"])
 def test_side_channels_of_methods_for_records_can_be_looked_at(variant: str) -> None:
     recorded = record(prepared(method="adadp-cfl", rounds=1, clients=3, epsilon=1.0, variant=variant))
-    found = channels.attacks(recorded, 60)
+    found = side_channels.attacks(recorded, 60)
     claimed = recorded.ledger.epsilon(1e-5)
     assert all(attack.surely <= claimed[attack.view] for attack in found)
 
 
 def test_more_copies_reach_further() -> None:
-    assert channels.reach(400) < 2.6 < channels.reach(4000)
+    assert side_channels.reach(400) < 2.6 < side_channels.reach(4000)
 
 
 def test_an_audit_from_python() -> None:

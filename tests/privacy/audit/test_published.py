@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from sordino.audit import side_channels
+from sordino.audit.findings import Report
+from sordino.audit.recorded_run import record
+from sordino.audit.suite import audited, published_claim
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
 from sordino.methods.feddpa import FedDPA
-from sordino.privacy.audit import channels
-from sordino.privacy.audit.federation import record
-from sordino.privacy.audit.findings import Report
-from sordino.privacy.audit.whole import audited, published_claim
-from sordino.privacy.records import record_epsilon
+from sordino.privacy.accounting.sampled_gaussian import record_epsilon
 
 SMALL: dict[str, Any] = {
     "variant": "paper",
@@ -58,7 +58,7 @@ def test_fedglp_adps_mask_bits_tell_of_single_messages() -> None:
     """The mask of one client, seen by an outsider, refutes what is claimed for the sum."""
     keys = {"method": "fedglp-adp", "clients": 150, "epsilon": 1.0, "rounds": 2, "records": 1400}
     recorded = record(prepare(Experiment.make(SMALL, keys)))
-    found = {attack.view: attack for attack in channels.attacks(recorded, 2000)}
+    found = {attack.view: attack for attack in side_channels.attacks(recorded, 2000)}
     assert "shared" in found["outsider"].name
     assert found["outsider"].surely > 1.0
 
@@ -66,7 +66,7 @@ def test_fedglp_adps_mask_bits_tell_of_single_messages() -> None:
 @pytest.mark.slow
 def test_acdp_pfsds_raw_metrics() -> None:
     recorded = record(prepare(Experiment.make(SMALL, {"method": "acdp-pfsd", "rounds": 1})))
-    for attack in channels.attacks(recorded, 600):
+    for attack in side_channels.attacks(recorded, 600):
         assert attack.surely > 2.0
         assert "value of" in attack.name
 
@@ -74,7 +74,7 @@ def test_acdp_pfsds_raw_metrics() -> None:
 @pytest.mark.slow
 def test_adadp_cfls_raw_metrics_and_thresholds_in_the_noise() -> None:
     recorded = record(prepare(Experiment.make(SMALL, {"method": "adadp-cfl"})))
-    found = [attack for attack in channels.attacks(recorded, 400) if attack.view == "server"]
+    found = [attack for attack in side_channels.attacks(recorded, 400) if attack.view == "server"]
     raw, nudged = found
     assert raw.surely > 2.0
     assert "thresholds" in nudged.name

@@ -13,12 +13,12 @@ import numpy as np
 import pytest
 from helpers import ALL, command, refused
 
+from sordino.audit.findings import Report
+from sordino.audit.suite import audit
+from sordino.audit.suite import audited as attack
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
 from sordino.methods import find
-from sordino.privacy.audit.findings import Report
-from sordino.privacy.audit.whole import audit
-from sordino.privacy.audit.whole import audited as attack
 
 SMALL: dict[str, Any] = {
     "clients": 6,

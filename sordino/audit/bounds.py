@@ -1,0 +1,165 @@
+"""Lower bounds of epsilon from what an attack got right.
+
+Every bound holds with a stated confidence whatever the attack was: a bad attack gives a low bound, never a false one.
+Bounds that presume a curve say so: `gdp` holds for Gaussian mechanisms, whose trade-off curve has one parameter; the
+others presume nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import expit, ndtr, ndtri
+from scipy.stats import beta, binom, norm
+
+from sordino.privacy.accounting.gaussian import epsilon_of, mu_of
+
+LARGEST = 1e4
+"""No bound is looked for above this epsilon."""
+TOLERANCE = 1e-7
+NOTHING = 1e-9
+"""The least epsilon that is looked for."""
+
+
+def at_most(errors: int, trials: int, risk: float) -> float:
+    """The rate below which `errors` of so many trials would come up with probability `risk` at most (Clopper and
+    Pearson 1934)."""
+    return 1.0 if errors >= trials else float(beta.isf(risk, errors + 1, trials - errors))
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """How a test with a threshold that was fixed beforehand did: who was there, and was taken to be."""
+
+    missed: int
+    """Of those that were there, how many were taken not to be."""
+    present: int
+    accused: int
+    """Of those that were not there, how many were taken to be."""
+    absent: int
+
+    @classmethod
+    def of(cls, inside: np.ndarray, outside: np.ndarray, threshold: float) -> Guesses:
+        """Whoever scores above the threshold is taken to be there."""
+        missed, accused = int((inside <= threshold).sum()), int((outside > threshold).sum())
+        return cls(missed, len(inside), accused, len(outside))
+
+    def rates(self, confidence: float) -> tuple[float, float]:
+        """False positives and false negatives at the most, both at once with this confidence."""
+        risk = (1 - confidence) / 2
+        return at_most(self.accused, self.absent, risk), at_most(self.missed, self.present, risk)
+
+    def mu(self, confidence: float) -> float:
+        """The mu that a Gaussian mechanism must have at least: how far the two normal curves lie apart."""
+        accused, missed = self.rates(confidence)
+        return max(0.0, float(ndtri(1 - accused) - ndtri(missed)))
+
+    def gdp(self, delta: float, confidence: float) -> float:
+        """The epsilon that a Gaussian mechanism must have at least."""
+        return epsilon_of(self.mu(confidence), delta)
+
+    def model_free(self, delta: float, confidence: float) -> float:
+        """The epsilon that any mechanism must have at least: ln((TPR - delta) / FPR) and its mirror."""
+        accused, missed = self.rates(confidence)
+        found = [
+            math.log((1 - wrong - delta) / other)
+            for wrong, other in ((missed, accused), (accused, missed))
+            if 1 - wrong > delta and other > 0
+        ]
+        return max(0.0, *found) if found else 0.0
+
+
+def one_run_p_value(epsilon: float, delta: float, canaries: int, guesses: int, right: int) -> float:
+    """How probable it is at most that an (epsilon, delta) mechanism lets so many guesses be right (Steinke, Nasr,
+    Jagielski 2023, Theorem 5.2): canaries of one run, each there by a coin of its own, may depend on each other."""
+    chance = expit(epsilon)
+    tail = float(binom.sf(right - 1, guesses, chance))
+    if not delta:
+        return tail
+    fewer = np.arange(1, right + 1)
+    likely = (binom.sf(right - fewer - 1, guesses, chance) - tail) / fewer
+    return min(1.0, tail + 2 * canaries * delta * float(likely.max(initial=0.0)))
+
+
+def one_run(canaries: int, guesses: int, right: int, delta: float, confidence: float, above: float = NOTHING) -> float:
+    """The largest epsilon that one run refutes, by `one_run_p_value`; 0 where it is not above `above`."""
+
+    def refuted(epsilon: float) -> bool:
+        return one_run_p_value(epsilon, delta, canaries, guesses, right) <= 1 - confidence
+
+    return _largest_refuted(refuted, above)
+
+
+def one_run_gaussian(
+    canaries: int, guesses: int, right: int, delta: float, confidence: float, above: float = NOTHING
+) -> float:
+    """The same where the mechanism's trade-off curve is a Gaussian's (Mahloujifar, Melis, Chaudhuri 2024, Algorithm 3):
+    larger, because the whole curve is used and not one point of it."""
+
+    def refuted(epsilon: float) -> bool:
+        mu = mu_of(epsilon, delta)
+        # If the claim held, no more than these shares of canaries could be guessed right (and wrong) so well with
+        # probability 1 - confidence: they are followed down to no right guess at all.
+        correct = (1 - confidence) * right / canaries
+        wrong = (1 - confidence) * (guesses - right) / canaries
+        for count in range(right - 1, -1, -1):
+            grown = max(wrong, float(ndtr(ndtri(min(correct, 1.0)) - mu)))
+            if grown == wrong:
+                break
+            correct = min(1.0, correct + count / (guesses - count) * (grown - wrong))
+            wrong = grown
+        return correct + wrong > guesses / canaries
+
+    return _largest_refuted(refuted, above) if right else 0.0
+
+
+def best_one_run(
+    inside: np.ndarray,
+    outside: np.ndarray,
+    delta: float,
+    confidence: float,
+    bound: Callable[[int, int, int, float, float, float], float],
+    thresholds: int = 20,
+) -> float:
+    """The best of several thresholds, each at a confidence that lets all of them hold at once."""
+    canaries, everybody = len(inside) + len(outside), np.concatenate([inside, outside])
+    risk = (1 - confidence) / thresholds
+    best = 0.0
+    for share in np.linspace(0.02, 0.6, thresholds):
+        threshold = float(np.quantile(everybody, 1 - share))
+        right, wrong = int((inside > threshold).sum()), int((outside > threshold).sum())
+        if right > wrong:
+            best = max(best, bound(canaries, right + wrong, right, delta, 1 - risk, max(best, NOTHING)))
+    return best
+
+
+def mean_difference(inside: np.ndarray, outside: np.ndarray, delta: float, confidence: float) -> tuple[float, float]:
+    """An estimate of a Gaussian mechanism's epsilon from one run's scores, and its lower end (Andrew et al. 2023).
+
+    mu is the difference of the means in units of the scores' deviation; its standard error is that of the difference
+    and of the deviation together. It presumes normal scores: an estimate, not a bound for every mechanism.
+    """
+    spread = float(np.concatenate([inside - inside.mean(), outside - outside.mean()]).std(ddof=2))
+    mu = float(inside.mean() - outside.mean()) / spread
+    count = len(inside) + len(outside)
+    error = math.sqrt(1 / len(inside) + 1 / len(outside) + mu * mu / (2 * count))
+    low = mu - float(norm.isf(1 - confidence)) * error
+    return epsilon_of(max(0.0, mu), delta), epsilon_of(max(0.0, low), delta)
+
+
+def _largest_refuted(refuted: Callable[[float], bool], above: float) -> float:
+    """The largest epsilon of which `refuted` says so, to within a ten-millionth: it says no from some point on."""
+    if not refuted(above):
+        return 0.0
+    low, high = above, 2 * above + 1.0
+    while refuted(high):
+        low, high = high, 2 * high
+        if high > LARGEST:
+            return low
+    while high - low > TOLERANCE:
+        middle = (low + high) / 2
+        low, high = (middle, high) if refuted(middle) else (low, middle)
+    return low

@@ -1,0 +1,281 @@
+"""Tier 2: canaries in one real run, by what one run tells of all of them together.
+
+Where whole clients are protected, canaries join a real training run: each has a direction of its own, as long as a
+client's message may be, and takes all turns of one client or none by a secret coin. They are bounded as that client's
+message is and added to it, without noise of their own: whoever sees the sum meets each of them behind the cohort's
+noise, as it meets the client, and as often. Where records are protected, canaries are records of one client. In both
+cases it is the client that pays most: a canary is exposed as often as what is claimed covers, and not once more.
+Nobody's budget is spent: the run is thrown away.
+
+Scores of canaries are bounded in three ways: Steinke et al. 2023 (any mechanism, any dependence), the one-run bound for
+Gaussian curves (Mahloujifar et al. 2024) and, as an estimate, the difference of the means (Andrew et al. 2023).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sordino.audit import client_canaries, record_canaries
+from sordino.audit.bounds import best_one_run, mean_difference, one_run, one_run_gaussian
+from sordino.audit.client_canaries import LOUD, entrywise
+from sordino.audit.findings import SAID, SURE, Attack, Finding, Scores
+from sordino.audit.recorded_run import Recorded, record
+from sordino.data.dataset import ClientData
+from sordino.experiment.prepare import Prepared
+from sordino.federation.client import Question
+from sordino.federation.transport import Answer, Transport
+from sordino.learning.network import Batch, cross_entropy
+from sordino.privacy.gate import Gate
+from sordino.privacy.mechanism import FLOATS
+from sordino.privacy.release import Public, Releases, due
+from sordino.privacy.views import VIEWS, View
+
+WIDE = 32
+"""A release of fewer entries has no room for canaries."""
+MOST = 1000
+"""The most canaries."""
+UNTANGLED = 20_000
+"""Canaries are told apart by least squares in models of at most so many parameters."""
+RECORDS = 100
+"""How many canary records join a client's own."""
+Presumed = Literal["nothing", "curve", "all"]
+"""What a bound may presume of the scores: nothing, that what they are made of was behind Gaussian noise, or that they
+are normal themselves."""
+
+
+@dataclass
+class Joined:
+    """Canaries that join what one client sends."""
+
+    gate: Gate
+    client: int
+    """The client whose turns they take."""
+    steps: dict[str, Releases]
+    states: Collection[str]
+    """The names of the clients' public states, of which bounds may be read."""
+    layers: Sequence[int]
+    count: int
+    random: np.random.Generator
+    coins: np.ndarray = field(init=False)
+    scores: np.ndarray = field(init=False)
+    information: float = 0.0
+    directions: dict[str, Tensor] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.coins = self.random.permutation(self.count) < self.count // 2
+        self.scores = np.zeros(self.count)
+
+    def around(self, transport: Transport) -> Transport:
+        """The transport with the canaries in it."""
+        return _Between(transport, self)
+
+    def join(self, question: Question, answer: Answer, states: dict[str, Tensor]) -> None:
+        """Add the canaries to what came back, where it is their turn, and note what the sum tells of each."""
+        if self.client not in question.clients:
+            return
+        place = list(question.clients).index(self.client)
+        here = slice(place, place + 1)
+        public = Public(question.message, question.clients, states, self.layers)
+        for name, release in due(self.steps[question.step], question.round).items():
+            rows = answer.values[name]
+            if release.unit != "client" or rows.shape[1] < WIDE:
+                continue
+            cover = release.cover(rows.shape[1], self.gate.allowance, public)
+            if cover is None:
+                continue
+            longest = entrywise(replace(cover, deviations=cover.bounds), len(rows))[here].float()
+            loud = self._directions(name, rows.shape[1]) * longest
+            one = Public(public.message, public.clients[here], {n: s[here] for n, s in states.items()}, self.layers)
+            bounded = torch.cat([release.bounded(LOUD * row.unsqueeze(0), one).rows for row in loud])
+            rows[place] += torch.from_numpy(self.coins.astype(np.float32)) @ bounded
+            variance = entrywise(cover, len(public.clients)).square().sum(dim=0)
+            weights = torch.where(variance > 0, bounded.double() / variance, 0.0)
+            total = self.gate.mean(release, rows, public).double() * len(rows)
+            self.scores += (weights @ total).numpy()
+            self.information += float((weights * bounded).sum(dim=1).mean())
+
+    def _directions(self, name: str, width: int) -> Tensor:
+        """For each canary a direction, all of them as good as orthogonal."""
+        if name not in self.directions:
+            drawn = self.random.normal(size=(self.count, width))
+            if self.count <= width <= 2000:
+                drawn = np.linalg.qr(drawn.T)[0].T
+            self.directions[name] = torch.from_numpy(drawn).float()
+        return self.directions[name]
+
+
+@dataclass(frozen=True)
+class _Between:
+    """A transport on which canaries join."""
+
+    of: Transport
+    canaries: Joined
+
+    def ask(self, question: Question, evaluate: bool, charge: Callable[[], None]) -> Answer:
+        states = self.of.public_states(question.clients, self.canaries.states)
+        answer = self.of.ask(question, evaluate, charge)
+        self.canaries.join(question, answer, states)
+        return answer
+
+    def public_states(self, clients: Sequence[int], names: Collection[str]) -> dict[str, Tensor]:
+        return self.of.public_states(clients, names)
+
+    def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
+        return self.of.accuracies(clients, model)
+
+
+def attacks(first: Recorded, number: int = 4, risk: float = 1 - SURE) -> tuple[list[Attack], list[Finding]]:
+    """What one more run like the `first` tells: attacks, and sentences on what was estimated.
+
+    Whose turn it is follows from the seed alone: the client that paid most in the first run has as many turns again.
+    """
+    if first.method.unit == "record":
+        return _of_records(first.prepared, record_canaries.target_of(first), number, risk)
+    if first.prepared.mechanism is not FLOATS:
+        return [], []
+    return _of_clients(first.prepared, client_canaries.target_of(first), number, risk)
+
+
+def _of_clients(prepared: Prepared, target: int, number: int, risk: float) -> tuple[list[Attack], list[Finding]]:
+    layout, method = prepared.learner.layout, prepared.method
+    joined = Joined(
+        Gate(prepared.allowance, prepared.source, prepared.mechanism),
+        target,
+        method.steps(),
+        sorted(method.public_memory(prepared.initial, layout)),
+        layout.layers,
+        min(MOST, layout.size // 2),
+        np.random.default_rng([number, prepared.experiment.seed]),
+    )
+    recorded = record(prepared, number, around=joined.around)
+    if not joined.information:
+        return [], []
+    delta, coins, risk = prepared.budget.delta, joined.coins, risk / 3
+    scores = joined.scores / math.sqrt(joined.information)
+    found = [_bounded("canary clients in one run", "outsider", scores, coins, delta, risk)]
+    for where, view, models in _left_behind(recorded, _peer(prepared, target)):
+        told = _along_models(joined, models, recorded)
+        if told is not None and told.any():
+            found.append(_bounded(f"canary clients by {where}", view, told, coins, delta, risk, "curve"))
+    return _paid(recorded, [attack for attack, _ in found]), [finding for _, finding in found]
+
+
+def _paid(recorded: Recorded, found: Sequence[Attack]) -> list[Attack]:
+    """Attacks on a run, with what its ledger says of it."""
+    epsilon = recorded.ledger.epsilon(recorded.prepared.budget.delta)
+    return [replace(attack, paid=epsilon[attack.view]) for attack in found]
+
+
+def _left_behind(recorded: Recorded, peer: int) -> Iterator[tuple[str, View, Tensor]]:
+    """What is left of a run, by name, and who has it: the server's model, and what one other client predicts with."""
+    model = recorded.state.get("model")
+    if isinstance(model, Tensor):
+        yield "the final model", "outsider", model
+    if len(recorded.personal):
+        yield "another's personal model", "peer", recorded.personal[peer]
+
+
+def _peer(prepared: Prepared, but: int) -> int:
+    """The client whose personal model is looked at, decided beforehand: the one with most records other than `but`, if
+    there is another."""
+    order = np.argsort(-prepared.data.train.sizes, kind="stable").tolist()
+    return next((client for client in order if client != but), order[0])
+
+
+def _along_models(joined: Joined, model: Tensor, recorded: Recorded) -> np.ndarray | None:
+    """What a model alone tells of each canary, to whoever knows with which models the run began. Where a message has a
+    part for each of several models, the part is looked at whose model lies nearest: it is known from which it came."""
+    size = len(recorded.prepared.initial)
+    known = next((one for one in joined.directions.values() if one.shape[1] % size == 0), None)
+    if known is None or model.shape != recorded.prepared.initial.shape:
+        return None
+    parts = known.shape[1] // size
+    begun, last = (_models_told(recorded, exchange, parts) for exchange in (0, -1))
+    place = int((last - model).norm(dim=1).argmin())
+    mine = known[:, place * size : (place + 1) * size].double()
+    along = mine @ (model - begun[place]).double()
+    # Parts of orthogonal directions are not orthogonal: what canaries tell of each other is taken out.
+    return (torch.linalg.solve(mine @ mine.t(), along) if parts > 1 and size <= UNTANGLED else along).numpy()
+
+
+def _models_told(recorded: Recorded, exchange: int, parts: int) -> Tensor:
+    """The models of which a message tells, one row each: so many, or the initial one."""
+    initial = recorded.prepared.initial
+    shape = (parts, len(initial))
+    told = recorded.transcript.exchanges[exchange].question.message.values()
+    return next((one for one in told if isinstance(one, Tensor) and one.shape == shape), initial.expand(shape))
+
+
+def _bounded(
+    name: str, view: View, scores: np.ndarray, coins: np.ndarray, delta: float, risk: float, presumed: Presumed = "all"
+) -> tuple[Attack, Finding]:
+    """What scores of canaries come to, in one observer's eyes."""
+    inside, outside = scores[coins], scores[~coins]
+    plain = best_one_run(inside, outside, delta, SAID, one_run)
+    told = [f"Steinke et al. {plain:.2f}"]
+    said, surely = plain, best_one_run(inside, outside, delta, 1 - risk / 3, one_run)
+    if presumed != "nothing":
+        curve = best_one_run(inside, outside, delta, SAID, one_run_gaussian)
+        told.append(f"with a Gaussian curve {curve:.2f}")
+        sure = best_one_run(inside, outside, delta, 1 - risk / 3, one_run_gaussian)
+        said, surely = max(said, curve), max(surely, sure)
+    if presumed == "all":
+        estimate, low = mean_difference(inside, outside, delta, SAID)
+        lowest = mean_difference(inside, outside, delta, 1 - risk / 3)[1]
+        told.append(f"mean difference {low:.2f} (estimate {estimate:.2f})")
+        said, surely = max(said, low), max(surely, lowest)
+    sentence = f"{len(scores)} canaries; epsilon at least, at 95 %: {'; '.join(told)}."
+    attack = Attack(name, view, said, surely, plain, Scores(inside, outside, float(np.median(scores))))
+    return attack, Finding(2, name, sentence)
+
+
+def _of_records(prepared: Prepared, target: int, number: int, risk: float) -> tuple[list[Attack], list[Finding]]:
+    """Canary records at one client, looked for in what the server sees of it."""
+    random = np.random.default_rng([number, prepared.experiment.seed])
+    own = prepared.data.clients[target]
+    x = torch.from_numpy(random.normal(size=(RECORDS, *prepared.data.shape))).float() * 3 * own.x.abs().max()
+    y = torch.from_numpy(random.integers(0, prepared.data.classes, RECORDS))
+    coins = random.permutation(RECORDS) < RECORDS // 2
+    there = torch.from_numpy(coins)
+    joined = ClientData(own.name, torch.cat([own.x, x[there]]), torch.cat([own.y, y[there]]), own.x_test, own.y_test)
+    everybody: list[Any] = [*prepared.data.clients]
+    everybody[target] = joined
+    recorded = record(replace(prepared, data=replace(prepared.data, clients=tuple(everybody))), number)
+    scores = np.zeros(RECORDS)
+    for exchange in recorded.exchanges_of(target):
+        place = list(exchange.question.clients).index(target)
+        for name, release in exchange.releases.items():
+            model = exchange.question.message.get("global")
+            rows = exchange.answer.values[name]
+            if release.made_of_gradients and isinstance(model, Tensor) and rows.shape[1] == len(model):
+                scores -= _along(recorded, model, x, y) @ rows[place].double().numpy()
+    if not scores.any():
+        return [], []
+    delta, risk = prepared.budget.delta, risk / 2
+    attack, finding = _bounded("canary records in one run", "server", scores, coins, delta, risk, "nothing")
+    found, findings = [replace(attack, view=view) for view in VIEWS], [finding]
+    initial, peer = prepared.initial, _peer(prepared, target)
+    if peer != target and recorded.personal.shape[1:] == initial.shape:
+        told = -_along(recorded, initial, x, y) @ (recorded.personal[peer] - initial).double().numpy()
+        attack, finding = _bounded(
+            "canary records by another's personal model", "peer", told, coins, delta, risk, "nothing"
+        )
+        found, findings = [*found, attack], [*findings, finding]
+    return _paid(recorded, found), findings
+
+
+def _along(recorded: Recorded, model: Tensor, x: Tensor, y: Tensor) -> np.ndarray:
+    """The direction of each canary record's gradient at `model`."""
+    learner, rows = recorded.prepared.learner, []
+    for place in range(len(y)):
+        batch = Batch(x[place : place + 1], y[place : place + 1], torch.zeros(1, dtype=torch.int64), None)
+        gradient = learner.gradient(model, batch, cross_entropy).double()
+        rows.append((gradient / gradient.norm().clamp(min=1e-12)).numpy())
+    return np.stack(rows)

@@ -1,0 +1,345 @@
+"""Tier 1 where single records are protected: is a record there, or not?
+
+One noisy gradient is attacked with inclusion forced: every record of a client that is there enters the batch, and each
+record is a canary or is not there at all. They go through the production path: gradients of single records by a
+network's book-keeping, clipping, the gate's sum and noise. Each record has a feature of its own, so that the records of
+one batch are trials that do not touch each other, and its gradient is far longer than the threshold.
+
+What this finds of one gradient (its mu is at least so large) is put together with what the sampler does, which is
+tested apart (`conformance`), and with how many gradients really passed in the recorded run: the epsilon of the whole is
+that of the privacy-loss distribution of all Poisson-sampled steps, rounded so that it is never above the truth. The
+closed form of Gaussians is used for nothing that is sampled.
+
+The canaries of that attack meet a network of ours, whose records are apart. Whether they are in the run's own network
+is looked at by `mixing`, without noise: with a canary at several places of a batch and of several sizes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sordino import models
+from sordino.audit.bounds import Guesses
+from sordino.audit.client_canaries import LOUD, MANY, Tiled
+from sordino.audit.findings import SAID, SURE, Attack, Finding, Scores
+from sordino.audit.recorded_run import Recorded, other_noise
+from sordino.federation.transcript import Exchange
+from sordino.learning.network import Learner
+from sordino.learning.per_record import Bookkeeper
+from sordino.privacy.accounting.gaussian import epsilon_of
+from sordino.privacy.accounting.sampled_gaussian import Recipe
+from sordino.privacy.gate import Gate, SampledGradients
+from sordino.privacy.gradients import PrivateRecords, Stack
+from sordino.privacy.release import Average, Matrix, Public, Release
+from sordino.privacy.views import VIEWS
+
+CANARIES = 500
+"""Records of a client all of which may be canaries."""
+LONG = 200.0
+"""The only feature of a canary: its gradient has this length or more, nearly all of it in the canary's own column."""
+BATCH, SCALES, VISIBLE = 12, (1.0, 10.0, 100.0), 0.02
+"""Records of a batch in which a network is looked at, how much larger a canary is made, and the share of a threshold
+that rounding never reaches."""
+STEPS, KINDS, LEAST_NOISE = 5000, 4, 0.05
+"""The most steps and kinds of them, and the least noise, of which privacy-loss distributions are made: fewer steps and
+more noise cost no more, so the bound holds."""
+
+
+@dataclass(frozen=True)
+class Base:
+    """What was found of one kind of release: how much of the charged 1 / z an attack reaches."""
+
+    multiplier: float
+    """As charged: z."""
+    scores: Scores
+
+    def reached(self, confidence: float) -> float:
+        """mu of one release, at least, over the 1 / z that is charged."""
+        return self.guesses().mu(confidence) * self.multiplier
+
+    def guesses(self) -> Guesses:
+        """How the test did."""
+        return self.scores.guesses()
+
+
+def target_of(recorded: Recorded) -> int:
+    """The client whose records have paid most."""
+    spent = recorded.ledger.record_epsilons(recorded.prepared.budget.delta)
+    return max(spent, key=lambda client: (spent[client], len(recorded.exchanges_of(client)))) if spent else 0
+
+
+def attacks(
+    recorded: Recorded, trials: int, claims: dict[Any, float], number: int = 1, risk: float = 1 - SURE
+) -> list[Attack]:
+    """What the attack reaches. Noise that protects records is in every message: all observers meet the same."""
+    target, delta = target_of(recorded), recorded.prepared.budget.delta
+    bases = _bases(recorded, target, trials, number)
+    if not bases:
+        return []
+    best: Attack | None = None
+    sure = 1 - risk / len(bases)
+    lowest = min(claims.values())
+    for pool, passed in _passed(recorded, target).items():
+        said, surely = (
+            lower_epsilon(_recipe(passed, bases, confidence), delta) if not math.isinf(lowest) else 0.0
+            for confidence in (SAID, sure)
+        )
+        known = [kind for kind in passed if kind[0] in bases]
+        if not known:
+            continue
+        base = bases[max(known, key=lambda kind: passed[kind])[0]]
+        one = Attack(f"canary record, {pool}", "server", said, surely, 0.0, base.scores, 1 / base.multiplier)
+        best = one if best is None or one.bound > best.bound else best
+    return [] if best is None else [replace(best, view=view) for view in VIEWS]
+
+
+Kind = tuple[str, float, float]
+"""A release, the rate with which a record enters it, and its noise multiplier as declared."""
+
+
+def _passed(recorded: Recorded, target: int) -> dict[str, Counter[Kind]]:
+    """For each pool of records, how often a record of the target went through what, by what passed the mechanism."""
+    rates = {toss.purpose[:2]: toss.rate for toss in recorded.source.tosses}
+    asked = {one.question.number: one for one in recorded.exchanges_of(target)}
+    found: dict[str, Counter[Kind]] = {}
+    for passage in recorded.mechanism.passages:
+        if passage.client != target:
+            continue
+        exchange = _exchange(passage.purpose, asked)
+        if exchange is None:
+            continue
+        if passage.purpose[0] == "gradient":
+            release = _gradient_release(exchange)
+            clips = _thresholds(exchange, release, target)
+            sizes = recorded.prepared.learner.layout.parts(len(clips))
+            noise = torch.stack([part[0] for part in passage.deviations.split(sizes)])
+            # Where parts have noise of their own, a record moves each by its threshold over its noise.
+            whole = float(torch.linalg.vector_norm(clips / (noise / noise[0])))
+            kind = (release, rates[passage.purpose[1], target], float(noise[0]) / whole)
+        else:
+            release = str(passage.purpose[1])
+            cover = exchange.releases[release].cover(len(passage.before), recorded.gate.allowance, exchange.public)
+            assert cover is not None
+            place = list(exchange.public.clients).index(target) if len(cover.bounds) > 1 else 0
+            kind = (release, 1.0, float(cover.deviations[place, 0] / cover.bounds[place, 0]))
+        pool = getattr(exchange.releases[release], "pool", "training")
+        found.setdefault(pool, Counter())[kind] += 1
+    return found
+
+
+def mixing(runs: Sequence[Recorded]) -> Iterator[Finding]:
+    """One record moves a sum of clipped gradients by its threshold at the most, and no other record's part of it.
+
+    Taken as the run takes it, of the client that has paid most, at the first model; with dropout, which draws other
+    numbers for other batches, as the network is evaluated.
+    """
+    run = runs[0]
+    if run.method.unit != "record" or not run.method.is_private():
+        return
+    target = target_of(run)
+    asked = run.exchanges_of(target)
+    taken = [one for one in asked if any(release.made_of_gradients for release in one.releases.values())]
+    if not taken:
+        return
+    release = _gradient_release(taken[0])
+    clip = float(torch.linalg.vector_norm(_thresholds(taken[0], release, target)))
+    if not 0 < clip < math.inf:
+        return
+    moved, others = 0.0, 0.0
+    module = run.prepared.learner.module
+    for training in (True, False):
+        module.train(training)
+        try:
+            found = _moved(run, target, clip)
+        finally:
+            module.train()
+        moved, others = max(moved, found[0]), max(others, found[1])
+    if moved > 1 + VISIBLE:
+        sentence = f"{release}: the network mixes records: one moves the sum by {moved:.3g} times its threshold."
+    elif others > VISIBLE:
+        sentence = (
+            f"{release}: what other records bring changes by {others:.3g} thresholds with one: the network mixes them."
+        )
+    else:
+        return
+    yield Finding(0, "mixing", sentence, refuted=True)
+
+
+def _moved(run: Recorded, target: int, clip: float) -> tuple[float, float]:
+    """Largest distances, in thresholds, by which a canary moves the sum, and by which it moves the other records'
+    part."""
+    learner, flat, device = run.prepared.learner, run.prepared.initial, run.clients.device
+    source = other_noise(run.prepared, 0)
+    x, y = (part[:BATCH].to(device) for part in run.prepared.data.train.part(target))
+    flat = flat.to(device)
+
+    def total(x: Tensor, y: Tensor) -> Tensor:
+        if len(y) == 0:
+            return torch.zeros_like(flat, dtype=torch.float64)
+        exit = SampledGradients(source, (MANY, target), (1.0, 0.0, 1), torch.tensor([clip]))  # everybody, without noise
+        compiled = run.prepared.compiled if learner.module.training else None
+        keeper, nobody = learner.keeper(run.prepared.data.shape), torch.zeros(len(y), dtype=torch.bool, device=device)
+        data = PrivateRecords(x, y, nobody, keeper, exit, compiled=compiled)
+        return data.gradient(flat).double() * data.expected_batch
+
+    with torch.random.fork_rng(devices=[]):
+        if not torch.allclose(total(x, y), total(x, y), atol=VISIBLE * clip):
+            return 0.0, 0.0  # it draws random numbers
+        moved, others = 0.0, 0.0
+        for place in {0, len(y) // 2, len(y) - 1}:
+            rest = torch.arange(len(y), device=device) != place
+            without = total(x[rest], y[rest])
+            for scale in SCALES:
+                canary = x.clone()
+                canary[place] *= scale
+                change = total(canary, y) - without
+                alone = total(canary[~rest], y[~rest])
+                moved = max(moved, float(change.norm()) / clip)
+                others = max(others, float((change - alone).norm()) / clip)
+    return moved, others
+
+
+def _exchange(purpose: tuple[Any, ...], asked: dict[int, Exchange]) -> Exchange | None:
+    return asked.get(purpose[1] if purpose[0] == "gradient" else purpose[0])
+
+
+def _gradient_release(exchange: Exchange) -> str:
+    return next(name for name, release in exchange.releases.items() if release.made_of_gradients)
+
+
+def _thresholds(exchange: Exchange, release: str, client: int) -> Tensor:
+    """The thresholds of a record's gradient, one for each part of it."""
+    rows = exchange.releases[release].thresholds(exchange.public)
+    assert rows is not None
+    place = list(exchange.public.clients).index(client) if len(rows) > 1 else 0
+    return rows[place]
+
+
+def _recipe(passed: Counter[Kind], bases: dict[str, Base], confidence: float) -> Recipe:
+    """What a record has gone through at least, as the attack found it."""
+    found = []
+    for (release, rate, multiplier), count in passed.items():
+        reached = bases[release].reached(confidence) if release in bases else 0.0
+        if reached > 0:
+            found.append((rate, multiplier / reached, count))
+    return tuple(found)
+
+
+def _bases(recorded: Recorded, target: int, trials: int, number: int) -> dict[str, Base]:
+    """Every kind of noisy release of the target's records, attacked once."""
+    found: dict[str, Base] = {}
+    source = other_noise(recorded.prepared, number)
+    gate = replace(recorded.gate, source=source, mechanism=recorded.mechanism.of)
+    for exchange in recorded.exchanges_of(target):
+        for name, release in exchange.releases.items():
+            if name in found or release.unit != "record":
+                continue
+            if release.made_of_gradients:
+                clip = torch.linalg.vector_norm(_thresholds(exchange, name, target))
+                found[name] = _gradient_base(gate, target, clip, trials, recorded.prepared.choice.engine == "stacked")
+            elif isinstance(release, Average | Matrix):
+                found[name] = _once_base(gate, exchange, name, release, target, trials)
+    return found
+
+
+def _gradient_base(gate: Gate, target: int, clip: Tensor, trials: int, stacked: bool) -> Base:
+    """Noisy gradients of a client all of whose records are canaries, or are not there; taken as the run takes them.
+
+    Parts with noise of their own are attacked as one vector: what their noise is worth together is measured in the run.
+    """
+    plan = gate.allowance.of_records
+    forced = replace(plan, sampling=np.ones_like(plan.sampling), steps=np.ones_like(plan.steps))
+    gate = replace(gate, allowance=replace(gate.allowance, records=forced))
+    learner = Learner(models.build("logistic", (CANARIES,), 2))
+    weights = next(shape for shape in learner.layout.shapes if len(shape) == 2)
+    assert weights == (2, CANARIES)
+    multiplier, long = float(plan.multipliers[target]), max(LONG, LOUD * 2 * float(clip))
+    inside, outside = [], []
+    random = np.random.default_rng(gate.source.key("canaries"))
+    for batch in range(math.ceil(trials / CANARIES)):
+        there = torch.from_numpy(random.permutation(CANARIES) < CANARIES // 2)
+        x = (long * torch.eye(CANARIES))[there]
+        y = torch.zeros(len(x), dtype=torch.int64)
+        take = _stacked_sum if stacked and len(plan.steps) > 1 else _sum
+        total = take(gate, MANY + batch, target, clip, x, y, learner)
+        columns = total[: 2 * CANARIES].reshape(2, CANARIES)
+        score = ((columns[1] - columns[0]) / math.sqrt(2) / (multiplier * float(clip))).numpy()
+        inside.append(score[there.numpy()])
+        outside.append(score[~there.numpy()])
+    return Base(multiplier, Scores.of(np.concatenate(inside), np.concatenate(outside)))
+
+
+def _sum(gate: Gate, question: int, target: int, clip: Tensor, x: Tensor, y: Tensor, learner: Learner) -> Tensor:
+    """The noisy sum of all gradients of a client's records, at a network of zeros."""
+    exit, nobody = gate.gradients(question, target, clip), torch.zeros(len(y), dtype=torch.bool)
+    data = PrivateRecords(x, y, nobody, Bookkeeper(learner), exit)
+    return data.gradient(torch.zeros(learner.layout.size)).double() * data.expected_batch
+
+
+def _stacked_sum(
+    gate: Gate, question: int, target: int, clip: Tensor, x: Tensor, y: Tensor, learner: Learner
+) -> Tensor:
+    """The same of a client that is stacked with another."""
+    exit = gate.stacked_gradients(question, [target, 0 if target else 1], torch.stack([clip.reshape(1)] * 2))
+    stack = Stack(torch.stack([x, x]), torch.stack([y, y]), [len(y)] * 2, learner, exit)
+    rows = stack.gradients(torch.zeros(2, learner.layout.size), stack.figures["place"])
+    return rows[0].double() * float(stack.figures["batch"][0])
+
+
+def _once_base(gate: Gate, exchange: Exchange, name: str, release: Release, target: int, trials: int) -> Base:
+    """A mean or a matrix of records one of which is the canary, or says nothing."""
+    plan = gate.allowance.of_records
+    public = Public(exchange.public.message, (target,), {}, exchange.public.layers)
+    entries = exchange.answer.values[name].shape[1]
+    if isinstance(release, Average):
+        records = int(plan.validation[target])
+        null = torch.full((1, records), release.centre())
+        canary = null.clone()
+        canary[0, 0] += LOUD * (release.high - release.low)
+        multiplier = float(plan.mean_multipliers[target])
+    else:
+        null = torch.zeros(2, math.isqrt(entries))
+        canary = null.clone()
+        canary[0, 0] = LOUD
+        multiplier = float(plan.matrix_multipliers[target])
+    tiled = Tiled(release, torch.zeros(1, dtype=torch.int64), canary, null, entries)
+    coins = (torch.arange(trials) % 2 == 0).float().reshape(1, -1)
+    passed = gate.passes({name: tiled}, {name: coins}, exchange.question.number, public).values[name]
+    cover = tiled.cover(trials, gate.allowance, public)
+    score = (passed[0].double() / cover.deviations[0, 0]).numpy()
+    there = coins[0].numpy() > 0
+    return Base(multiplier, Scores.of(score[there], score[~there]))
+
+
+def lower_epsilon(recipe: Recipe, delta: float) -> float:
+    """An epsilon that a record which went through `recipe` surely has at least: privacy losses are rounded down."""
+    plain = math.sqrt(sum(count / multiplier**2 for rate, multiplier, count in recipe if rate == 1))
+    sampled = [charge for charge in recipe if charge[0] < 1]
+    if not sampled:
+        return epsilon_of(plain, delta)
+    from dp_accounting.pld import privacy_loss_distribution as pld
+
+    most = sorted(sampled, key=lambda one: one[2] * (one[0] / one[1]) ** 2)[-KINDS:]  # what is left out costs nothing
+    little = min(max(multiplier, LEAST_NOISE) for _, multiplier, _ in most)
+    grid, steps = (1e-3, STEPS) if little > 0.3 else (1e-2, 20)
+    gaussians = [(rate, max(multiplier, LEAST_NOISE), min(count, steps)) for rate, multiplier, count in most]
+    total = None
+    for rate, multiplier, count in (*gaussians, *([(1.0, 1 / plain, 1)] if plain > 0 else [])):
+        one = pld.from_gaussian_mechanism(
+            multiplier,
+            pessimistic_estimate=False,
+            value_discretization_interval=grid,
+            sampling_prob=rate,
+            use_connect_dots=False,  # which knows upper bounds only
+        ).self_compose(count)
+        total = one if total is None else total.compose(one)
+    assert total is not None
+    return float(total.get_epsilon_for_delta(delta))

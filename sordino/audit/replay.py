@@ -1,0 +1,374 @@
+"""Rehearsal of a recorded run with other records: nothing that anybody sees may change.
+
+A recorded run is gone through again, each time in another world (`worlds`): clients hold other records, and where they
+are protected as a whole, other numbers of them. What passed the mechanism comes out as it did, and so does what left
+bare, which costs infinity; the script is handed what it had read, and nothing else. Then nothing that is seen depends
+on records: whom the script asks and how often, what it tells them and what it ends with, what else clients send, how
+long their messages are, how much noise is on them, and what clients remember of them must be the same, bit by bit.
+Whatever is not has found a way round the noise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sordino.audit.recorded_run import MemoryBooks, Recorded, simulated
+from sordino.audit.recorder import Passage, on_each, under
+from sordino.audit.worlds import WORLDS
+from sordino.experiment.prepare import Prepared
+from sordino.experiment.run import clients_of
+from sordino.federation.client import Question
+from sordino.federation.message import digest
+from sordino.federation.server import Server
+from sordino.federation.transcript import Exchange
+from sordino.federation.transport import Answer, Transport
+from sordino.method import Message, Method
+from sordino.privacy.gate import Gate, Passed
+from sordino.privacy.ledger import Ledger
+from sordino.privacy.mechanism import Mechanism, Purpose
+from sordino.privacy.noise import Source
+from sordino.privacy.release import Cover, Public, Releases, due
+from sordino.store.checkpoint import encoded
+
+SCRIPT, COHORT, NOISE, LENGTH, SENT, REMEMBERED, STEPS, FAILURE = (
+    "hidden channel",
+    "cohort",
+    "data in the noise",
+    "length",
+    "without noise",
+    "public state",
+    "number of gradients",
+    "failure",
+)
+"""What may turn out to depend on records."""
+
+
+class HiddenChannelError(AssertionError):
+    """A script goes on otherwise than it did: there is nothing left to compare."""
+
+
+class FailureError(AssertionError):
+    """A step failed: there is nothing left to compare."""
+
+
+@dataclass
+class Told:
+    """What turned out to depend on records, in words: the first sentence of each kind."""
+
+    world: str
+    """Description of what clients hold."""
+    sentences: dict[str, str] = field(default_factory=dict)
+
+    def tell(self, kind: str, sentence: str) -> None:
+        self.sentences.setdefault(kind, sentence)
+
+
+@dataclass(frozen=True)
+class Played:
+    """What a rehearsal needs of a recorded run: nothing that holds code, so that it can be sent to another process."""
+
+    noise: Source
+    exchanges: list[Exchange]
+    passages: list[Passage]
+    unpriced: frozenset[tuple[int, str]]
+    """Question and release of what is charged infinity."""
+    state: tuple[str, list[Tensor]]
+    """What the server ended with."""
+
+    @classmethod
+    def of(cls, recorded: Recorded) -> Played:
+        """Of a run that was recorded."""
+        rows = [row for row in recorded.ledger.rows if not row.exposed]
+        bare = frozenset((row.question, row.release) for row in rows if np.isinf(row.costs()).all())
+        exchanges = [replace(one, releases={}) for one in recorded.transcript.exchanges]
+        return cls(recorded.source.of, exchanges, recorded.mechanism.passages, bare, encoded(recorded.state))
+
+    def with_releases(self, method: Method) -> Played:
+        """The same where it was sent to: releases are the method's."""
+        steps = method.steps()
+        asked = [(one, one.question) for one in self.exchanges]
+        return replace(self, exchanges=[replace(one, releases=due(steps[q.step], q.round)) for one, q in asked])
+
+
+class Understudy:
+    """Processes forked before any step was run, one for each world, each of which rehearses once. What steps leave
+    behind in the process that records the run, or in another world, does not reach them."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self._prepared = prepared
+        self._team: list[tuple[Any, Connection]] = []
+        for world in WORLDS[prepared.method.unit] if hasattr(os, "fork") else ():
+            here, there = multiprocessing.Pipe()
+            others = [here, *(pipe for _, pipe in self._team)]
+            process: Any = multiprocessing.get_context("fork").Process(
+                target=_play, args=(prepared, world, there, others), daemon=True
+            )
+            process.start()
+            there.close()
+            self._team.append((process, here))
+
+    def rehearse(self, recorded: Recorded) -> dict[str, str]:
+        """What depends on records besides what noise covers: sentences by kind, empty where nothing does."""
+        played = Played.of(recorded)
+        found: dict[str, str] = {}
+        if not self._team:
+            whole = played.with_releases(self._prepared.method)
+            told = [rehearsed(self._prepared, world, whole) for world in WORLDS[self._prepared.method.unit]]
+            return {kind: sentence for one in reversed(told) for kind, sentence in one.items()}
+        packed = pickle.dumps(played)
+        for _, pipe in reversed(self._team):  # what the first world tells stays
+            pipe.send_bytes(packed)
+            found |= pickle.loads(pipe.recv_bytes())
+        return found
+
+    def close(self) -> None:
+        """End the processes."""
+        for process, pipe in self._team:
+            pipe.close()
+            process.join()
+
+
+def _play(prepared: Prepared, world: str, pipe: Connection, others: Sequence[Connection]) -> None:
+    """Main function of a forked process. Threads are not forked along: a torch that waited for them would wait for
+    ever."""
+    for other in others:
+        other.close()
+    torch.set_num_threads(1)
+    with contextlib.suppress(EOFError):  # nobody wanted a rehearsal
+        played: Played = pickle.loads(pipe.recv_bytes())
+        pipe.send_bytes(pickle.dumps(rehearsed(prepared, world, played.with_releases(prepared.method))))
+
+
+def rehearsed(prepared: Prepared, world: str, played: Played) -> dict[str, str]:
+    """Sentences, by kind, on everything besides noised values that changes in one world; computed in this process."""
+    told = Told(world)
+    prepared = replace(prepared, data=WORLDS[prepared.method.unit][world](prepared.data))
+    mechanism = Recalling(prepared.mechanism, told, played.passages)
+    exchanges = {one.question.number: one for one in played.exchanges}
+    gate = Recital(
+        prepared.allowance, played.noise, mechanism, told=told, exchanges=exchanges, unpriced=played.unpriced
+    )
+    clients = clients_of(prepared, gate)
+    with simulated(prepared, clients) as (transport, _):
+        script = Rehearsal(prepared, played, gate, transport, told)
+        try:
+            prepared.method.run(script, prepared.initial)
+            script.compare_end()
+        except FailureError as found:
+            told.tell(FAILURE, f"{found}")
+        except HiddenChannelError as found:
+            told.tell(SCRIPT, f"the script knows more than it was handed out: {found}")
+        except Exception as error:  # whatever the script stumbles over when only what it read is there
+            why = f"{type(error).__name__}: {error}"
+            told.tell(SCRIPT, f"the run cannot be repeated with {told.world} from what was read ({why})")
+        else:
+            mechanism.compare_end()
+    return told.sentences
+
+
+@dataclass
+class Recalling:
+    """A mechanism out of which comes what came before, whatever goes in; how much noise is asked for is compared."""
+
+    of: Mechanism
+    told: Told
+    passages: Sequence[Passage]
+    taken: set[tuple[object, ...]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._known = {(*one.purpose, one.client, one.number): one for one in self.passages}
+
+    def check(self, cover: Cover) -> None:
+        self.of.check(cover)
+
+    def noised(self, rows: Tensor, cover: Cover, source: Source, purpose: Purpose, clients: Sequence[int]) -> Tensor:
+        for place, client in enumerate(clients):
+            passage = self._passage((*purpose, client, 0))
+            noise, bound, _ = under(cover, place, rows.shape[1])
+            if passage is not None and not (same(noise, passage.deviations) and bound == passage.bound):
+                self.told.tell(NOISE, f"with {self.told.world} {purpose[-1]} has other noise or another bound")
+        return self.of.noised(rows, cover, source, purpose, clients)
+
+    def noised_sum(self, total: Tensor, deviation: float | Tensor, source: Source, purpose: Purpose) -> Tensor:
+        passage = self._passage(tuple(purpose))
+        if passage is None:
+            return self.of.noised_sum(total, deviation, source, purpose)
+        if not same(passage.deviations, on_each(deviation, total.numel())):
+            self.told.tell(NOISE, f"with {self.told.world} a gradient has other noise")
+        return passage.after.reshape(total.shape).to(total, copy=True)  # whoever takes it divides it in place
+
+    def noised_sums(
+        self, totals: Tensor, deviations: Sequence[float], source: Source, purposes: Sequence[Purpose]
+    ) -> Tensor:
+        every = zip(totals, deviations, purposes, strict=True)
+        return torch.stack([self.noised_sum(total, deviation, source, purpose) for total, deviation, purpose in every])
+
+    def read(self, rows: Tensor, cover: Cover) -> Tensor:
+        return self.of.read(rows, cover)
+
+    def mean(self, rows: Tensor, cover: Cover) -> Tensor:
+        return self.of.mean(rows, cover)
+
+    def compare_end(self) -> None:
+        """Tell of what passed before, and did not with other records."""
+        left = self._known.keys() - self.taken
+        if left:
+            self.told.tell(STEPS, f"with {self.told.world} {len(left)} noisy values fewer leave the mechanism")
+
+    def _passage(self, key: tuple[object, ...]) -> Passage | None:
+        self.taken.add(key)
+        if key not in self._known:
+            self.told.tell(STEPS, f"with {self.told.world} more noisy values leave the mechanism")
+        return self._known.get(key)
+
+
+@dataclass(frozen=True)
+class Recital(Gate):
+    """A gate out of which comes what came before; what has no noise, and is not charged infinity, is compared."""
+
+    told: Told = field(kw_only=True)
+    exchanges: Mapping[int, Exchange] = field(kw_only=True)
+    """By the number of the question."""
+    unpriced: Collection[tuple[int, str]] = field(kw_only=True)
+
+    def passes(self, releases: Releases, wanted: Mapping[str, Any], question: int, public: Public) -> Passed:
+        passed = super().passes(releases, wanted, question, public)
+        exchange = self.exchanges[question]
+        places = [list(exchange.public.clients).index(client) for client in public.clients]
+        values = {}
+        for name, rows in passed.values.items():
+            before = exchange.answer.values[name][places]
+            if rows.shape != before.shape or rows.dtype != before.dtype:
+                self.told.tell(LENGTH, f"with {self.told.world} {name} has another length")
+            elif not self._hidden(releases, name, question, rows, public) and not same(rows.cpu(), before):
+                self.told.tell(SENT, f"{name} depends on records, has no noise, and costs less than infinity")
+            values[name] = before.to(rows.device)
+        return replace(passed, values=values)
+
+    def _hidden(self, releases: Releases, name: str, question: int, rows: Tensor, public: Public) -> bool:
+        """Whether noise of its own hides a release, or nobody says that anything does."""
+        return (question, name) in self.unpriced or self._cover(releases[name], rows.shape[1], public) is not None
+
+
+class Rehearsal(Server):
+    """The federation once more: the script is handed what it had read, while clients answer with other records."""
+
+    def __init__(self, prepared: Prepared, played: Played, gate: Gate, transport: Transport, told: Told) -> None:
+        books = MemoryBooks(Ledger(prepared.schedule.clients, prepared.method.unit))
+        rounds = prepared.schedule.rounds
+        nobody = _Nobody()
+        super().__init__(
+            prepared.method, prepared.schedule, prepared.budget, gate, nobody, books, prepared.ground, rounds
+        )
+        self._before, self._clients, self._told = played.state, transport, told
+        self._left = list(played.exchanges)
+        self._ended: BaseException | None = None
+        """Error that ended the rehearsal, even if the script catches it."""
+
+    def ask(self, who: Sequence[int], step: Any, message: Message) -> Any:
+        self._go_on()
+        try:
+            return self._asked(who, step, message)
+        except BaseException as error:
+            self._ended = error
+            raise
+
+    def _go_on(self) -> None:
+        if self._ended is not None:
+            raise self._ended
+
+    def _asked(self, who: Sequence[int], step: Any, message: Message) -> Any:
+        asked = self._left.pop(0) if self._left else None
+        name = getattr(step, "__name__", str(step))
+        if asked is None or (asked.question.step, list(asked.question.clients)) != (name, [int(one) for one in who]):
+            self._told.tell(COHORT, f"whom the script asks in {name} does not follow from what it has read")
+            raise HiddenChannelError(f"whom it asks in {name} does not follow from what it has read")
+        if digest(asked.question.message) != digest(message):
+            raise HiddenChannelError(
+                f"what it tells clients in round {asked.question.round + 1} does not follow from what it has read"
+            )
+        self._let_answer(asked)
+        return _Handed(asked, self)
+
+    def compare_end(self) -> None:
+        """Raise where the script ended earlier, or with something else."""
+        self._go_on()
+        if self._left:
+            self._told.tell(COHORT, "how many questions the script asks does not follow from what it has read")
+            raise HiddenChannelError(f"it ends {len(self._left)} questions earlier when it knows only what it has read")
+        kept, before = encoded(self._state.__dict__), self._before
+        if kept[0] != before[0] or any(not same(*pair) for pair in zip(kept[1], before[1], strict=True)):
+            raise HiddenChannelError("what it ends with does not follow from what it has read")
+
+    def _let_answer(self, asked: Exchange) -> None:
+        """Put the question to clients with other records, and compare what does not pass the gate."""
+        states = self._clients.public_states(asked.question.clients, list(asked.public.states))
+        if any(not same(states[name], rows) for name, rows in asked.public.states.items()):
+            self._told.tell(REMEMBERED, "what clients remember publicly does not follow from what they sent")
+        try:
+            answer = self._clients.ask(asked.question, False, lambda: None)
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            raise FailureError(f"with {self._told.world} {asked.question.step} fails ({why})") from error
+        if (answer.bytes, answer.kept, answer.who) != (asked.answer.bytes, asked.answer.kept, asked.answer.who):
+            self._told.tell(
+                LENGTH, f"with {self._told.world} {answer.bytes} bytes leave instead of {asked.answer.bytes}"
+            )
+
+
+def same(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are equal bit by bit."""
+    return one.shape == other.shape and one.dtype == other.dtype and _bits(one) == _bits(other)
+
+
+def _bits(value: Tensor) -> bytes:
+    return value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+@dataclass(frozen=True)
+class _Handed:
+    """What was read of an exchange, once more."""
+
+    _exchange: Exchange
+    _server: Any
+
+    @property
+    def who(self) -> Sequence[int]:
+        return self._exchange.public.clients
+
+    def has(self, release: str) -> bool:
+        return release in self._exchange.answer.values
+
+    def mean(self, release: str) -> Tensor:
+        return self._exchange.read[release, "mean"].clone()
+
+    def rows(self, release: str) -> Tensor:
+        return self._exchange.read[release, "rows"].clone()
+
+    def deviation(self, release: str) -> Tensor:
+        exchange = self._exchange
+        return exchange.releases[release].deviation(self._server._gate.allowance, exchange.public)
+
+
+class _Nobody:
+    """A transport to no client."""
+
+    def ask(self, question: Question, evaluate: bool, charge: Callable[[], None]) -> Answer:
+        raise HiddenChannelError("it asks clients behind the federation's back")
+
+    def public_states(self, clients: Sequence[int], names: Collection[str]) -> dict[str, Tensor]:
+        return {}
+
+    def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
+        return np.full(len(clients), np.nan)

@@ -1,0 +1,285 @@
+"""Tier 3, side channels: does anything on the wire but the noisy values themselves tell whether a client was there?
+
+The client that has paid most is copied many times: every copy has its records, answers the recorded questions through
+the production client and gate, and has noise of its own. Half of the copies send what such a client may send at the
+worst, the others nothing (where records are protected: half hold a record in whose place nothing stands at the others).
+Of every release, in every round, something is looked at that its noise is not made to hide: how large the message's
+entries are (a threshold that shows in the noise), which entries are zero (a support or mask), its single entries where
+they are few (metrics), its length. A first part of the copies decides what tells most; the rest are counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sordino.audit import client_canaries, record_canaries
+from sordino.audit.bounds import Guesses
+from sordino.audit.findings import SAID, SURE, Attack
+from sordino.audit.recorded_run import Recorded, other_noise
+from sordino.data.dataset import Dealt, FederatedData, Split
+from sordino.federation.client import Clients
+from sordino.federation.execution import stack_size
+from sordino.federation.message import Each
+from sordino.federation.transcript import Exchange
+from sordino.method import Method
+from sordino.privacy.budget.record_plan import RecordPlan
+from sordino.privacy.gate import Gate
+from sordino.privacy.release import Releases, all_releases
+from sordino.privacy.views import VIEWS, View
+from sordino.testing.case import with_steps
+from sordino.util.processes import single_threaded
+
+PILOT, CHOSEN = 0.3, 4
+"""The share of copies that decides what is looked at, and how many things are."""
+COIN = "a canary's coin"
+"""The key of a message under which a copy learns whether it is the canary: only the audit's own steps read it."""
+LOUD = 1e6
+"""An entry that no threshold lets pass as it is."""
+FEW = 8
+"""The entries of a shorter message are looked at one by one."""
+SIZE = "size of the entries"
+NUDGED = 1.25
+"""How many times larger thresholds are that shall show in the noise."""
+QUESTIONS = 6
+"""How many of the recorded questions the copies answer."""
+
+
+@dataclass(frozen=True)
+class Field:
+    """One thing that can be looked at: a number for each copy."""
+
+    name: str
+    release: str
+    exchange: int
+    values: np.ndarray
+
+
+def attacks(recorded: Recorded, copies: int, number: int = 3, risk: float = 1 - SURE) -> list[Attack]:
+    """What the fields on the wire tell, for each observer that sees them."""
+    of_records = recorded.method.unit == "record"
+    target = record_canaries.target_of(recorded) if of_records else client_canaries.target_of(recorded)
+    exchanges = recorded.exchanges_of(target)[:QUESTIONS]
+    coins, delta = np.arange(copies) % 2 == 0, recorded.prepared.budget.delta
+    ways = [("side channel", 1.0)]
+    if follows_data(recorded, exchanges):
+        ways.append((f"thresholds {NUDGED - 1:.0%} apart, in the noise", NUDGED))
+    found = []
+    for way, nudge in ways:
+        fields = list(_fields(recorded, target, exchanges, coins, number, nudge))
+        fields = fields if nudge == 1 else [one for one in fields if one.name.startswith(SIZE)]
+        for view in VIEWS:
+            mine = [one for one in fields if exchanges[one.exchange].sees(one.release, view) == "rows"]
+            if mine:
+                found.append(_best(way, mine, coins, view, delta, risk / len(VIEWS) / len(ways)))
+    return found
+
+
+def follows_data(recorded: Recorded, exchanges: list[Exchange]) -> bool:
+    """Whether clients have thresholds of their own, at a method whose clients send something without noise: what
+    thresholds follow from may then be raw data, and the size of the noise tells of them."""
+    bare = any(not release.private for step in recorded.method.steps().values() for release in step.values())
+    return bare and any(_thresholds(exchange) for exchange in exchanges)
+
+
+def _thresholds(exchange: Exchange) -> set[str]:
+    """The names of the thresholds that each client has of its own."""
+    named = {getattr(release, "clip", None) for release in exchange.releases.values()}
+    return {key for key, value in exchange.question.message.items() if key in named and isinstance(value, Each)}
+
+
+def _best(way: str, fields: list[Field], coins: np.ndarray, view: View, delta: float, risk: float) -> Attack:
+    """The attack by those fields that told most on the first copies, counted on the others."""
+    first = int(PILOT * len(coins))
+    ranked = sorted(((_told(f.values[:first], coins[:first]), place) for place, f in enumerate(fields)), reverse=True)
+    best = Attack(way, view, 0.0, 0.0)
+    chosen = ranked[:CHOSEN]
+    for _, place in chosen:
+        field = fields[place]
+        guesses = _counted(field.values, coins, first)
+        said = guesses.model_free(delta, 1 - (1 - SAID) / len(chosen))
+        if said > best.bound:
+            surely = guesses.model_free(delta, 1 - risk / len(chosen))
+            best = Attack(f"{way}: {field.name}", view, said, surely, said)
+    return best
+
+
+def _told(values: np.ndarray, coins: np.ndarray) -> float:
+    """How far the canaries' values lie from the others', as the best balanced accuracy of a threshold."""
+    return abs(_split(values, coins)[2] - 0.5)
+
+
+def _split(values: np.ndarray, coins: np.ndarray) -> tuple[float, float, float]:
+    """A threshold, the side on which canaries lie (1 or -1), and the accuracy there."""
+    best = (0.0, 1.0, 0.5)
+    steps = np.unique(values)
+    middles = (steps[1:] + steps[:-1]) / 2 if len(steps) > 1 else steps
+    for threshold in middles[:: max(1, len(middles) // 50)]:
+        above = values > threshold
+        accuracy = (above[coins].mean() + (~above[~coins]).mean()) / 2
+        for side, right in ((1.0, accuracy), (-1.0, 1 - accuracy)):
+            if right > best[2]:
+                best = (float(threshold), side, float(right))
+    return best
+
+
+def _counted(values: np.ndarray, coins: np.ndarray, first: int) -> Guesses:
+    """The test that the first copies chose, on the others."""
+    threshold, side, _ = _split(values[:first], coins[:first])
+    rest, there = side * values[first:], coins[first:]
+    return Guesses.of(rest[there], rest[~there], side * threshold)
+
+
+def _fields(
+    recorded: Recorded, target: int, exchanges: list[Exchange], coins: np.ndarray, number: int, nudge: float
+) -> Iterator[Field]:
+    """Everything that can be looked at of what the copies send. With a `nudge` all copies hold the same records, and
+    the thresholds of half of them are that many times as large."""
+    copies = _Copies(recorded, target, coins if nudge == 1 else np.zeros_like(coins), number)
+    factors = torch.from_numpy(np.where(coins, nudge, 1.0).astype(np.float32))
+    with single_threaded():
+        for place, exchange in enumerate(exchanges):
+            sent, lengths = copies.answer(exchange, factors)
+            for name, rows in sent.items():
+                yield from _of_rows(name, place, rows.double().numpy())
+                yield Field(f"length of the message in round {place + 1}", name, place, lengths)
+
+
+class _Copies:
+    """Copies of one client, as one process works for them."""
+
+    def __init__(self, recorded: Recorded, target: int, coins: np.ndarray, number: int) -> None:
+        prepared, count = recorded.prepared, len(coins)
+        of_records = prepared.method.unit == "record"
+        method = prepared.method if of_records else _with_coins(prepared.method)
+        allowance = recorded.gate.allowance
+        if allowance.records is not None:
+            allowance = replace(allowance, records=_copied_plan(allowance.records, target, count))
+        gate = Gate(allowance, other_noise(prepared, number), recorded.mechanism.of)
+        # What is not finite contributes nothing, but a step that sees bare records could not compute with it.
+        bare = any(not release.private for release in all_releases(prepared.method.steps()))
+        emptied = (0.0 if bare else math.nan) if of_records else None
+        data = _copies(prepared.data, target, coins, emptied)
+        self._clients = Clients(
+            method, prepared.learner, data, gate, recorded.clients.execution, prepared.experiment.device
+        )
+        self._coins = None if of_records else Each(torch.from_numpy(coins.astype(np.float32)).reshape(-1, 1))
+        self._target, self._count = target, count
+        self._together = stack_size(prepared.learner.layout.size)
+        self._sides = [np.flatnonzero(side) for side in (coins, ~coins) if side.any()]
+        blank = method.memory(prepared.initial) | method.public_memory(prepared.initial, prepared.learner.layout)
+        self._me = {name: value.float().expand(count, *value.shape).clone() for name, value in blank.items()}
+        self._me["participations"] = torch.zeros(count)
+
+    def answer(self, exchange: Exchange, factors: Tensor) -> tuple[dict[str, Tensor], np.ndarray]:
+        """What the copies send in answer to a recorded question, one row each, and how many bytes; their own thresholds
+        are multiplied by `factors`."""
+        message = {key: _own(value, self._target, self._count) for key, value in exchange.question.message.items()}
+        for key in _thresholds(exchange):
+            rows = message[key].values
+            message[key] = Each(rows * factors.reshape(-1, *[1] * (rows.dim() - 1)))
+        message |= {} if self._coins is None else {COIN: self._coins}
+        outcomes, groups = [], self._groups(exchange.question.step)
+        for some in groups:
+            asked = replace(exchange.question, message=message, clients=some)
+            outcomes.append(self._clients.answer(asked, {name: rows[some] for name, rows in self._me.items()}))
+        back = torch.from_numpy(np.argsort(np.concatenate(groups)))
+        if outcomes[0].kept:
+            kept = {name: torch.cat([one.kept[name].detach() for one in outcomes])[back] for name in outcomes[0].kept}
+            taken = {"participations": self._me["participations"] + 1}
+            self._me = {name: rows.reshape(self._me[name].shape) for name, rows in kept.items()} | taken
+        passed = [one.passed for one in outcomes]
+        sent = {name: torch.cat([one.values[name] for one in passed])[back] for name in passed[0].values}
+        sizes = [one.bytes / len(some) for one, some in zip(passed, groups, strict=True)]
+        return sent, np.repeat(sizes, [len(some) for some in groups])[back.numpy()]
+
+    def _groups(self, step: str) -> list[list[int]]:
+        """Copies that answer together, all of one side: the bytes of a group are then those of one side."""
+        kinds = self._clients.kinds(step, np.arange(self._count), self._me["participations"].numpy())
+        together = self._together if (kinds == kinds[0]).all() else 1
+        parts = [np.array_split(side, -(-len(side) // together)) for side in self._sides]
+        return [group.tolist() for part in parts for group in part]
+
+
+def _of_rows(release: str, exchange: int, rows: np.ndarray) -> Iterator[Field]:
+    """What can be looked at of one release's rows."""
+    where = f"{release} in round {exchange + 1}"
+    if rows.shape[1] <= FEW:
+        for entry in range(rows.shape[1]):
+            yield Field(f"value of {where}", release, exchange, rows[:, entry])
+        return
+    zero = rows == 0
+    squares = np.square(rows).sum(axis=1) / np.maximum(1, (~zero).sum(axis=1))
+    yield Field(f"{SIZE} of {where}", release, exchange, squares)
+    if zero.any():
+        yield Field(f"number of zeros of {where}", release, exchange, zero.sum(axis=1).astype(float))
+    yield Field(f"support of {where} at the canary", release, exchange, zero[:, 0].astype(float))
+
+
+def _with_coins(method: Method) -> Method:
+    """The method whose clients send what the coin says: the loudest message there may be, or nothing."""
+    declared = method.steps()
+
+    def change(original: Callable[..., Any]) -> Callable[..., Any]:
+        def step(self: Any, message: Any, me: Any, data: Any) -> Any:
+            coin = message[COIN].reshape(())
+            rest = {key: value for key, value in message.items() if key != COIN}
+            result = original(self, rest, me, data)
+            sent = {n: _chosen(declared[original.__name__], n, value, coin) for n, value in result.send.items()}
+            return replace(result, send=sent)
+
+        return step
+
+    return with_steps(method, change, *declared)
+
+
+def _chosen(releases: Releases, name: str, value: Tensor, coin: Tensor) -> Tensor:
+    """What a copy sends of one release."""
+    release = releases[name]
+    null = torch.full_like(value, release.centre())
+    if release.unit != "client":
+        return torch.where(coin > 0, value, null)
+    loud = null.clone().reshape(-1)
+    mask = torch.zeros_like(loud)
+    mask[0] = LOUD
+    return torch.where(coin > 0, (loud + mask).reshape(value.shape), null)
+
+
+def _copies(data: FederatedData, target: int, coins: np.ndarray, emptied: float | None) -> FederatedData:
+    """A federation of copies of one client; where records are protected, the canary is the first record of half of
+    them, and the others have `emptied` features in its place."""
+    names = [f"copy-{number}" for number in range(len(coins))]
+    test = data.test
+    tests = Split(test.x, test.y, *(np.full(len(coins), one[target]) for one in (test.starts, test.sizes)))
+    x, y = data.train.part(target)
+    records, begins = len(y), np.zeros(len(coins), dtype=np.int64)
+    if emptied is not None:
+        canary = 3 * torch.sign(x[:1] + 1e-3) * x.abs().max()
+        x, y = torch.cat([canary, x[1:], torch.full_like(x[:1], emptied), x[1:]]), torch.cat([y, y])
+        begins = np.where(coins, 0, records)
+    train = Split(x, y, begins, np.full(len(coins), records))
+    return replace(data, clients=Dealt(names, train, tests))
+
+
+def _copied_plan(plan: RecordPlan, target: int, copies: int) -> RecordPlan:
+    """What the copies' records may spend: what the target's may."""
+    return replace(plan, **{name: np.repeat(rows[target : target + 1], copies) for name, rows in vars(plan).items()})
+
+
+def _own(value: Any, target: int, copies: int) -> Any:
+    """A value of a message as the copies receive it: what was the target's own is each copy's own."""
+    if not isinstance(value, Each):
+        return value
+    return Each(value.values[target : target + 1].expand(copies, *value.values.shape[1:]))
+
+
+def reach(copies: int) -> float:
+    """The largest epsilon that so many copies can refute, if every guess is right."""
+    tested = math.floor((1 - PILOT) * copies / 2)
+    return Guesses(0, tested, 0, tested).model_free(0.0, 1 - (1 - SURE) / len(VIEWS) / CHOSEN)

@@ -1,0 +1,103 @@
+"""A whole audit: the tiers one after the other, and what they say of each observer's epsilon."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+
+from sordino.audit import client_canaries, conformance, one_run, record_canaries, side_channels
+from sordino.audit.findings import SURE, Attack, Report, ViewReport
+from sordino.audit.recorded_run import Recorded, record
+from sordino.audit.replay import Understudy
+from sordino.experiment.config import Experiment
+from sordino.experiment.hyperparameters import called
+from sordino.experiment.prepare import Prepared, prepare
+from sordino.method import Method
+from sordino.privacy.views import VIEWS, View
+
+TRIALS = 100_000
+ALL_TIERS = (0, 1, 2, 3)
+COPIES = {"client": 2000, "record": 400}
+"""How many copies of one client are looked at for side channels."""
+Tell = Callable[[str], None]
+
+
+def audit(
+    experiment: Experiment,
+    trials: int = TRIALS,
+    tiers: Collection[int] = ALL_TIERS,
+    tell: Tell = lambda sentence: None,
+) -> Report:
+    """Attack what an experiment's method claims; nothing is written, and no client's budget is spent."""
+    return audited(prepare(experiment), trials, tiers, tell)
+
+
+def audited(
+    prepared: Prepared,
+    trials: int = TRIALS,
+    tiers: Collection[int] = ALL_TIERS,
+    tell: Tell = lambda sentence: None,
+) -> Report:
+    """The audit of an experiment that is ready to start."""
+    begun = time.monotonic()
+    method, delta = prepared.method, prepared.budget.delta
+    understudy = Understudy(prepared) if 0 in tiers else None
+    tell("a run in which everything that leaves is written down")
+    first = record(prepared)
+    truths = first.ledger.epsilon(delta)
+    published = published_claim(prepared)
+    views = {
+        view: ViewReport(truths[view]) if published is None else ViewReport(published, truths[view]) for view in VIEWS
+    }
+    report = Report(
+        prepared.experiment.method, method.variant, method.unit, delta, views, called=called(dict(prepared.experiment))
+    )
+    if understudy is not None:
+        tell("tier 0: noise, bounds, coins and prices")
+        half = max(0, prepared.schedule.rounds // 2 - 1)
+        second = record(prepared, number=2, stop_after=half)
+        report.findings += conformance.findings([first, second], understudy)
+        understudy.close()
+    risk = (1 - SURE) / max(1, len({1, 2, 3} & set(tiers)))  # of all attacks together
+    if 1 in tiers and method.is_private():
+        tell("tier 1: is one client, or one record, there?")
+        report.trials = _mechanism(first, trials, views, risk)
+    if 2 in tiers and method.is_private():
+        tell("tier 2: canaries in one real run")
+        found, told = one_run.attacks(first, risk=risk)
+        report.findings += told
+        _add(found, views)
+    if 3 in tiers and any(method.steps().values()):
+        tell("tier 3: side channels")
+        _add(side_channels.attacks(first, COPIES[method.unit], risk=risk), views)
+    report.seconds = time.monotonic() - begun
+    return report
+
+
+def _mechanism(first: Recorded, trials: int, views: dict[View, ViewReport], risk: float) -> int:
+    """Tier 1; how many trials were made."""
+    if first.method.unit == "client":
+        trials = client_canaries.affordable(first, trials)
+        found = client_canaries.attacks(first, trials, risk=risk)
+    else:
+        found = record_canaries.attacks(first, trials, {view: one.claimed for view, one in views.items()}, risk=risk)
+    _add(found, views)
+    return trials
+
+
+def _add(found: Sequence[Attack], views: dict[View, ViewReport]) -> None:
+    for attack in found:
+        views[attack.view].add(attack)
+
+
+def published_claim(prepared: Prepared) -> float | None:
+    """The epsilon that a paper prints for its mechanism, of the client that allows most where clients have budgets of
+    their own; None where there is no paper's mechanism to look at."""
+    method, experiment = prepared.method, prepared.experiment
+    accounts = type(method).published_multiplier is not Method.published_multiplier
+    if method.variant != "paper" or not (accounts or "paper" in method.caveats):
+        return None
+    if experiment.noise_multiplier is not None:
+        return None
+    plan = prepared.allowance.records
+    return experiment.asked_epsilon if plan is None else float(plan.budgets.max())

@@ -1,0 +1,155 @@
+"""Commands before any budget is spent: what to use, and what a run would cost."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sordino.cli.options import DATA, NOISE, SCHEDULE, File, Json, Keys, experiment_from, taking
+from sordino.cli.run import getting_ready
+from sordino.errors import UserError
+
+if TYPE_CHECKING:
+    from sordino.planning.advise import Advice
+    from sordino.privacy.budget.allowance import ProtectFrom
+    from sordino.study.compare import Comparison
+LOOKED_AT = {*DATA, "model"} - {"clients"}
+"""The options for which data and network are looked at: without them, or a file, a plan is arithmetic alone."""
+
+
+@taking(*DATA, "model", "method", "variant", "privacy", *SCHEDULE, "epsilon", *NOISE, "seed", "set")
+def plan(
+    keys: Keys,
+    experiment: File = None,
+    parameters: Annotated[
+        int | None,
+        typer.Option(
+            help="How many parameters would be shared. [default: the network's, where data or model are named]",
+            min=1,
+            max=1_000_000_000_000,
+        ),
+    ] = None,
+    records: Annotated[
+        int | None, typer.Option(help="Training records of a client. [default: as in the data]", min=1, max=10**9)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Before any budget is spent: noise, epsilon for every observer, feasibility, advice.
+
+    Where records are protected, the noise of each client follows from its own budget and number of records.
+    """
+    from dataclasses import asdict
+
+    with getting_ready(as_json):
+        from sordino.planning.plan import plan_of
+
+        chosen = experiment_from(experiment, keys)
+        look = experiment is not None or any(keys[key] is not None for key in LOOKED_AT)
+        found = plan_of(chosen, parameters, records, look)
+    if as_json:
+        typer.echo(json.dumps(asdict(found)))
+        return
+    from rich.console import Console
+
+    from sordino.report.terminal.details import plan_report
+
+    Console(markup=False).print(plan_report(found, chosen.protect_from), highlight=False)
+
+
+ABOUT_DATA = tuple(key for key in (*DATA, "model") if key not in ("data", "clients"))
+"""The options that say something only where there are data to look at."""
+
+
+@taking(*DATA, "model", "epsilon", "delta", "protect_from", "allow_vacuous_delta", "store")
+def advise(
+    keys: Keys,
+    experiment: File = None,
+    records: Annotated[
+        int | None, typer.Option(help="Training records of a client. [default: as in the data]", min=1, max=10**9)
+    ] = None,
+    parameters: Annotated[
+        int | None,
+        typer.Option(
+            help="How many parameters would be shared. [default: the network's; 1,000 where no data are named]",
+            min=1,
+            max=10**12,
+        ),
+    ] = None,
+    trying: Annotated[
+        bool, typer.Option("--try", help="Run the most promising ones, on the data or on a public stand-in.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """What shall I use? Level, method, size of the shared model, and whether to federate at all."""
+    from sordino.methods import names
+    from sordino.planning.advise import advise as advise_on
+    from sordino.planning.advise import situation_of, spends, stand_in
+
+    known = keys["data"] is not None or experiment is not None
+    if not known:
+        _check_used(keys)
+    chosen = experiment_from(experiment, keys, names())
+    situation = situation_of(chosen, records, parameters, look=known)
+    found = advise_on(situation)
+    if not as_json:  # at once: whoever tries should know what, and may stop before it costs anything
+        _show(found)
+    tried = None
+    if trying:
+        from sordino.cli.run import watched
+        from sordino.study.compare import compare
+
+        chosen = chosen if known else stand_in(chosen, situation)
+        with watched(as_json) as display:
+            display.say(spends(chosen, found, known))
+            tried = compare(chosen, found.candidates, 1, display)
+    if as_json:
+        typer.echo(json.dumps(asdict(found) | _for_machines(tried, known)))
+    elif tried is not None:
+        _show_tried(tried, chosen.protect_from, known)
+
+
+def _show(found: Advice) -> None:
+    """What to use, with the options of `run`, and why."""
+    from rich.console import Console
+
+    console = Console(markup=False)
+    options = "".join(f" --set {setting}" for setting in found.settings)
+    protects = "nothing leaves a client" if found.level == "none" else f"protects one {found.level}"
+    console.print(f"{found.method}{options}: {protects}", style="bold", highlight=False)
+    for sentence in found.advice:
+        console.print(f"- {sentence}", highlight=False)
+
+
+def _show_tried(tried: Comparison, protect_from: ProtectFrom, real: bool) -> None:
+    """What trying brought, and what it cost, if these were people."""
+    from rich.console import Console
+
+    from sordino.cli.run import show_meaning
+    from sordino.report.terminal.tables import comparison_table
+
+    console = Console(markup=False)
+    console.print()
+    console.print(comparison_table(tried.rows))
+    show_meaning(tried.rows, console)
+    for sentence in (*tried.verdict, *(tried.together(protect_from) if real else ())):
+        console.print(sentence, highlight=False)
+
+
+def _check_used(keys: Keys) -> None:
+    """Refuse options that would be ignored where no data are named."""
+    for key in ABOUT_DATA:
+        if keys[key] is not None:
+            instead = ", or give --parameters" if key == "model" else ""
+            raise UserError(f"--{key.replace('_', '-')} needs the data that it is for: name them with --data{instead}.")
+
+
+def _for_machines(tried: Comparison | None, real: bool) -> dict[str, Any]:
+    """What trying brought, and what it cost, if these were people."""
+    if tried is None:
+        return {}
+    document = tried.document()
+    found = {"tried": document["rows"], "verdict": document["verdict"]}
+    return found | ({"over_runs": document["over_runs"]} if real else {})

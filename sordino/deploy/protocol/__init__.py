@@ -1,0 +1,1 @@
+"""Protocol between a server and its sites: bytes, keys, secure sums."""

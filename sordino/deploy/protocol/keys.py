@@ -1,0 +1,52 @@
+"""Signatures: a site's lasting Ed25519 identity, what it signs, and the hash of the code that it runs."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+PACKAGE = Path(__file__).resolve().parents[2]
+
+
+def new_identity() -> bytes:
+    """A private Ed25519 key."""
+    return Ed25519PrivateKey.generate().private_bytes_raw()
+
+
+def public_identity(private: bytes) -> bytes:
+    """Its public half."""
+    return Ed25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
+
+
+def signed(private: bytes, purpose: str, *parts: bytes) -> bytes:
+    """A signature of `parts` for one purpose."""
+    return Ed25519PrivateKey.from_private_bytes(private).sign(_said(purpose, parts))
+
+
+def is_signed(identity: bytes, signature: bytes, purpose: str, *parts: bytes) -> bool:
+    """Whether a site has signed `parts` for this purpose."""
+    try:
+        Ed25519PublicKey.from_public_bytes(identity).verify(signature, _said(purpose, parts))
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def _said(purpose: str, parts: tuple[bytes, ...]) -> bytes:
+    """What is signed: bytes that say where each part ends."""
+    whole = (b"sordino 1", purpose.encode(), *parts)
+    return b"".join(len(part).to_bytes(8, "big") + part for part in whole)
+
+
+@functools.lru_cache(maxsize=1)
+def package_hash() -> str:
+    """SHA-256 of all source files of this installation."""
+    made = hashlib.sha256()
+    for path in sorted(PACKAGE.rglob("*.py")):
+        made.update(f"{path.relative_to(PACKAGE)}\0".encode())
+        made.update(hashlib.sha256(path.read_bytes()).digest())
+    return made.hexdigest()

@@ -1,0 +1,76 @@
+"""Who takes part: the sites' names and lasting public keys, in the order of their numbers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sordino.errors import UserError, quoted
+from sordino.util.toml import read_toml
+
+IDENTITY_BYTES = 32
+"""Of an Ed25519 public key."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """One site of a federation."""
+
+    name: str
+    identity: bytes
+    """Its public Ed25519 key."""
+
+
+def fingerprint(identity: bytes) -> str:
+    """What people compare over the telephone: 80 bits of a hash, in groups of four digits."""
+    digits = hashlib.sha256(identity).hexdigest()[:20]
+    return " ".join(digits[place : place + 4] for place in range(0, len(digits), 4))
+
+
+def read_roster(path: Path) -> list[Member]:
+    """The members that a TOML file names in tables [[site]] with `name` and `identity`."""
+    try:
+        table = read_toml(path)
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise UserError(f"The roster {path} cannot be read: {error}.") from error
+    rows = table.get("site", [])
+    if not isinstance(rows, list) or not rows:
+        raise UserError(f"The roster {path} names no site: it needs a table [[site]] with name and identity for each.")
+    members = [_member(row, path) for row in rows]
+    check_members(members, f"The roster {path}")
+    return members
+
+
+def check_members(members: Sequence[Member], where: str) -> None:
+    """Refuse a roster that names somebody twice."""
+    for what, values in (("name", [one.name for one in members]), ("identity", [one.identity for one in members])):
+        if len(set(values)) < len(values):
+            raise UserError(f"{where} has the same {what} twice: each site has its own.")
+
+
+def written_roster(members: Sequence[Member]) -> str:
+    """A roster as TOML, without fingerprints: whoever reads one works them out, because a comment may lie."""
+    rows = [
+        f'[[site]]\nname = {json.dumps(one.name, ensure_ascii=False)}\nidentity = "{one.identity.hex()}"\n'
+        for one in members
+    ]
+    return "\n".join(rows)
+
+
+def _member(row: object, path: Path) -> Member:
+    name, identity = (row.get("name"), row.get("identity")) if isinstance(row, dict) else (None, None)
+    try:
+        key = bytes.fromhex(identity) if isinstance(identity, str) else b""
+    except ValueError:
+        key = b""
+    if not isinstance(name, str) or not name or len(key) != IDENTITY_BYTES:
+        raise UserError(
+            f"The roster {path} has a site with name {quoted(name)} whose identity is not 64 hexadecimal digits."
+        )
+    if not name.isprintable():  # it stands beside the fingerprint that owners compare, and must not hide another
+        raise UserError(f"The roster {path} has a site called {quoted(name)}: a name is letters that can be shown.")
+    return Member(name, key)

@@ -1,0 +1,214 @@
+"""What travels between a site and the server, as bytes: a JSON head and a safetensors body.
+
+Nothing that is read can run code or make more than its own size in memory. Every sequence of bytes is a message or
+raises one `WireError`; what was packed is unpacked as it was: tensors and arrays with their types, whole numbers and
+floating-point ones, texts, bytes, lists, tuples, tables, and rows of which every client gets its own.
+
+    "sordino1" | length of the head, 8 bytes | head | body
+
+In the head a value is what it is, or a list that begins with its kind: ["table", [[key, value], ...]], ["list", ...],
+["tuple", ...], ["float", "nan"], ["bytes", base64], and ["array", place] or ["tensor" | "each", [place, type]] for what
+lies in the body.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import numpy as safetensors
+from torch import Tensor
+
+from sordino.errors import UserError
+from sordino.federation.message import Each
+
+MAGIC = b"sordino1"
+LENGTH_BYTES = 8
+PROTOCOL = 2
+"""Of what messages mean: both ends speak the same version."""
+MOST_BYTES = 512 * 2**20
+"""How large a message may be, unless a site says otherwise."""
+MOST_HEAD = 16 * 2**20
+DEEPEST = 32
+"""How many tables and lists may lie within each other."""
+MOST_DIGITS = 1024
+"""Of a whole number, in bits."""
+ARRAYS = {np.dtype(kind) for kind in ("f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1")}
+"""Of what an array may be made."""
+CARRIERS: dict[torch.dtype, torch.dtype] = {
+    **{kind: kind for kind in (torch.float64, torch.float32, torch.float16)},
+    **{kind: kind for kind in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)},
+    torch.bfloat16: torch.int16,
+    torch.bool: torch.uint8,
+}
+"""Of what a tensor may be made, and as what its entries travel: numpy has no bfloat16, and a boolean that is neither
+zero nor one would be undefined."""
+TYPES = {str(kind).removeprefix("torch."): kind for kind in CARRIERS}
+Body = dict[str, np.ndarray]
+
+
+class WireError(UserError):
+    """Bytes that are no message, or a value that cannot be sent."""
+
+
+def packed(message: Mapping[str, Any]) -> bytes:
+    """A message as bytes."""
+    body: Body = {}
+    head = json.dumps(_written(dict(message), body, DEEPEST), allow_nan=False, separators=(",", ":")).encode()
+    if len(head) > MOST_HEAD:
+        raise WireError(f"A message's head has {len(head):,} bytes, more than can be sent.")
+    return MAGIC + len(head).to_bytes(LENGTH_BYTES, "little") + head + safetensors.save(body)
+
+
+def request(kind: str, **content: Any) -> bytes:
+    """A message of a server to a site."""
+    return packed({"kind": kind, "protocol": PROTOCOL, **content})
+
+
+def unpacked(content: bytes, most: int = MOST_BYTES) -> dict[str, Any]:
+    """The message that bytes hold; `most` is how many bytes it may have."""
+    if len(content) > most:
+        raise WireError(f"A message has {len(content):,} bytes, but at most {most:,} are taken.")
+    begin = len(MAGIC) + LENGTH_BYTES
+    size = int.from_bytes(content[len(MAGIC) : begin], "little")
+    if content[: len(MAGIC)] != MAGIC or len(content) < begin + size or size > MOST_HEAD:
+        raise WireError("These bytes are no message of Sordino.")
+    try:
+        head = json.loads(content[begin : begin + size], parse_constant=_refused)
+        body = safetensors.load(content[begin + size :])
+        found = _read(head, body, DEEPEST)
+    except WireError:
+        raise
+    except Exception as error:  # whatever a library finds wrong with bytes from outside, it is one sentence here
+        raise WireError("A message is damaged: its head or its body cannot be read.") from error
+    if body or not isinstance(found, dict):
+        raise WireError("A message is damaged: its head and its body do not belong together.")
+    return found
+
+
+def _refused(constant: str) -> Any:
+    raise WireError(f"A message is damaged: {constant} is no number that a head may hold.")
+
+
+# ---- writing
+
+
+def _written(value: Any, body: Body, deep: int) -> Any:
+    """A value as JSON; what is large goes into the body."""
+    if deep < 0:
+        raise WireError(f"A message is nested more than {DEEPEST} deep.")
+    if isinstance(value, Each):
+        return ["each", _stored_tensor(value.values, body)]
+    if isinstance(value, Tensor):
+        return ["tensor", _stored_tensor(value, body)]
+    if isinstance(value, np.ndarray):
+        return ["array", _stored_array(value, body)]
+    if isinstance(value, Mapping):
+        pairs = [[_scalar(key), _written(one, body, deep - 1)] for key, one in value.items()]
+        return ["table", pairs]
+    if type(value) in (list, tuple):
+        return [type(value).__name__, [_written(one, body, deep - 1) for one in value]]
+    return _scalar(value)
+
+
+def _scalar(value: Any) -> Any:
+    """A single value as JSON."""
+    kind = type(value)
+    if kind is float and not math.isfinite(value):
+        return ["float", repr(value)]
+    if kind is bytes:
+        return ["bytes", base64.b64encode(value).decode()]
+    if kind is int and value.bit_length() > MOST_DIGITS:
+        raise WireError(f"A whole number of {value.bit_length()} bits cannot be sent.")
+    if value is None or kind in (bool, int, float, str):
+        return value
+    raise WireError(f"A {kind.__name__} cannot be sent: a message holds tensors, numbers, texts, lists and tables.")
+
+
+def _stored_tensor(value: Tensor, body: Body) -> list[Any]:
+    content = value.detach().cpu().contiguous()
+    if content.dtype not in CARRIERS:
+        raise WireError(f"A tensor of {content.dtype} cannot be sent.")
+    name = str(content.dtype).removeprefix("torch.")
+    return [_stored_array(content.view(CARRIERS[content.dtype]).numpy(), body), name]
+
+
+def _stored_array(value: np.ndarray, body: Body) -> int:
+    """Put an array into the body; its place."""
+    if value.dtype not in ARRAYS:
+        raise WireError(f"An array of {value.dtype} cannot be sent.")
+    place = len(body)
+    body[str(place)] = np.ascontiguousarray(value).reshape(value.shape)
+    return place
+
+
+# ---- reading
+
+
+def _read(value: Any, body: Body, deep: int) -> Any:
+    """The value that JSON stands for; what is taken out of the body is gone from there."""
+    if deep < 0:
+        raise WireError(f"A message is nested more than {DEEPEST} deep.")
+    if not isinstance(value, list):
+        return _read_scalar(value)
+    kind, content = value
+    if kind == "table":
+        pairs = [_list(pair) for pair in _list(content)]
+        found = {_read_scalar(key): _read(one, body, deep - 1) for key, one in pairs}
+        if len(found) < len(pairs):
+            raise WireError("A message is damaged: a table has a key twice.")
+        return found
+    if kind in ("list", "tuple"):
+        items = [_read(one, body, deep - 1) for one in _list(content)]
+        return items if kind == "list" else tuple(items)
+    if kind == "array":
+        return _taken(content, body)
+    if kind in ("tensor", "each"):
+        place, name = content
+        tensor = _tensor(_taken(place, body), TYPES[name])
+        return Each(tensor) if kind == "each" else tensor
+    return _read_scalar(value)
+
+
+def _read_scalar(value: Any) -> Any:
+    if isinstance(value, list):
+        kind, content = value
+        if kind == "bytes":
+            return base64.b64decode(content, validate=True)
+        if kind == "float" and content in ("nan", "inf", "-inf"):
+            return float(content)
+        raise WireError("A message is damaged: it holds a value of an unknown kind.")
+    if isinstance(value, dict):
+        raise WireError("A message is damaged: it holds a value of an unknown kind.")
+    if type(value) is int and value.bit_length() > MOST_DIGITS:
+        raise WireError(f"A whole number of {value.bit_length()} bits is more than is taken.")
+    if type(value) is float and not math.isfinite(value):  # 1e999 is written without a name
+        raise WireError("A message is damaged: it holds a number beyond all floating-point ones.")
+    return value
+
+
+def _list(content: Any) -> list[Any]:
+    if not isinstance(content, list):
+        raise WireError("A message is damaged: a list is none.")
+    return content
+
+
+def _taken(place: Any, body: Body) -> np.ndarray:
+    """An array out of the body, which is then no longer there."""
+    array = body.pop(str(place)) if type(place) is int else None
+    if array is None or array.dtype not in ARRAYS:
+        raise WireError("A message is damaged: its body lacks what its head names.")
+    return array.copy()
+
+
+def _tensor(array: np.ndarray, kind: torch.dtype) -> Tensor:
+    """A tensor from what carried it."""
+    content = torch.from_numpy(array)
+    if content.dtype != CARRIERS[kind] or (kind is torch.bool and bool((content > 1).any())):
+        raise WireError("A message is damaged: a tensor is not of the type that its head names.")
+    return content.view(kind)

@@ -1,0 +1,1 @@
+"""The server of a deployment, and its way to the sites."""

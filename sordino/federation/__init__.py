@@ -1,0 +1,1 @@
+"""The federation: server, clients, messages and rounds, whatever transport carries them."""

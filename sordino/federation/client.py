@@ -1,0 +1,284 @@
+"""A client's part of a round: step -> gate -> learn -> keep.
+
+The simulator calls `Clients.answer` for one client or for a stack of them; a real site calls it for itself. What comes
+back has passed the gate, beside what the clients are to remember. Evaluation is apart from it.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from sordino.data import FederatedData
+from sordino.data.dataset import Split
+from sordino.errors import UserError
+from sordino.federation import message as messages
+from sordino.federation.message import Message
+from sordino.federation.purity import Surroundings
+from sordino.learning.network import Learner, Records
+from sordino.method import Method, Result, result_of, returned
+from sordino.models.tokens import examples
+from sordino.privacy.clipping import CompiledSum
+from sordino.privacy.gate import Gate, Passed, check_declared
+from sordino.privacy.gradients import BlankRecords, PrivateRecords, Stack, validation_records
+from sordino.privacy.noise import Covered
+from sordino.privacy.release import Public, Releases, due, takes_gradients_alone
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the server asks some clients."""
+
+    number: int
+    """Of the question within the run: no two have the same."""
+    round: int
+    step: str
+    message: Message
+    clients: Sequence[int]
+
+    def to(self, places: Sequence[int]) -> Question:
+        """The same question to those of the clients that stand at `places`."""
+        return replace(self, clients=[self.clients[place] for place in places])
+
+
+@dataclass(frozen=True)
+class Done:
+    """What a step computed at some clients, one row each, before the gate."""
+
+    sent: dict[str, Any]
+    kept: dict[str, Tensor]
+    start: Tensor | None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a question at some clients, one row each."""
+
+    passed: Passed
+    """What leaves them."""
+    kept: dict[str, Tensor]
+    """What they are to remember, private and public; empty where the step left nothing behind."""
+    start: Tensor | None
+    """The models with which they began."""
+    drawn: int = 0
+    """Digest of all noise drawn for the answer (exclusive or of its keys) and of what steps made of noisy gradients; 0
+    where noise does not depend on values."""
+
+
+class UnequalKeepingError(UserError):
+    """A step whose clients differ in whether they keep anything, which would tell of their data."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "A step keeps something at one client and nothing at another, by which others would learn of their data: "
+            "let it keep everything that `memory` names each time, changed or as it was."
+        )
+
+
+class Execution(Protocol):
+    """How steps are run and models evaluated: one client after the other, or many stacked."""
+
+    def groups(self, order: np.ndarray, stack: int, kinds: np.ndarray) -> list[list[int]]:
+        """Clients in groups that must be worked on together, in the given order; a stack holds at most `stack`, all of
+        one kind. Both arrays hold one value for each client: its place, and the kind of the client at that place."""
+
+    def run(self, clients: Clients, question: Question, me: Mapping[str, Tensor], public: Public) -> Done:
+        """Run a question's step; `me` is what the clients remember, one row each."""
+
+    def judged(self, clients: Clients, models: Tensor, who: Sequence[int]) -> np.ndarray:
+        """(clients, 2): each client's test accuracy and mean cross-entropy with its row of `models`, or with the only
+        row; `nan` where it has no test records."""
+
+    def trained(self, clients: Clients, models: Tensor, records: Split, seeds: Sequence[int], passes: int) -> Tensor:
+        """Plain local training: `models`, one row for each part of `records`, after so many passes over it."""
+
+    def outputs(self, clients: Clients, models: Tensor, records: Split, parts: Sequence[int]) -> list[Tensor]:
+        """What each row of `models` says of its part of `records`."""
+
+
+class Clients:
+    """The clients of a run as one process works for them: method, network, records and gate.
+
+    Method and network are copies: in a simulation the server's script runs in the same process, and nothing that it can
+    reach may have seen raw records.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        learner: Learner,
+        data: FederatedData,
+        gate: Gate,
+        execution: Execution,
+        device: str = "cpu",
+        compiled: CompiledSum | None = None,
+    ) -> None:
+        method, learner = copy.deepcopy(method), learner.copied()
+        self.method, self.learner, self.data, self.gate, self.execution = method, learner, data, gate, execution
+        self.device = torch.device(device)
+        self.steps: dict[str, Releases] = method.steps()
+        self.public_names = sorted(method.public_memory(torch.zeros(learner.layout.size), learner.layout))
+        self._held_out = method.record_needs().held_out
+        self._keeper = learner.keeper(data.shape) if method.unit == "record" else None
+        self._compiled = compiled
+        self._keeps: dict[str, bool] = {}
+        self._kind: type[PrivateRecords] = PrivateRecords
+        learner.module.to(self.device)
+        self._surroundings = Surroundings(method, learner, examples(learner.written, 1, data.shape, 0).to(self.device))
+
+    def answer(self, question: Question, me: Mapping[str, Tensor]) -> Outcome:
+        """Run a step at clients that remember `me`, one row each, and pass what it sends through the gate."""
+        public = self._public(question, me)
+        before = self._versions(question.message)
+        self.gate.source.take_drawn()  # of a question that failed
+        with self._surroundings.unchanged(question.step):
+            done = self.execution.run(self, question, me, public)
+            if self._versions(question.message) != before:
+                raise UserError(
+                    f"The step {question.step} changed its client's records in place, or the server's message, by "
+                    "which others are bounded and charged: let it work on a copy."
+                )
+        releases = due(self.steps[question.step], question.round)
+        passed = self.gate.passes(releases, done.sent, question.number, public)
+        stolen = sorted(set(done.kept) & set(self.public_names))
+        if stolen:
+            raise UserError(f"The step {question.step} keeps {stolen[0]}, a public state: only `learn` may write it.")
+        odd = [name for name, rows in done.kept.items() if not isinstance(rows, Tensor)]
+        if odd:
+            raise UserError(f"The step {question.step} keeps {odd[0]}, which is no tensor: clients remember tensors.")
+        self._check_keeping(question.step, bool(done.kept))
+        kept = done.kept | self._learned(question, releases, public, passed) if done.kept else {}
+        return Outcome(passed, kept, done.start, self._drawn(question, passed))
+
+    def absent(self, question: Question, me: Mapping[str, Tensor]) -> Outcome:
+        """A null contribution with all of the noise, which leaves nothing behind: from clients whose step failed.
+
+        At record level what leaves is a function of noisy gradients: the step is run once more, on records that say
+        nothing.
+        """
+        public, releases = self._public(question, me), due(self.steps[question.step], question.round)
+        if self.protects_records:
+            nobody = copy.copy(self)
+            nobody._kind = BlankRecords
+            sent = self.execution.run(nobody, question, me, public).sent
+        else:
+            widths = {name: release.width(public) or 0 for name, release in releases.items()}
+            sent = {name: torch.full((len(public.clients), width), math.nan) for name, width in widths.items()}
+        return Outcome(self.gate.passes(releases, sent, question.number, public), {}, None)
+
+    def _public(self, question: Question, me: Mapping[str, Tensor]) -> Public:
+        """Copy the public states that bounds depend on, so that a step that changes its memory in place does not move
+        them."""
+        states = {name: me[name].to(self.device, copy=True) for name in self.public_names}
+        return Public(question.message, question.clients, states, self.learner.layout.layers)
+
+    def step(self, name: str) -> Callable[..., Result]:
+        """A step of the method that raises where it sends anything but what is declared beside it."""
+        run: Callable[..., Result] = getattr(self.method, name)
+
+        def checked(message: Message, me: dict[str, Tensor], data: Any) -> Result:
+            result = result_of(self.method, name, run(message, me, data))
+            if data.failure is not None:  # the step has caught it, and knows of the records what no noise covers
+                raise data.failure
+            check_declared(self.steps[name], result.send, name)
+            return result
+
+        return checked
+
+    def records(self, question: Question, place: int, seed: int, public: Public) -> Records | PrivateRecords:
+        """What a step sees of the client at `place`: all its records, or at record level noisy gradients only."""
+        client = question.clients[place]
+        x, y = (tensor.to(self.device) for tensor in self.data.train.part(client))
+        if self._keeper is None:
+            return Records(x, y, self.learner, seed)
+        releases = self.steps[question.step].values()
+        exit = None
+        for release in releases:
+            rows = release.thresholds(public)
+            if rows is not None:
+                clip = rows[place if len(rows) > 1 else 0]
+                sizes = self.learner.layout.parts(len(clip)) if release.separate else None
+                exit = self.gate.gradients(question.number, client, clip, sizes)
+        held_out = validation_records(len(y), self._held_out, self.gate.source, client).to(self.device)
+        bare = any(not release.private for release in releases)
+        return self._kind(x, y, held_out, self._keeper, exit, bare, self._compiled)
+
+    def stack(self, question: Question, public: Public) -> Stack:
+        """At record level, where all records are trained on: what steps see of all the clients of a question."""
+        assert not self._held_out
+        releases = self.steps[question.step].values()
+        (clips,) = (rows for rows in (release.thresholds(public) for release in releases) if rows is not None)
+        clips = clips.expand(len(question.clients), -1)
+        x, y, _ = (None if part is None else part.to(self.device) for part in self.data.train.stacked(question.clients))
+        assert x is not None
+        assert y is not None
+        exit = self.gate.stacked_gradients(question.number, question.clients, clips)
+        return Stack(x, y, self.data.train.sizes[question.clients].tolist(), self.learner, exit)
+
+    def kinds(self, step: str, who: np.ndarray, took_part: np.ndarray) -> np.ndarray:
+        """Which of the clients `who`, that took part so often before, may be stacked for a step: those of one kind.
+
+        At record level these take equally many gradients in it, and the same number of turns came before it. Where a
+        step hands single records to the gate, every client is of its own kind.
+        """
+        if self._keeper is None:
+            return np.zeros(len(who), dtype=np.int64)
+        if self._held_out or not takes_gradients_alone(self.steps[step]):
+            return np.arange(len(who))
+        alike = np.stack([self.gate.allowance.of_records.steps[who], took_part], axis=1)
+        return np.unique(alike, axis=0, return_inverse=True)[1].reshape(-1)
+
+    @property
+    def protects_records(self) -> bool:
+        """Whether steps see records through noisy gradients alone."""
+        return self._keeper is not None
+
+    def seeds(self, question: Question) -> list[int]:
+        """What the order of each client's batches and its dropout depend on."""
+        keys = self.gate.source.keys(("training", question.step, question.round), question.clients)
+        return [key >> 32 for key in keys]
+
+    def _check_keeping(self, step: str, keeps: bool) -> None:
+        """Refuse a step that leaves something behind at one time and nothing at another: others see whether a client
+        has taken part, and public states follow from that."""
+        if self._keeps.setdefault(step, keeps) != keeps:
+            raise UnequalKeepingError
+
+    def _learned(self, question: Question, releases: Releases, public: Public, passed: Passed) -> dict[str, Tensor]:
+        """What each client may remember of what it has just sent, one row each."""
+        if not self.public_names:
+            return {}
+        read = {name: self.gate.read(releases[name], rows, public) for name, rows in passed.values.items()}
+        learned = []
+        for place in range(len(question.clients)):
+            message = messages.received(question.message, question.clients[place], self.device)
+            state = {name: rows[place] for name, rows in public.states.items()}
+            sent = {name: rows[place] for name, rows in read.items()}
+            found = self.method.learn(state, message, sent, self.learner.layout)
+            learned.append(returned(self.method, "learn", found, Mapping))
+            if sorted(learned[-1]) != self.public_names:
+                raise UserError(f"`learn` must give {self.public_names}, not {sorted(learned[-1])}: see public_memory.")
+        return {name: torch.stack([one[name] for one in learned]) for name in learned[0]}
+
+    def _drawn(self, question: Question, passed: Passed) -> int:
+        """Digest of the noise of an answer. Where records are protected, a step may make something else of the
+        same noisy gradients, which shows in what it sends."""
+        found = self.gate.source.take_drawn()
+        if found and self.protects_records:
+            clients = torch.tensor(list(question.clients)).unsqueeze(1)
+            for name, rows in passed.values.items():
+                for digest in Covered(rows, [clients], name).digests():
+                    found ^= int.from_bytes(digest, "big")
+        return found
+
+    def _versions(self, message: Message) -> list[int]:
+        """What changes when somebody changes records or a message in place."""
+        looked_at = (self.data.train.x, self.data.train.y, *messages.tensors(message))
+        return [0 if tensor.is_inference() else tensor._version for tensor in looked_at]

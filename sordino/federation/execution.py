@@ -1,0 +1,287 @@
+"""What a client remembers, as its step sees it: a dictionary whose values are fetched when they are looked at.
+
+Many steps never look at what their clients remember of their models, which lies on disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from sordino.data.dataset import Split
+from sordino.errors import UserError
+from sordino.federation import message as messages
+from sordino.federation.client import Clients, Done, Execution, Question
+from sordino.learning.network import Records
+from sordino.learning.vmapped import as_one, obstacle, over_clients
+from sordino.method import Result
+from sordino.privacy.gradients import PrivateRows
+from sordino.privacy.release import Public
+
+
+class Recalled(dict[str, Tensor]):
+    """A dictionary that fetches a value when it is asked for it, and all of them for any other use."""
+
+    def __init__(self, names: Iterable[str], fetch: Callable[[str], Tensor]) -> None:
+        super().__init__()
+        self._left, self._fetch = list(names), fetch
+
+    def __missing__(self, name: str) -> Tensor:
+        if name not in self._left:
+            raise KeyError(name)
+        self._left.remove(name)
+        value = self[name] = self._fetch(name)
+        return value
+
+
+def _of_all(name: str) -> Callable[..., Any]:
+    """A dictionary's own method, once everything has been fetched."""
+
+    def method(self: Recalled, *arguments: Any, **named: Any) -> Any:
+        for left in list(self._left):
+            self[left]
+        self._left.clear()
+        return getattr(dict, name)(self, *arguments, **named)
+
+    method.__name__ = name
+    return method
+
+
+for _name in (
+    *("__iter__", "__reversed__", "__len__", "__contains__", "__eq__", "__ne__", "__or__", "__ror__", "__repr__"),
+    *("__delitem__", "keys", "values", "items", "get", "copy", "pop", "popitem", "setdefault", "clear"),
+):
+    setattr(Recalled, _name, _of_all(_name))
+
+
+Mode = Literal["stacked", "one-by-one"]
+STACK = 50
+"""How many clients a stack holds at most: the same for any number of workers, so that results are too."""
+STACKED_NUMBERS = 2**25
+"""How many parameters a stack holds at most, over all its clients."""
+EVALUATED = 2**22
+"""How many numbers of test records are evaluated at once."""
+ONE_BY_ONE = ", or train clients one by one with `--set engine=one-by-one`"
+
+
+def stack_size(parameters: int) -> int:
+    """How many clients with so many parameters each are worked on at once."""
+    return max(1, min(STACK, STACKED_NUMBERS // parameters))
+
+
+def stack_count(clients: int, size: int) -> int:
+    """In how many stacks of at most `size` so many clients are trained."""
+    stacks = -(-clients // size)
+    return stacks + stacks % 2 if clients > 1 else stacks  # an even number keeps two workers equally busy
+
+
+class Alone:
+    """One client after the other."""
+
+    def groups(self, order: np.ndarray, stack: int, kinds: np.ndarray) -> list[list[int]]:
+        """Clients in groups that must be worked on together, in the given order: each by itself."""
+        return order.reshape(-1, 1).tolist()
+
+    def run(self, clients: Clients, question: Question, me: Mapping[str, Tensor], public: Public) -> Done:
+        step = clients.step(question.step)
+        results = []
+        for place, (client, seed) in enumerate(zip(question.clients, clients.seeds(question), strict=True)):
+            _seed_dropout(seed, clients.device)
+            clients.learner.unbind(clients.device)
+            message = messages.received(question.message, client, clients.device)
+            mine = Recalled(me, functools.partial(_copied, me, place, clients.device))
+            with told_of_vmap(clients, "records", ""):
+                results.append(step(message, mine, clients.records(question, place, seed, public)))
+        return _together(results)
+
+    def judged(self, clients: Clients, models: Tensor, who: Sequence[int]) -> np.ndarray:
+        found = []
+        for flat, client in zip(models.expand(len(who), -1), who, strict=True):
+            x, y = (tensor.to(flat.device) for tensor in clients.data.test.part(client))
+            loss, accuracy = clients.learner.loss_and_accuracy(flat.contiguous(), x, y)
+            found.append((accuracy, loss))
+        return np.array(found).reshape(-1, 2)
+
+    def trained(self, clients: Clients, models: Tensor, records: Split, seeds: Sequence[int], passes: int) -> Tensor:
+        found = []
+        for place, (model, seed) in enumerate(zip(models, seeds, strict=True)):
+            _seed_dropout(seed, clients.device)
+            x, y = (tensor.to(clients.device) for tensor in records.part(place))
+            found.append(_after(clients, model.contiguous(), Records(x, y, clients.learner, seed), passes))
+        return torch.stack(found)
+
+    def outputs(self, clients: Clients, models: Tensor, records: Split, parts: Sequence[int]) -> list[Tensor]:
+        found = []
+        for model, part in zip(models, parts, strict=True):
+            x, y = (tensor.to(clients.device) for tensor in records.part(part))
+            found.append(Records(x, y, clients.learner, 0).logits(model.contiguous()))
+        return found
+
+
+class Stacked:
+    """Many clients at once, whose networks are small: a step runs under `vmap`."""
+
+    def groups(self, order: np.ndarray, stack: int, kinds: np.ndarray) -> list[list[int]]:
+        """Clients in groups that must be worked on together, in the given order: stacks of at most `stack`, of one kind
+        each, those of the kind that comes first in front."""
+        found = []
+        different = list(dict.fromkeys(kinds[order].tolist()))
+        for kind in different:
+            part = order[kinds[order] == kind]
+            count = stack_count(len(part), stack) if len(different) == 1 else -(-len(part) // stack)
+            found += [one.tolist() for one in np.array_split(part, count)]
+        return found
+
+    def run(self, clients: Clients, question: Question, me: Mapping[str, Tensor], public: Public) -> Done:
+        clients.learner.unbind(clients.device)
+        if clients.protects_records:
+            return self._private(clients, question, me, public)
+        device, step = clients.device, clients.step(question.step)
+        x, y, valid = clients.data.train.stacked(question.clients)
+        valid = None if valid is None else valid.to(device)
+        seeds = torch.tensor(clients.seeds(question), device=device)
+        shared = messages.shared(question.message, device)
+        own = messages.own(question.message, question.clients, device)
+
+        def one(own: Any, x: Tensor, y: Tensor, valid: Tensor | None, seed: Tensor) -> tuple[Any, ...]:
+            mine = Recalled(me, as_one(lambda name: me[name].to(device)))
+            result = step(shared | own, mine, Records(x, y, clients.learner, seed, valid, stacked=True))
+            return result.send, result.keep, {} if result.start is None else {"start": result.start}
+
+        with told_of_vmap(clients, "clients", ONE_BY_ONE):
+            count = len(question.clients)
+            sent, kept, start = over_clients(one, count, own, x.to(device), y.to(device), valid, seeds)
+        return Done(sent, kept, start.get("start"))
+
+    @staticmethod
+    def _private(clients: Clients, question: Question, me: Mapping[str, Tensor], public: Public) -> Done:
+        """The same where records are protected; a step that hands single ones to the gate has one client only."""
+        if len(question.clients) == 1:
+            return Alone().run(clients, question, me, public)
+        step, stack, count = clients.step(question.step), clients.stack(question, public), len(question.clients)
+        # Every client has a copy of the message, which its step may change in place. How often it took part is known
+        # to be the same for all: steps may decide by it.
+        shared = messages.shared(question.message, clients.device)
+        own = messages.own(question.message, question.clients, clients.device)
+        tensors = {name: value for name, value in shared.items() if isinstance(value, Tensor)}
+        own |= {name: value.repeat(count, *(1 for _ in value.shape)) for name, value in tensors.items()}
+        turns = {"participations": me["participations"][0].to(clients.device, copy=True)}
+        mine = {name: rows.to(clients.device) for name, rows in me.items() if name not in turns}
+
+        def one(me: Any, own: Any, figures: dict[str, Tensor]) -> tuple[Any, ...]:
+            result = step(shared | own, me | turns, PrivateRows(stack, figures))
+            return result.send, result.keep, {} if result.start is None else {"start": result.start}
+
+        with told_of_vmap(clients, "clients", ONE_BY_ONE):
+            sent, kept, start = over_clients(one, count, mine, own, stack.figures)
+        return Done(sent, kept, start.get("start"))
+
+    def judged(self, clients: Clients, models: Tensor, who: Sequence[int]) -> np.ndarray:
+        test = clients.data.test
+        width = max(1, EVALUATED // max(1, int(test.sizes[who].max()) * test.x[:1].numel()))
+        found = []
+        for begin in range(0, len(who), width):
+            part = slice(begin, begin + width)
+            found.append(self._some(clients, models if len(models) == 1 else models[part], who[part]))
+        return np.concatenate(found)
+
+    @staticmethod
+    def _some(clients: Clients, models: Tensor, who: Sequence[int]) -> np.ndarray:
+        x, y, valid = clients.data.test.stacked(who)
+        with told_of_vmap(clients, "clients", ONE_BY_ONE):
+            logits = clients.learner.stacked_logits(models, x.to(models.device))
+        logits = logits.cpu()
+        right = (logits.argmax(dim=2) == y).double()
+        loss = functional.cross_entropy(logits.transpose(1, 2), y, reduction="none").double()
+        sizes = clients.data.test.sizes[who]
+        sums = [(one if valid is None else one.where(valid > 0, 0.0)).sum(dim=1).numpy() for one in (right, loss)]
+        return np.stack([np.where(sizes > 0, one / np.maximum(sizes, 1), np.nan) for one in sums], axis=1)
+
+    def trained(self, clients: Clients, models: Tensor, records: Split, seeds: Sequence[int], passes: int) -> Tensor:
+        device = clients.device
+        x, y, valid = records.stacked(range(len(seeds)))
+        valid = None if valid is None else valid.to(device)
+
+        def one(model: Tensor, x: Tensor, y: Tensor, valid: Tensor | None, seed: Tensor) -> Tensor:
+            return _after(clients, model, Records(x, y, clients.learner, seed, valid, stacked=True), passes)
+
+        with told_of_vmap(clients, "clients", ONE_BY_ONE):
+            found: Tensor = over_clients(
+                one, len(seeds), models, x.to(device), y.to(device), valid, torch.tensor(seeds, device=device)
+            )
+        return found
+
+    def outputs(self, clients: Clients, models: Tensor, records: Split, parts: Sequence[int]) -> list[Tensor]:
+        found: list[Tensor] = []
+        sizes = records.sizes[parts]
+        width = max(1, EVALUATED // max(1, int(sizes.max()) * records.x[:1].numel()))
+        for begin in range(0, len(parts), width):
+            some = slice(begin, begin + width)
+            x, _, _ = records.stacked(parts[some])
+            with told_of_vmap(clients, "clients", ONE_BY_ONE):
+                logits = clients.learner.stacked_logits(models[some], x.to(clients.device))
+            found += [rows[:size] for rows, size in zip(logits, sizes[some].tolist(), strict=True)]
+        return found
+
+
+EXECUTIONS: dict[Mode, Execution] = {"stacked": Stacked(), "one-by-one": Alone()}
+
+
+@contextlib.contextmanager
+def told_of_vmap(clients: Clients, what: str, instead: str) -> Iterator[None]:
+    """Turn what torch says of code that `vmap` cannot run, many lines about its own inside, into a sentence."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "vmap" not in str(error):
+            raise
+        network, method = type(clients.learner.written).__name__, type(clients.method).__name__
+        raise UserError(
+            f"The network {network} or the method {method} cannot be run for many {what} at once: "
+            f"{obstacle(error)}{instead}."
+        ) from error
+
+
+def _after(clients: Clients, model: Tensor, records: Records, passes: int) -> Tensor:
+    """One client's model after so many passes over its records."""
+    descent = clients.method.descent(records)
+    for _ in range(passes):
+        model = descent.epoch(model)
+    return model
+
+
+def _copied(rows: Mapping[str, Tensor], place: int, device: torch.device, name: str) -> Tensor:
+    """A row as its client may change it."""
+    return rows[name][place].to(device, copy=True)
+
+
+def _together(results: list[Result]) -> Done:
+    """The results of single clients as rows; what is sealed, or of one client only, stays as it is."""
+    first = results[0]
+    return Done(
+        sent={name: _stacked([result.send[name] for result in results]) for name in first.send},
+        kept={name: _stacked([result.keep[name] for result in results]) for name in first.keep},
+        start=None if first.start is None else _stacked([r.start for r in results]),
+    )
+
+
+def _stacked(values: list[Any]) -> Any:
+    """Values as rows, without a copy when there is only one."""
+    if not all(isinstance(value, Tensor) for value in values):
+        (value,) = values
+        return value
+    return values[0].unsqueeze(0) if len(values) == 1 else torch.stack(values)
+
+
+def _seed_dropout(seed: int, device: torch.device) -> None:
+    """Dropout draws from torch's global stream. `torch.manual_seed` would do, but takes a millisecond."""
+    torch.default_generator.manual_seed(seed)
+    if device.type != "cpu":
+        torch.get_device_module(device).manual_seed(seed)

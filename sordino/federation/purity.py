@@ -1,0 +1,280 @@
+"""Steps are pure functions: what they leave in objects that outlive them reaches others past the gate.
+
+In a simulation a method's clients and its script run in one process. Clients have a copy of the method and of the
+network, so that nothing which a step writes there reaches the script. What it writes there, into a class or a module
+would still reach the next client: after every step the method, the network, and the classes and modules in which the
+user wrote them, must be as they were. A random generator that lives there counts too: how much a client has drawn from
+it shows in what the next one draws.
+
+This finds mistakes. Code that is meant to get round it can: files, other modules and what they hold (numpy's and
+Python's global generators among it), the garbage collector. Not looked into are objects of Sordino's own classes,
+arrays of more than `SMALL` bytes (of tensors, what torch counts as changes), and what neither has attributes nor can be
+pickled within `PICKLED` bytes: locks, context variables, open files.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import functools
+import gc
+import io
+import itertools
+import pickle
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from types import BuiltinMethodType, FunctionType, GeneratorType, MappingProxyType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from sordino.errors import UserError
+from sordino.learning.network import Learner
+from sordino.method import Method
+from sordino.models.checks import attributes
+
+OURS = ("sordino", "builtins", "abc", "typing", "dataclasses")
+"""Packages whose classes and modules are not looked at."""
+NETWORKS = (*OURS, "torch")
+"""Packages whose layers are not compared."""
+DEPTH, ENTRIES = 6, 2000
+"""Depth to which tables and lists are compared, and entries of each: datasets may lie in a user's module."""
+SMALL = 2**16
+"""Arrays of at most so many bytes are compared by what they hold."""
+PICKLED = 2**18
+"""Objects that other packages know how to pickle are compared by that, if it takes at most so many bytes."""
+OPENED = 20_000
+"""After so many objects those of other packages are no longer opened: one may hold all that a library knows."""
+CONTAINERS = (dict, MappingProxyType, list, tuple, collections.deque, set, frozenset)
+"""Containers that may be replaced by another with equal entries."""
+WORKED_IN = ("_bound", "_keepers", "_squaring")
+"""Attributes of a learner that Sordino writes in a step."""
+
+
+class Same:
+    """An object that equals itself alone; it lives on here, so that no other gets its place in memory."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and other.value is self.value
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Surroundings:
+    """A method and a network, and the classes and modules in which a user wrote them, which steps must not change."""
+
+    def __init__(self, method: Method, learner: Learner, example: Tensor) -> None:
+        """A user's network is run once, on an `example` that is nobody's, so that what it makes once, like a table of
+        positions, is there before the first client comes."""
+        self._method, self._learner = method, learner
+        self._classes = [kind for kind in type(method).__mro__ if _root(kind) not in OURS]
+        layers = dict.fromkeys(kind for part in learner.written.modules() for kind in type(part).__mro__)
+        written = [kind for kind in layers if _root(kind) not in NETWORKS and kind not in self._classes]
+        if written:
+            with torch.random.fork_rng(devices=[]), torch.no_grad():
+                learner.module(example)
+        self._classes += written
+        names = dict.fromkeys([kind.__module__ for kind in self._classes] + _hooked(learner.written))
+        self._modules = [sys.modules[name] for name in names if name in sys.modules]
+
+    @contextlib.contextmanager
+    def unchanged(self, step: str) -> Iterator[None]:
+        """Refuse a step that changes any of it."""
+        before = self._seen()
+        yield
+        after = self._seen()
+        changed = [name for name in {**before, **after} if before.get(name, Same(before)) != after.get(name)]
+        if changed:
+            raise UserError(
+                f"The step {step} changed {changed[0]}, by which others would learn of its client's records past the "
+                "gate: let a step return what it sends and keeps, and change nothing that outlives it."
+            )
+
+    def _seen(self) -> dict[str, Any]:
+        """Snapshots of everything that a step must not change, by name."""
+        found = {f"self.{name}": value for name, value in vars(self._method).items()}
+        for kind in type(self._method).__mro__:
+            found = {name: value for name, value in found.items() if name.partition(".")[2] not in _lazy(kind)}
+        if self._modules:  # somebody else's code has the network in its hands
+            held = {name: value for name, value in vars(self._learner).items() if name not in WORKED_IN}
+            found |= {f"data.learner.{name}": value for name, value in held.items()}
+        for kind in self._classes:
+            found |= {f"{kind.__qualname__}.{name}": value for name, value in _own(vars(kind))}
+        for module in self._modules:
+            found |= {f"{module.__name__}.{name}": value for name, value in _own(vars(module))}
+        look = Look({module.__name__ for module in self._modules}, self._learner.written)
+        return {name: look.at(value, DEPTH) for name, value in found.items()}
+
+
+class Look:
+    """One look at everything: each object is opened once."""
+
+    def __init__(self, homes: set[str], network: nn.Module) -> None:
+        """`homes` are the modules whose functions and classes are opened; Sordino binds the parameters of `network` to
+        each client's model, and switches it between training and evaluation."""
+        self._homes = homes
+        self._bound = {id(one) for one in (*network.modules(), *network.parameters())}
+        self._met: dict[int, Any] = {}  # they live on here, so that no other gets their place
+
+    def at(self, value: Any, depth: int) -> Any:
+        """Take a snapshot of a value that compares equal until somebody changes it."""
+        if isinstance(value, staticmethod | classmethod):
+            value = value.__func__
+        if value is None or isinstance(value, bool | int | float | complex | str | bytes):
+            return type(value), repr(value)  # a number that is none equals itself so
+        if id(value) in self._met or not depth:
+            return Same(value)
+        self._met[id(value)] = value
+        inside = self._inside(value, depth - 1)
+        return (type(value) if isinstance(value, CONTAINERS) else Same(value)), inside
+
+    def _each(self, values: Iterable[Any], depth: int) -> list[Any]:
+        return [self.at(one, depth) for one in itertools.islice(values, ENTRIES)]
+
+    def _named(self, values: Mapping[Any, Any], depth: int) -> list[Any]:
+        return [(self.at(key, depth), self.at(one, depth)) for key, one in itertools.islice(values.items(), ENTRIES)]
+
+    def _inside(self, value: Any, depth: int) -> Any:
+        """Take a snapshot of an object of any kind."""
+        found: Any = None
+        if isinstance(value, Tensor):
+            found = self._tensor(value, depth)
+        elif isinstance(value, nn.Module):
+            found = self._network(value, depth)
+        elif isinstance(value, np.ndarray) and value.dtype.hasobject:
+            found = value.shape, self._each(value.flat, depth)
+        elif isinstance(value, np.ndarray | memoryview):
+            found = _bytes(value)
+        elif isinstance(value, set | frozenset):
+            found = frozenset(value)
+        elif isinstance(value, dict | MappingProxyType):
+            found = len(value), self._named(value, depth)
+        elif isinstance(value, CONTAINERS):
+            found = len(value), self._each(value, depth)
+        elif isinstance(value, type):
+            found = self._named(dict(_own(vars(value))), depth) if value.__module__ in self._homes else None
+        elif not isinstance(value, ModuleType):
+            found = self._run(value, depth) or self._object(value, depth)
+        return found
+
+    def _tensor(self, value: Tensor, depth: int) -> Any:
+        """Take a snapshot of a tensor: its values, its version and its gradient."""
+        grad = self.at(value.grad, depth) if value.is_leaf else None
+        if id(value) in self._bound and value.requires_grad:
+            return grad
+        held = None
+        if value.device.type == "cpu" and value.numel() * value.element_size() <= SMALL:
+            with contextlib.suppress(RuntimeError):  # kinds that have no bytes
+                held = value.detach().reshape(-1).view(torch.uint8).numpy().tobytes()
+        return tuple(value.shape), 0 if value.is_inference() else value._version, held, grad
+
+    def _network(self, value: nn.Module, depth: int) -> Any:
+        """The attributes of a layer, and those of the layers in it, however deep."""
+        own = {name: one for name, one in vars(value).items() if name not in ("_modules", "training")}
+        parts = [(name, self.at(part, depth + 1)) for name, part in value._modules.items()]
+        return parts, id(value) in self._bound or value.training, self._named(own, depth)
+
+    def _run(self, value: Any, depth: int) -> Any:
+        """Take a snapshot of what functions, generators and caches carry about; None for other objects."""
+        found: Any = None
+        if isinstance(value, FunctionType):
+            found = self._each(_carried(value), depth) if value.__module__ in self._homes else "elsewhere"
+        elif isinstance(value, functools._lru_cache_wrapper):
+            # Not in the order of its use, nor how often it was asked: a table that is full may be read.
+            held = sorted(gc.get_referents(value), key=id) if value.__module__ in self._homes else ()
+            found = value.cache_info().misses if held else 0, self._each(held, depth)
+        elif isinstance(value, functools.partial):
+            found = self._each((value.func, value.args, value.keywords), depth)
+        elif isinstance(value, MethodType | BuiltinMethodType):
+            found = self._each((value.__self__, getattr(value, "__func__", None)), depth)
+        elif isinstance(value, GeneratorType):
+            frame = value.gi_frame
+            found = ("ended",) if frame is None else (frame.f_lasti, self._named(frame.f_locals, depth))
+        elif isinstance(value, torch.Generator):
+            found = value.get_state().cpu().numpy().tobytes()
+        elif isinstance(value, itertools.count):
+            found = repr(value)
+        return found
+
+    def _object(self, value: Any, depth: int) -> Any:
+        """The attributes of an object; of another package's, what it pickles of itself, which leaves out its caches."""
+        kind = type(value)
+        if _root(kind) == "sordino":
+            return None
+        if kind.__module__ not in self._homes:
+            if len(self._met) > OPENED:
+                return None
+            if kind.__reduce_ex__ is not object.__reduce_ex__ or any(
+                "__reduce__" in vars(one) or "__getstate__" in vars(one) for one in kind.__mro__[:-1]
+            ):
+                pickled = _pickled(value)
+                if pickled is not None:
+                    return pickled
+        lazy = {name for one in kind.__mro__ for name in _lazy(one)}
+        return self._named({name: one for name, one in attributes(value).items() if name not in lazy}, depth)
+
+
+class _Short(io.BytesIO):
+    """A file that takes no more than `PICKLED` bytes."""
+
+    def write(self, more: Any) -> int:
+        if self.tell() + len(memoryview(more).cast("B")) > PICKLED:
+            raise OverflowError
+        return super().write(more)
+
+
+def _pickled(value: Any) -> bytes | None:
+    """A value as it would be stored; None where it cannot be, or is too long for that."""
+    file = _Short()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            pickle.Pickler(file, protocol=5).dump(value)
+    except Exception:  # whatever another package raises where it cannot
+        return None
+    return file.getvalue()
+
+
+def _bytes(value: np.ndarray | memoryview) -> tuple[int, bytes | None]:
+    return value.nbytes, value.tobytes() if value.nbytes <= SMALL else None
+
+
+def _root(kind: type) -> str:
+    return kind.__module__.partition(".")[0]
+
+
+def _lazy(kind: type) -> list[str]:
+    """Attributes that are computed when they are first asked for, and then kept."""
+    return [name for name, value in vars(kind).items() if isinstance(value, functools.cached_property)]
+
+
+def _hooked(network: nn.Module) -> list[str]:
+    """The modules of functions that a user has hung on layers: those of hooks, and of a `forward` that was replaced."""
+    hung = [one for part in network.modules() for value in vars(part).values() for one in _values(value)]
+    names = [one.__module__ for one in hung if isinstance(one, FunctionType)]
+    return [name for name in names if name.partition(".")[0] not in NETWORKS]
+
+
+def _values(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else (value,)
+
+
+def _own(names: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Values under names that a user chose: dunder names, which Python itself writes, and modules, which may be
+    imported at any time, are left out."""
+    return [(name, value) for name, value in names.items() if name[:2] != "__" and not isinstance(value, ModuleType)]
+
+
+def _carried(function: FunctionType) -> tuple[Any, ...]:
+    """Values that a function holds: defaults, closure, attributes."""
+    closed = []
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # an empty one
+            closed.append(cell.cell_contents)
+    return function.__defaults__, function.__kwdefaults__, vars(function), *closed

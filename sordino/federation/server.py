@@ -1,0 +1,425 @@
+"""The server's side of any federation: state, rounds, and questions to clients over a transport."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from sordino.errors import UserError, quoted
+from sordino.federation.client import Question
+from sordino.federation.message import Message
+from sordino.federation.replies import Answers, Sums
+from sordino.federation.rounds import OpenRound, RoundReport, Watch, mean, overall, worst
+from sordino.federation.run_state import Books, Ending, Restored, Served
+from sordino.federation.schedule import Schedule, Turns
+from sordino.federation.transcript import Transcript
+from sordino.federation.transport import Fatal, Transport
+from sordino.learning.network import Records
+from sordino.learning.parameters import Layout
+from sordino.method import Budget, Method, Replies, Result, State
+from sordino.parts.averaging import over_rounds
+from sordino.privacy.budget.client_plan import planned_epsilon
+from sordino.privacy.budget.record_plan import RecordPlan
+from sordino.privacy.gate import Gate
+from sordino.privacy.ledger import Row, attempt
+from sordino.privacy.release import Public, Release, Releases, due, same_turns
+from sordino.privacy.views import VIEWS, View
+
+
+class Asking:
+    """The questions of one run, or of the rest of one."""
+
+    def __init__(
+        self,
+        method: Method,
+        layout: Layout,
+        clients: int,
+        gate: Gate,
+        transport: Transport,
+        books: Books,
+        transcript: Transcript | None,
+    ) -> None:
+        """`clients` is how many there are; `transcript` where everything that passes is written down, if anywhere."""
+        self._steps = method.steps()
+        self._state_names = sorted(method.public_memory(torch.zeros(layout.size), layout))
+        self._layers, self._clients = layout.layers, clients
+        self._gate, self._transport, self._books, self._transcript = gate, transport, books, transcript
+        self.count = 0 if books.restored is None else books.restored.questions
+        """How many questions have been asked."""
+
+    def ask(
+        self, opened: OpenRound, evaluate: bool, who: Sequence[int], step: Callable[..., Result], message: Message
+    ) -> Replies:
+        """Charge what `step` sends, run it at the clients `who`, and bring back what left; the round notes it."""
+        name, clients = self._known_step(step), self._known_clients(who)
+        if not isinstance(message, Mapping):
+            raise UserError(f"A method sent {quoted(message)} as its message: a message is a dictionary.")
+        releases = due(self._steps[name], opened.number)
+        public = Public(message, clients, self._transport.public_states(clients, self._state_names), self._layers)
+        self._check(name, releases, clients, opened.number)
+        self._gate.check(releases, public)
+        # What came to other values when a run was taken up is asked under another number: no coin is used twice.
+        number = attempt(self.count, self._books.ledger.attempts(self.count))
+        self._expose_states(releases, clients, (number, opened.number, name))
+        question = Question(number, opened.number, name, message, clients)
+        self.count += 1
+        charged: dict[str, Row] = {}
+
+        def charge() -> None:
+            about = (question.number, opened.number, name)
+            rows = self._books.ledger.charge(releases, *about, self._gate.allowance, public)
+            self._books.charge(rows)
+            charged.update({row.release: row for row in rows})
+
+        answer = self._transport.ask(question, evaluate, charge)
+        self._books.answered(question.number, answer.drawn)
+        who = clients if answer.who is None else list(answer.who)
+        opened.answers.append((who, answer))
+        answered = public if who is clients else replace(public, clients=who)
+        if answer.summed:
+            return Sums(releases, answer, self._gate, answered)
+        noted = None if self._transcript is None else self._transcript.note(question, releases, answered, answer)
+        return Answers(releases, charged, answer, self._gate, answered, self._books, noted)
+
+    @property
+    def exposes_earlier_rounds(self) -> bool:
+        """Whether every question exposes the messages of rounds before it, because clients remember what they sent."""
+        return bool(self._state_names)
+
+    def releases(self, step: Callable[..., Result], number: int) -> Releases:
+        """What `step` sends in a round."""
+        return due(self._steps[self._known_step(step)], number)
+
+    def _known_step(self, step: Callable[..., Result]) -> str:
+        name = getattr(step, "__name__", str(step))
+        if name not in self._steps:
+            raise UserError(f"{name} cannot be asked: it is no step of the method, declared with @sends.")
+        return name
+
+    def _known_clients(self, who: Sequence[int]) -> list[int]:
+        """The clients that are asked: each once, because each pays once."""
+        if not isinstance(who, Iterable):
+            raise UserError(f"A method asked {quoted(who)}: name the clients, as fed.sample() does.")
+        clients = [int(client) for client in who]
+        if not clients:
+            raise UserError("A method asked nobody: a question needs at least one client.")
+        if len(set(clients)) < len(clients):
+            raise UserError("A method asked a client twice in one question: name each client once.")
+        if min(clients) < 0 or max(clients) >= self._clients:
+            raise UserError(f"A method asked a client that there is not: they are 0 to {self._clients - 1}.")
+        return clients
+
+    def _check(self, step: str, releases: Releases, clients: Sequence[int], number: int) -> None:
+        """Refuse a question whose noise would not cover it, before anything is charged."""
+        summed = any(release.summed for release in releases.values())
+        noise = self._gate.allowance.noise
+        if summed and noise is not None and len(clients) < noise.minimum_cohort:
+            raise UserError(
+                f"Round {number + 1} asks {len(clients)} clients, but the noise is shared out over at least "
+                f"{noise.minimum_cohort}: the round is given up before anything is used."
+            )
+        for name, release in releases.items():
+            if release.unit == "record" or release.made_of_gradients:
+                self._check_turns(step, name, release, clients)
+
+    def _check_turns(self, step: str, name: str, release: Release, clients: Sequence[int]) -> None:
+        """Refuse to ask anybody more often for something of its records than was planned for."""
+        if release.sources():  # made of gradients that another release takes
+            return
+        taken = same_turns(self._steps, step, name)
+        times = np.sum([self._books.ledger.times(one)[clients] for one in taken], axis=0)
+        turns = self._gate.allowance.of_records.turns[clients]
+        most = np.minimum(turns, 1) if release.once else turns
+        if (times >= most).any():
+            place = int(np.argmax(times >= most))
+            what = "noisy gradients" if release.made_of_gradients else name
+            raise UserError(
+                f"{step} asks client {clients[place]} for {what} more often than the {int(most[place])} "
+                "times that its budget allows: ask those whom fed.sample() names, once a round."
+            )
+
+    def _expose_states(self, releases: Releases, clients: Sequence[int], about: tuple[int, int, str]) -> None:
+        """Charge for single messages of which sums will tell, because clients remember what they sent.
+
+        A client's public state is a function of its own messages, their noise included. Where it bounds what the client
+        sends, it shows in the noise of the sum. Where a step reads it, what the client sends depends on its share of
+        the noise in an earlier sum: later sums tell of that share, and the earlier one hides less than its noise says.
+        """
+        bounds = {name for release in releases.values() for name in release.bounded_by()}
+        summed = any(release.summed for release in releases.values())
+        if bounds & set(self._state_names) or (summed and self._state_names):
+            self._books.charge(self._books.ledger.expose_all(clients, about))
+
+
+EXACT = 400
+"""About how often the epsilon of records is worked out while a run goes on."""
+SAVE_SECONDS = 5.0
+"""How much work a simulation that is killed may have to repeat."""
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What is public of the data and the network."""
+
+    layout: Layout
+    features: int
+    classes: int
+    public: Records | None
+    """Records that belong to no client, where the method judges models on the server."""
+
+
+class Server:
+    """The federation that a method's script talks to. One instance makes one run, or the rest of one."""
+
+    def __init__(
+        self,
+        method: Method,
+        schedule: Schedule,
+        budget: Budget,
+        gate: Gate,
+        transport: Transport,
+        books: Books,
+        ground: Ground,
+        evaluate_every: int = 1,
+        watch: Watch | None = None,
+        transcript: Transcript | None = None,
+        save_seconds: float | None = None,
+        averages: bool = False,
+    ) -> None:
+        """`transcript` is where everything that passes is written down, where somebody wants that; `save_seconds` how
+        much work a run that is killed may have to repeat, if not as much as a simulation; `averages` whether the mean
+        of the server's models over the rounds is kept."""
+        self.schedule, self.budget, self.layout = schedule, budget, ground.layout
+        self.features, self.classes = ground.features, ground.classes
+        self._closed = 0
+        self._method, self._gate, self._books, self._ground = method, gate, books, ground
+        self._transport = Fatal(transport)
+        self._asking = Asking(method, ground.layout, schedule.clients, gate, self._transport, books, transcript)
+        self._evaluate_every, self._watch, self._save_seconds = evaluate_every, watch, save_seconds
+        plan = gate.allowance.records
+        self._turns = Turns(schedule, gate.source, None if plan is None else plan.turns)
+        self._last_round = self._turns.last()
+        self._observer: View = "server" if gate.allowance.noise is None else gate.allowance.noise.protect_from
+        self._planned = planned_epsilon(gate.allowance, schedule.turns, budget.delta)
+        self._next_round = 0 if books.restored is None else books.restored.rounds
+        self._averages, self._averaged = averages, None if books.restored is None else books.restored.averaged
+        self._state = State()
+        self._open: OpenRound | None = None
+        self._saved = time.monotonic()
+
+    def state(self, **initial: Any) -> State:
+        restored = self._books.restored
+        made = restored.state if restored is not None else {n: v() if callable(v) else v for n, v in initial.items()}
+        self._state = State(**made)
+        return self._state
+
+    def rounds(self, state: State) -> Iterator[int]:
+        self._transport.check()
+        self._leave()
+        self._state = state
+        while self._next_round <= self._last_round:
+            if not self._turns.of(self._next_round):  # nobody has budget left for it
+                self._next_round += 1
+                continue
+            self._open = OpenRound(self._next_round, time.monotonic())
+            yield self._next_round
+            self._close()
+            repeated = SAVE_SECONDS if self._save_seconds is None else self._save_seconds
+            if time.monotonic() - self._saved > repeated and self._next_round <= self._last_round:
+                self._books.save(self._now())
+                self._saved = time.monotonic()
+
+    def run_script(self, model: Tensor) -> None:
+        """Run the method's script from the initial `model`, or from where it was stopped. A script that has come to its
+        end before is not run again: it might go on behind a `break`, or repeat what stands after its rounds."""
+        if self._books.restored is not None and self._books.restored.over:
+            self.state()
+        else:
+            self._method.run(self, model)
+
+    def end(self) -> Ending:
+        """Result of a script that has come to its end; a failure at clients is raised again here, even if the script
+        caught it."""
+        self._transport.check()
+        self._leave()
+        until = self.schedule.rounds if self._next_round > self._last_round else self._next_round
+        stopped = self._turns.stopped(until)
+        shared, unreached = self._shared_accuracies(self.everyone()), self._turns.unreached()
+        now = replace(self._now(), over=True)
+        return Ending(now, self._served(), shared, stopped, unreached, self._as_scheduled())
+
+    def _as_scheduled(self) -> bool:
+        """Whether exactly what schedule and declarations said beforehand was charged, whatever clients answered."""
+        steps = self._method.steps()
+        once = {(step, name) for step, releases in steps.items() for name, one in releases.items() if one.once}
+        paid: dict[tuple[int | None, str, str], list[int]] = {}
+        read: dict[tuple[str, str], set[int]] = {}
+        for row in self._books.ledger.rows:
+            step, name = row.step, row.release
+            if name not in steps.get(step, {}):
+                continue
+            if row.exposed:
+                read.setdefault((step, name), set()).add(row.round)
+            else:
+                number = None if (step, name) in once else row.round
+                paid.setdefault((number, step, name), []).extend(row.clients().tolist())
+        turns = {number: sorted(self._turns.of(number)) for number in range(self._last_round + 1)}
+        everybody = sorted(set(itertools.chain(*turns.values())))
+        wanted: dict[tuple[int | None, str, str], list[int]] = {(None, *name): everybody for name in once}
+        for number, who in turns.items():
+            leaving = [(step, name) for step in steps for name in due(steps[step], number) if who]
+            wanted |= {(number, *name): who for name in leaving if name not in once}
+        rounds = {name: {key[0] for key in wanted if key[1:] == name} for name in read}
+        unread = {0} if self._asking.exposes_earlier_rounds else set()  # its first question has none before it
+        return {key: sorted(who) for key, who in paid.items()} == wanted and all(
+            rounds[name] - unread <= read[name] <= rounds[name] for name in read if name not in once
+        )
+
+    def _served(self) -> Served | None:
+        """The server's models as they are now."""
+        found = self._method.shared_models(self._state, self.schedule.clients)
+        if found is None:
+            return None
+        models, clusters = found
+        fits = self._averaged is not None and self._averaged.shape == models.shape
+        averaged = self._averaged if fits else models  # of no round, or no longer of these models
+        return Served(models, clusters, averaged if self._averages else None)
+
+    def _now(self) -> Restored:
+        """Where the run would go on."""
+        return Restored(self._state.__dict__, self._next_round, self._asking.count, self._averaged)
+
+    def sample(self) -> Sequence[int]:
+        return self._turns.of(self._opened.number)
+
+    def everyone(self) -> Sequence[int]:
+        return range(self.schedule.clients)
+
+    def ask(self, who: Sequence[int], step: Callable[..., Result], message: Message) -> Replies:
+        opened = self._opened
+        return self._asking.ask(opened, self._evaluates(opened.number), who, step, message)
+
+    def deviation(self, step: Callable[..., Result], release: str, message: Message) -> Tensor:
+        releases, who = self._asking.releases(step, self._opened.number), self.sample()
+        summed = releases[release].deviation(self._gate.allowance, Public(message, who, {}, self.layout.layers))
+        return summed / len(who) ** 0.5
+
+    def judge(self, model: Tensor) -> tuple[float, float]:
+        records = self.public()
+        return records.learner.loss_and_accuracy(model, records.x, records.y)
+
+    def public(self) -> Records:
+        if self._ground.public is None:
+            raise UserError(
+                "This method needs public records at the server, and there are none: name some with the key `public`."
+            )
+        return self._ground.public
+
+    def random(self, *purpose: object) -> Generator:
+        number = -1 if self._open is None else self._open.number
+        return self._gate.source.generator("server", number, *purpose)
+
+    @property
+    def record_plan(self) -> RecordPlan:
+        return self._gate.allowance.of_records
+
+    def _shared_accuracies(self, clients: Sequence[int]) -> np.ndarray | None:
+        """The accuracy of the server's model for each client; None where the server has none."""
+        served = self._method.shared_models(self._state, self.schedule.clients)
+        if served is None:
+            return None
+        models, number = served
+        found = np.full(len(clients), np.nan)
+        mine = number[torch.as_tensor(list(clients), dtype=torch.int64)].numpy()
+        for group in np.unique(mine):
+            places = np.flatnonzero(mine == group)
+            chosen = [clients[int(place)] for place in places]
+            found[places] = self._transport.accuracies(chosen, models[int(group)])
+        return found
+
+    def _keep_average(self) -> None:
+        """Take the models of the round that has just ended into their mean."""
+        served = self._method.shared_models(self._state, self.schedule.clients) if self._averages else None
+        if served is not None:
+            self._averaged = over_rounds(self._averaged, served[0], self._next_round)
+
+    @property
+    def _opened(self) -> OpenRound:
+        self._transport.check()
+        if self._open is None:
+            raise UserError(
+                "A method asks clients within its loop over fed.rounds(...): what it asks before would be asked again, "
+                "and paid for again, when a run resumes."
+            )
+        return self._open
+
+    def _evaluates(self, number: int) -> bool:
+        return (number + 1) % self._evaluate_every == 0 or number == self._last_round
+
+    def _epsilon(self, number: int) -> dict[View, float]:
+        """What each observer has learned so far, where this round tells it.
+
+        Figures for records take long: only so many rounds tell them that about `EXACT` are worked out in a run, and
+        four rounds of each run at the least.
+        """
+        ledger = self._books.ledger
+        many = len(ledger.recipes()) if ledger.unit == "record" else 1
+        every = math.ceil(self.schedule.rounds * min(many / EXACT, 1 / 4)) if ledger.unit == "record" else 1
+        if (number + 1) % max(1, every) and number != self._last_round:
+            return dict.fromkeys(VIEWS, math.nan)
+        return ledger.epsilon_so_far(self.budget.delta)
+
+    def _leave(self) -> None:
+        """End the round out of which the method broke, if there is one: it counts if anybody was asked in it."""
+        if self._open is not None and self._open.answers:
+            self._close()
+        self._open = None
+
+    def _close(self) -> None:
+        """Evaluate and note down the round that has just ended."""
+        opened = self._opened
+        if not self._closed:  # early enough to lose no more than one round
+            self._books.check(self._state.__dict__)
+        self._closed += 1
+        self._open, self._next_round = None, opened.number + 1
+        self._keep_average()
+        trained = [(clients, answer) for clients, answer in opened.answers if answer.kept]
+        who = [client for clients, _ in trained for client in clients]
+        own, start, shared, losses = (np.full(len(who), np.nan) for _ in range(4))
+        if self._evaluates(opened.number) and who:
+            own, start, *more = np.concatenate([answer.accuracies for _, answer in trained]).T
+            losses = more[0] if more else losses
+            found = self._shared_accuracies(who)
+            shared = shared if found is None else found
+        answers = [answer for _, answer in opened.answers]
+        report = RoundReport(
+            round=opened.number,
+            rounds=self.schedule.rounds,
+            personal=mean(own),
+            personal_worst=worst(own),
+            start=mean(start),
+            global_=mean(shared),
+            loss=mean(losses),
+            clip=overall(self._state.__dict__.get("threshold")),
+            cohort=len(set(who)),
+            rejected=sum(answer.rejected for answer in answers),
+            bytes=sum(answer.bytes for answer in answers),
+            seconds=time.monotonic() - opened.begun,
+            epsilon=self._epsilon(opened.number),
+            observer=self._observer,
+            planned=self._planned,
+            clients=self.schedule.clients,
+        )
+        evaluated = zip(who, own, start, shared, strict=True) if self._evaluates(opened.number) else ()
+        # A client that was asked twice has one row: how it was in the end.
+        self._books.note(report, {client: figures for client, *figures in evaluated})
+        if self._watch is not None:
+            self._watch(report)

@@ -1,0 +1,288 @@
+"""The runs behind a table: which they are at a scale, and what they came to."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sordino.data.sources import SOURCES, catalogue
+from sordino.errors import UserError
+from sordino.experiment.config import BUDGETS, Experiment
+from sordino.experiment.defaults import DEFAULT_STORE
+from sordino.experiment.result import Summary
+from sordino.papers.description import Column, Keys, Measure, Paper, Row, Scale, Table, Variant
+from sordino.store.store import Store
+from sordino.study.parallel import results_of
+from sordino.study.sweep import Cell, Sweep, cells, contender, grid_of
+from sordino.study.tuning import Accuracy, Ground, Tuned, tune, with_settings
+from sordino.util.display import Display
+
+SEEDS: dict[Scale, int] = {"quick": 3, "small": 3, "paper": 3}
+VARIANTS: tuple[Variant, ...] = ("sound", "paper")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a table is to be repeated."""
+
+    scale: Scale = "small"
+    seeds: int | None = None
+    store: Path = DEFAULT_STORE
+    data_dir: Path | None = None
+    jobs: int | None = None
+    tune: str = ""
+    """A grid that is gone through for every method, on a seed that is not reported; `paper`: the paper's own, and then
+    those of methods' own settings."""
+
+    @property
+    def seed_count(self) -> int:
+        """How many seeds are reported."""
+        return self.seeds or SEEDS[self.scale]
+
+    def command(self, paper: str, table: str) -> str:
+        """What makes a table once more."""
+        seeds = f" --seeds {self.seeds}" if self.seeds else ""
+        tune = f" --tune {shlex.quote(self.tune)}" if self.tune else ""
+        return f"sordino reproduce {paper} {table} --scale {self.scale}{seeds}{tune}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one method in one column, in one variant."""
+
+    values: list[float | None]
+    """What the table prints, for each seed; None where there is no such figure, or a target was not reached."""
+    epsilon: float | None
+    """The true one for the paper's observer, the largest over seeds; None: infinite."""
+    delta: float
+    unit: str
+    runs: list[str]
+    method: str
+    """With what was tuned."""
+    not_covered: list[str]
+    curves: list[list[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class Done:
+    """A table, repeated."""
+
+    paper: Paper
+    table: Table
+    options: Options
+    outcomes: dict[tuple[str, str, Variant], Outcome]
+    """By row, column and variant."""
+    tuned: list[Tuned]
+
+
+class Study:
+    """One table at one scale."""
+
+    def __init__(self, paper: Paper, table: Table, options: Options) -> None:
+        self.paper, self.table, self.options = paper, table, options
+        self.rows, self.columns = table.taken(options.scale)
+        whole = options.tune == "paper"
+        self._grid: Sweep = grid_of(paper.grid if whole else options.tune) if options.tune else {}
+        self._own_grids: dict[str, Sweep] = {one: grid_of(text) for one, text in paper.own.items()} if whole else {}
+
+    def missing_data(self) -> list[str]:
+        """The data sets that it needs and that are not here."""
+        needed = {self.base(column, "sound").data for column in self.columns}
+        here = {entry.name for entry in catalogue(self.options.data_dir) if entry.present}
+        return sorted(name for name in needed if name in SOURCES and name not in here)
+
+    def count(self) -> int:
+        """How many runs it takes, tuning aside."""
+        seeds = range(self.options.seed_count)
+        wanted = [self._wanted(self._methods(column), seeds, [column]) for column in self.columns]
+        return len({cell.key for of_column in wanted for cell in of_column.values()})
+
+    def base(self, column: Column, variant: Variant, at: Keys | None = None) -> Experiment:
+        """The setting that a column starts from, or the one `at` a place in it."""
+        sources = self.paper.sources(self.table.setting_of(column), self.options.scale)
+        place: Keys = {"store": self.options.store, "data_dir": self.options.data_dir, "variant": variant}
+        names = [contender(row.method)[0] for row in self.rows]
+        return Experiment.make(*sources, place, {"set": at or {}}, methods=names)
+
+    def make(self, display: Display) -> Done:
+        """Make all runs that the store does not have yet, and read the table off them."""
+        absent = self.missing_data()
+        if absent:
+            raise UserError(
+                f"{self.paper.name} {self.table.name} needs {', '.join(absent)}, which is not here: "
+                f"`sordino data get {absent[0]}`, or name the folder with --data-dir, or take --scale quick."
+            )
+        tuned = self._tuned(display) if self._grid else {}
+        reported = range(self.options.seed_count)
+        outcomes = self._outcomes(tuned, reported, display)
+        return Done(self.paper, self.table, self.options, outcomes, [one for found in tuned.values() for one in found])
+
+    def _outcomes(
+        self, tuned: Mapping[str, list[Tuned]], seeds: Sequence[int], display: Display
+    ) -> dict[tuple[str, str, Variant], Outcome]:
+        wanted: dict[tuple[str, str, Variant, int], Cell] = {}
+        methods: dict[tuple[str, str], str] = {}
+        for column in self.columns:
+            chosen = {one["method"]: one["chosen"] for one in tuned.get(self.table.setting_of(column), [])}
+            named = {name: chosen.get(method, method) for name, method in self._methods(column).items()}
+            methods |= {(name, column.name): method for name, method in named.items()}
+            wanted |= self._wanted(named, seeds, [column])
+        different = {cell.key: cell for cell in wanted.values()}
+        found = self._run(list(different.values()), display)
+        store = Store(self.options.store, must_exist=True)
+        with contextlib.closing(store):
+            curves = {key: store.curve(summary["run"]) for key, summary in found.items()}
+        outcomes: dict[tuple[str, str, Variant], Outcome] = {}
+        columns = {column.name: column for column in self.columns}
+        for row, name, variant in dict.fromkeys(key[:3] for key in wanted):
+            keys = [wanted[row, name, variant, seed].key for seed in seeds]
+            outcomes[row, name, variant] = self._outcome(
+                columns[name], [found[key] for key in keys], [curves[key] for key in keys], methods[row, name]
+            )
+        return outcomes
+
+    def _run(self, different: list[Cell], display: Display) -> dict[str, Summary]:
+        made = results_of(different, display, self.options.jobs, different[0].experiment)
+        return {cell.key: summary for cell, summary in zip(different, made, strict=True)}
+
+    def _methods(self, column: Column) -> dict[str, str]:
+        """Each row's method in a column, as `compare` takes it."""
+        return {row.name: self._method(row, column) for row in self.rows}
+
+    def _method(self, row: Row, column: Column) -> str:
+        if row.times_epochs == 1:
+            return row.method
+        (cell,) = cells(self.base(column, "sound"), [row.method], {}, [0])
+        return with_settings(row.method, {"epochs": row.times_epochs * cell.experiment.build_method().epochs})
+
+    def _wanted(
+        self, methods: Mapping[str, str], seeds: Sequence[int], columns: Sequence[Column]
+    ) -> dict[tuple[str, str, Variant, int], Cell]:
+        """The runs by row, column, variant and seed."""
+        wanted: dict[tuple[str, str, Variant, int], Cell] = {}
+        for column in columns:
+            for variant in VARIANTS:
+                rows = [row for row in self.rows if variant == "sound" or not (row.unpublished or column.unpublished)]
+                keys = column.keys(variant)
+                texts = {row.name: methods[row.name] for row in rows}
+                there = self._cells(column, variant, keys, list(dict.fromkeys(texts.values())), seeds)
+                first = {cell.method: cell.experiment for cell in there}
+                private = {text for text, experiment in first.items() if _has_noise(experiment)}
+                for cell in there:
+                    seed = cell.experiment.seed
+                    for name in [name for name, text in texts.items() if text == cell.method]:
+                        # What never adds noise is the same as published and sound, and is run once.
+                        same = variant == "paper" and cell.method not in private
+                        chosen = wanted[name, column.name, "sound", seed] if same else cell
+                        wanted[name, column.name, variant, seed] = chosen
+        return wanted
+
+    def _cells(
+        self, column: Column, variant: Variant, keys: Keys, methods: list[str], seeds: Sequence[int]
+    ) -> list[Cell]:
+        """The runs of some methods in one column, on the same ground."""
+        made: list[Cell] = []
+        for bare in (False, True):  # a run without privacy takes no budget
+            mine = [text for text in methods if (contender(text)[1].get("privacy") == "none") == bare]
+            sweep = {key: [value] for key, value in keys.items() if not (bare and key in BUDGETS)}
+            made += cells(self.base(column, variant), mine, sweep, seeds) if mine else []
+        # Records set aside for one method are set aside for all.
+        public = next((cell.experiment.public for cell in made if cell.experiment.public is not None), None)
+        return [replace(cell, experiment=cell.experiment.model_copy(update={"public": public})) for cell in made]
+
+    def _tuned(self, display: Display) -> dict[str, list[Tuned]]:
+        """What is best for each method in each setting: chosen in the middle one of its columns, on a seed that is not
+        reported, and taken to all others."""
+        chosen: dict[str, list[Tuned]] = {}
+        seed = self.options.seed_count
+        for name in dict.fromkeys(self.table.setting_of(column) for column in self.columns):
+            mine = [column for column in self.columns if self.table.setting_of(column) == name]
+            column = mine[len(mine) // 2]
+            ground = self._ground(column, seed, display)
+            methods = list(dict.fromkeys(self._methods(column).values()))
+            chosen[name] = tune(ground, methods, self._grid, self._own if self._own_grids else None)
+        return chosen
+
+    def _ground(self, column: Column, seed: int, display: Display) -> Ground:
+        """A column, where contenders are tried on one seed."""
+        return Ground(
+            cells=lambda texts: self._cells(column, "sound", column.keys("sound"), texts, [seed]),
+            run=lambda wanted: self._run(wanted, display),
+            by=accuracy_of(self.table.measured(column)),
+        )
+
+    def _own(self, best: str) -> tuple[str, Sweep]:
+        """A method's own settings, after the common ones: those that have none get as many tries at their rate."""
+        name, settings = contender(best)
+        grid = self._own_grids.get(name)
+        if grid is None:
+            # The shortest one: a longer one makes up for keys of the common grid that its method leaves out.
+            tries = min(math.prod(len(values) for values in own.values()) for own in self._own_grids.values())
+            rate = settings.get("rate")
+            grid = {} if rate is None else {"rate": [_near(rate, step - tries // 2) for step in range(tries)]}
+        return with_settings(name, {key: value for key, value in settings.items() if key not in grid}), grid
+
+    def _outcome(
+        self, column: Column, found: list[Summary], curves: list[list[dict[str, Any]]], method: str
+    ) -> Outcome:
+        epsilons = [summary["epsilon"][self.paper.view] for summary in found]
+        known = [value for value in epsilons if value is not None]
+        return Outcome(
+            values=[self._value(column, one, curve) for one, curve in zip(found, curves, strict=True)],
+            epsilon=max(known) if len(known) == len(epsilons) else None,
+            delta=found[0]["delta"],
+            unit=found[0]["unit"],
+            runs=[summary["run"] for summary in found],
+            method=method,
+            not_covered=found[0]["not_covered"],
+            curves=curves,
+        )
+
+    def _value(self, column: Column, summary: Summary, curve: list[dict[str, Any]]) -> float | None:
+        measure = self.table.measured(column)
+        if measure == "seconds":
+            return float(np.median([point["seconds"] for point in curve]))
+        if measure == "rounds":
+            reached = [
+                p["round"] + 1 for p in curve if p["global"] is not None and 100 * p["global"] >= (column.target or 0.0)
+            ]
+            return float(min(reached)) if reached else None
+        if measure == "loss" or column.round is not None:
+            points = [point for point in curve if point[measure] is not None]
+            if column.round is not None:
+                last = self._scaled(column.round, column, summary["rounds"])
+                points = [point for point in points if point["round"] < last]
+            factor = 1 if measure == "loss" else 100
+            return factor * points[-1][measure] if points else None
+        value = summary["accuracy"][measure]
+        return None if value is None else 100 * value
+
+    def _scaled(self, number: int, column: Column, rounds: int) -> int:
+        """A round of the published setting at this scale, as the same share of all rounds."""
+        sources = self.paper.sources(self.table.setting_of(column), "paper")
+        published = next((keys["rounds"] for keys in reversed(sources) if "rounds" in keys), rounds)
+        return max(1, round(number * rounds / published))
+
+
+def _has_noise(experiment: Experiment) -> bool:
+    """Whether an experiment's method adds noise where privacy is wanted: then its variants differ without privacy, too,
+    in how clients are grouped or what is masked."""
+    return experiment.model_copy(update={"privacy": "dp"}).build_method().is_private()
+
+
+def accuracy_of(measure: Measure) -> Accuracy:
+    """The accuracy that decides where a table prints a measure."""
+    accuracies: dict[Measure, Accuracy] = {"global": "global", "rounds": "global", "start": "start"}
+    return accuracies.get(measure, "personal")
+
+
+def _near(rate: float, octaves: int) -> float:
+    """A rate, doubled so many times."""
+    return float(f"{rate * 2**octaves:.4g}")

@@ -1,1 +1,0 @@
-"""Agents that learn which threshold to choose."""

@@ -1,0 +1,362 @@
+"""What shall I use? Level, method, size of the shared model, and whether to federate at all.
+
+The advice follows from one ratio for each level, signal over noise of all that is shared during a run, squared and per
+parameter. It does not depend on the number of rounds:
+
+- whole clients protected: n clients pull together, and the noise in their sum has deviation 1/mu: (n mu)^2 / d, or,
+  where every message carries all of its noise against the server, n mu^2 / d;
+- records protected: each of n clients adds noise of its own to the sum over its r records: n (r mu)^2 / d.
+
+mu is the Gaussian budget of epsilon at delta, d the number of shared parameters. The thresholds below were read off
+comparisons; `tests/experiment/test_advise.py` holds the advice against what was measured (`tests/measured.py`).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from sordino.data.federate import DEFAULT_CLIENTS
+from sordino.errors import UserError
+from sordino.experiment.budgeting import unusual_budget
+from sordino.experiment.config import Experiment
+from sordino.privacy.accounting.gaussian import mu_of
+from sordino.privacy.budget.allowance import ProtectFrom
+from sordino.privacy.budget.client_plan import check_delta, default_delta
+from sordino.privacy.release import Unit
+from sordino.privacy.views import rows_words
+
+Level = Literal["client", "record", "none"]
+HELPS: dict[Unit, float] = {"client": 0.1, "record": 100.0}
+"""From these ratios on a federated model adds something to a client's own when the two are mixed. Clients with so many
+records that the noise on each can be borne do well alone, so that records must be many more than noise asks for."""
+QUANTILE_FROM = 8000
+"""Where whole clients are protected: from this many feasible parameters on the threshold follows a quantile of the
+updates. With fewer a fixed one did better, perhaps because the counts that move it are mostly noise."""
+ENOUGH = 1.0
+"""From this ratio on a federated model stands on its own."""
+LEAST_CLIENTS: dict[Unit, int] = {"client": 15, "record": 2}
+"""The fewest clients with which federating can help: under a promise to whole clients the sum of fewer updates is too
+coarse to learn from, however small the network; under one to records it takes somebody to federate with."""
+SMALL = 1000
+"""Parameters of the smallest network that is worth training together, where none is named."""
+INSTITUTION = 100
+"""From so many records on, a client may be an institution that holds the records of other people."""
+MOST = 10_000_000
+"""From so many clients on, a number of them that would be enough is not told."""
+DIGITS = 1797
+"""Records of the built-in data set."""
+UNITS: tuple[Unit, ...] = ("client", "record")
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What the advice depends on."""
+
+    clients: int
+    records: int
+    """Training records of a client, in the middle."""
+    epsilon: float
+    parameters: int | None = None
+    """Of the network that would be shared; None where none is named."""
+    protect_from: ProtectFrom = "outsider"
+    delta: float | None = None
+    most: int | None = None
+    """Training records of the client with most; None where only those in the middle are known."""
+    allow_vacuous_delta: bool = False
+
+    @property
+    def size(self) -> int:
+        """Shared parameters: those of the network, or of a small one."""
+        return self.parameters or SMALL
+
+    def units(self, unit: Unit) -> int:
+        """How many there are, for a delta: clients, or the records of the client with most."""
+        return self.clients if unit == "client" else self.most or self.records
+
+    def mu(self, level: Unit) -> float:
+        """The Gaussian budget of the level's unit."""
+        return mu_of(self.epsilon, self.delta or default_delta(self.units(level)))
+
+    def feasible(self, level: Unit) -> int:
+        """How many shared parameters have a ratio of one."""
+        if level == "record":
+            return math.floor(self.clients * (self.records * self.mu(level)) ** 2)
+        together = self.clients if self.protect_from == "outsider" else 1
+        return math.floor(self.clients * together * self.mu(level) ** 2)
+
+    def ratio(self, level: Unit) -> float:
+        """Signal over noise, squared and per parameter."""
+        return self.feasible(level) / self.size
+
+    def helps(self, level: Unit) -> bool:
+        """Whether a model that is federated under this promise adds something to a client's own."""
+        return self.clients >= LEAST_CLIENTS[level] and self.ratio(level) >= HELPS[level]
+
+
+@dataclass(frozen=True)
+class Advice:
+    """What to use, and why."""
+
+    level: Level
+    method: str
+    settings: list[str]
+    """Keys and hyper-parameters to run it with, as `--set` takes them."""
+    advice: list[str]
+    """The reasons, in sentences."""
+    feasible_parameters: dict[str, int]
+    """How many shared parameters each level can train at this budget."""
+    candidates: list[str]
+    """The most promising ones to try, as `compare` takes them, the advised one first."""
+
+
+def situation_of(experiment: Experiment, records: int | None, parameters: int | None, look: bool) -> Situation:
+    """The situation of an experiment; with `look` its data are dealt and its network is made, to be counted."""
+    if experiment.privacy == "none":
+        raise UserError('Advice is for a budget, and with privacy = "none" there is none: leave it out.')
+    clients = experiment.clients or DEFAULT_CLIENTS
+    most = None
+    if look:
+        from sordino.experiment.prepare import prepare_to_count
+
+        prepared = prepare_to_count(experiment)
+        clients = len(prepared.data.clients)
+        parameters = parameters or prepared.learner.layout.size
+        sizes = prepared.data.train.sizes
+        records, most = records or round(float(np.median(sizes))), int(sizes.max())
+    if records is None:
+        raise UserError("Say how many records a client has with --records, or name the data with --data.")
+    other = [key for key in experiment.set if key.split(".")[-1] == "budgets"]
+    other += ["noise_multiplier"] if experiment.noise_multiplier is not None else []
+    if other and experiment.epsilon is None:
+        raise UserError(f"Advice is for one budget, and {other[0]} stands in its place: name one with --epsilon.")
+    return Situation(
+        clients,
+        records,
+        experiment.asked_epsilon,
+        parameters,
+        experiment.protect_from,
+        experiment.delta,
+        most,
+        experiment.allow_vacuous_delta,
+    )
+
+
+def advise(situation: Situation) -> Advice:
+    """Which level and method suit a situation, or whether to train alone."""
+    if situation.clients < 1 or situation.records < 1:
+        raise UserError("Advice needs at least one client, and one record for each.")
+    level = _level(situation)
+    warnings = _check_delta(situation, level)
+    feasible = {str(unit): situation.feasible(unit) for unit in UNITS}
+    chosen = _choice(situation, level)
+    reasons = [*_level_reasons(situation, level), *_presumed(situation), *chosen.reasons]
+    reasons += [*_noise_reasons(situation, level), *_size_reasons(situation, level)]
+    reasons += [*warnings, *unusual_budget(situation.epsilon)]
+    candidates = [chosen.contender, *chosen.others]
+    return Advice(level, chosen.method, list(chosen.settings), reasons, feasible, candidates)
+
+
+def stand_in(experiment: Experiment, situation: Situation) -> Experiment:
+    """The experiment on public records in the place of those that are not there: the built-in digits, as many as the
+    clients would have together, or all of them."""
+    enough = max(2, min(situation.clients * situation.records, DIGITS))  # one to train on, one to test with
+    clients = min(situation.clients, enough // 2)
+    return experiment.model_copy(update={"data": "digits", "clients": clients, "records": enough})
+
+
+def spends(experiment: Experiment, advice: Advice, real: bool) -> str:
+    """What trying the candidates costs the people whose records they are tried on, in a sentence."""
+    if not real:
+        return "Trying on the built-in digits in the place of records that are not there: it costs nobody anything."
+    budget = experiment.asked_epsilon
+    costly = [one for one in advice.candidates if not one.startswith("local")]
+    return (
+        f"Trying takes {len(costly)} runs with epsilon {budget:g} on these people, each of which counts, but for those "
+        "that the store already has: what all come to together is told below. A stand-in costs nothing: give --records "
+        "instead of --data."
+    )
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """What is advised, and why."""
+
+    method: str
+    settings: tuple[str, ...]
+    others: tuple[str, ...]
+    """What to try beside it, as `compare` takes them."""
+    reasons: tuple[str, ...]
+
+    @property
+    def contender(self) -> str:
+        """As `compare` takes it."""
+        return f"{self.method}[{','.join(self.settings)}]" if self.settings else self.method
+
+
+BLEND = "personal=blend"
+BLENDING = (
+    "personal=blend lets every client mix the federated models with its own, weighed at the client by its own records: "
+    "it costs no privacy, and where it was advised in our comparisons, clients lost by taking part in the mean one or "
+    "two points at the worst; a single one may lose more."
+)
+CHOICES = {
+    "client": _Choice(
+        "dp-fedavg",
+        ("clipping=quantile", BLEND),
+        ("dp-fedavg[clipping=quantile]", "local"),
+        (
+            "dp-fedavg with clipping=quantile: in our comparisons no method at client level was clearly better at "
+            "equal true epsilon, and the threshold finds itself.",
+            BLENDING,
+        ),
+    ),
+    "few": _Choice(
+        "dp-fedavg",
+        ("clipping=fixed", BLEND),
+        ("dp-fedavg[clipping=fixed]", "local"),
+        (
+            "dp-fedavg with a fixed threshold, clip=0.5 where nothing else is known: where so few parameters can be "
+            "trained, a threshold that follows a quantile was up to eight points worse in our comparisons.",
+            BLENDING,
+        ),
+    ),
+    "record": _Choice(
+        "dp-fedavg-record",
+        ("clipping=fixed", BLEND),
+        (f"mr-mtl-record[{BLEND}]", "local"),
+        (
+            "dp-fedavg-record with a fixed threshold, clip=1 where nothing else is known: blended, it was within a "
+            "point of the best in our comparisons at record level. mr-mtl-record did as well; a threshold that follows "
+            "a quantile had 0.4 points less in the mean, clip=3 half a point less and clip=0.3 one.",
+            BLENDING,
+        ),
+    ),
+    "none": _Choice(
+        "local",
+        (),
+        (f"dp-fedavg[clipping=fixed,{BLEND}]", f"dp-fedavg-record[clipping=fixed,{BLEND}]"),
+        ("local training costs no privacy at all. Where more clients join, ask again.",),
+    ),
+}
+"""By level; where whole clients are protected and few parameters are feasible, `few`."""
+
+
+def _choice(situation: Situation, level: Level) -> _Choice:
+    few = level == "client" and situation.feasible(level) < QUANTILE_FROM
+    return CHOICES["few" if few else level]
+
+
+def _level(situation: Situation) -> Level:
+    if situation.helps("client"):
+        return "client"
+    if situation.records >= INSTITUTION and situation.helps("record"):
+        return "record"
+    return "none"
+
+
+def _check_delta(situation: Situation, level: Level) -> list[str]:
+    """Refuse a delta that is vacuous for what is advised, or for what would be tried beside training alone; warn of one
+    that promises little, as a run does."""
+    if situation.delta is None:
+        return []
+    found = [
+        check_delta(situation.delta, situation.units(unit), unit, situation.allow_vacuous_delta)
+        for unit in UNITS
+        if level in (unit, "none")
+    ]
+    return [] if level == "none" else found[0]
+
+
+def _level_reasons(situation: Situation, level: Level) -> list[str]:
+    whole, single = (_parameters(situation.feasible(unit)) for unit in UNITS)
+    budget = f"At epsilon {situation.epsilon:g} with {situation.clients:,} clients"
+    shared = _shared(situation)
+    if level == "client":
+        but = "and" if situation.ratio(level) >= ENOUGH else "while"
+        return [
+            f"Protect whole clients: {budget[0].lower()}{budget[1:]} {whole} can be trained, {but} {shared}. It is the "
+            "stronger promise: nobody learns even that a client had any such records."
+        ]
+    few = f"{budget} only {whole} can be trained under a promise to whole clients; {shared}."
+    if situation.ratio("client") >= HELPS["client"]:
+        few = (
+            f"With {situation.clients} clients a sum is too coarse for a promise to whole clients to leave much in it."
+        )
+    if level == "record":
+        return [
+            f"Protect single records: {few[0].lower()}{few[1:]} With {_records(situation)} at each of them {single} "
+            "can be trained under a promise to each record, even against the server.",
+            "This is right where a client is an institution with the records of many people. Where all records of a "
+            "client are one person's, it promises that person little: train alone then.",
+            rows_words({}),
+        ]
+    if situation.clients == 1:
+        return ["Train alone: there is nobody to federate with."]
+    if situation.ratio("record") < HELPS["record"]:
+        why = (
+            f"and under a promise to single records, of which a client has {situation.records:,}, the federated model "
+            "is not expected to beat a client's own"
+        )
+    else:
+        why = (
+            f"and with {_records(situation)} a client may be a person, whom a promise to single records does "
+            "not protect"
+        )
+    return [f"Train alone: {few[0].lower()}{few[1:].removesuffix('.')}, {why}."]
+
+
+def _parameters(count: int) -> str:
+    return f"about {count:,} shared parameter{'' if count == 1 else 's'}"
+
+
+def _records(situation: Situation) -> str:
+    return f"{situation.records:,} record{'' if situation.records == 1 else 's'}"
+
+
+def _shared(situation: Situation) -> str:
+    if situation.parameters is None:
+        return f"a small network has {SMALL:,}"
+    return f"the network has {situation.parameters:,}"
+
+
+def _presumed(situation: Situation) -> list[str]:
+    """What the advice takes for granted, and how to say better."""
+    if situation.parameters is not None or situation.clients == 1:
+        return []
+    return [
+        f"This presumes {SMALL:,} shared parameters, because no data are named: a larger network may turn the advice "
+        "around. Give the number with --parameters, or name the data with --data (and --model), and it is counted."
+    ]
+
+
+def _noise_reasons(situation: Situation, level: Level) -> list[str]:
+    """How much noise to expect, against what all clients together can pull."""
+    if level == "none":
+        return []
+    noise = math.sqrt(1 / situation.ratio(level))
+    return [
+        f"Expect noise of about {noise:.2g} times the signal in each parameter over the whole run, if all clients pull "
+        f"the same way; mu, the budget's Gaussian measure, is {situation.mu(level):.2f}."
+    ]
+
+
+def _size_reasons(situation: Situation, level: Level) -> list[str]:
+    if level == "none":
+        enough = bisect_left(range(MOST), True, key=lambda clients: replace(situation, clients=clients).helps("client"))
+        if situation.clients > 1 and enough < MOST:
+            return [f"About {enough:,} clients would make this worth trying under a promise to whole clients."]
+        return []
+    feasible = situation.feasible(level)
+    if situation.parameters is None:
+        return [f"Share at most about {feasible:,} parameters; fewer are better."]
+    if situation.ratio(level) < ENOUGH:
+        return [
+            f"Noise will be felt: a network of at most {feasible:,} shared parameters would do better than one of "
+            f"{situation.parameters:,}, if it suits the task."
+        ]
+    return [f"The network's size is no problem: about {feasible:,} shared parameters would do."]

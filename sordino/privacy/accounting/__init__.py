@@ -1,0 +1,1 @@
+"""Accounting: from noise, sampling and composition to epsilon, and back."""

@@ -1,0 +1,232 @@
+"""Calibration: noise, sampling rates and numbers of rounds for a record's budget, with a cache on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import math
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import scipy
+
+from sordino.errors import UserError
+from sordino.privacy.accounting.gaussian import mu_of
+from sordino.privacy.accounting.loss_distribution import Sampled
+from sordino.privacy.accounting.sampled_gaussian import Recipe, record_epsilon
+
+CODE = ("gaussian.py", "loss_distribution.py", "sampled_gaussian.py")
+"""The files of this folder that decide where a search ends."""
+FILE = "places.txt"
+LARGEST = 2**21
+"""How many bytes the file may have: beyond, it is begun anew."""
+
+
+def place(search: tuple[object, ...]) -> int | None:
+    """Where a search is said to have ended before; None where nothing is said."""
+    return _book(_folder()).get(_key(search))
+
+
+def note(search: tuple[object, ...], found: int) -> None:
+    """File where a search ended, if that can be done: it can always be made again."""
+    folder, key = _folder(), _key(search)
+    _book(folder)[key] = found
+    if folder is None:
+        return
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / FILE
+        if path.exists() and path.stat().st_size > LARGEST:
+            path.unlink()
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            # Begun on a line of its own, in case that a writer before was cut off.
+            os.write(handle, f"\n{key} {found}\n".encode())
+        finally:
+            os.close(handle)
+
+
+def _key(search: tuple[object, ...]) -> str:
+    return hashlib.sha256(f"{_version()} {_plain(search)!r}".encode()).hexdigest()
+
+
+def _plain(argument: object) -> object:
+    """An argument as Python's own numbers, which say all of their bits and are equal where those are."""
+    if isinstance(argument, tuple):
+        return tuple(_plain(one) for one in argument)
+    if isinstance(argument, str):
+        return argument
+    return int(argument) if isinstance(argument, int | np.integer) else float(argument)  # type: ignore[arg-type]
+
+
+@functools.cache
+def _version() -> str:
+    """What decides where a search ends besides its arguments."""
+    code = b"".join((Path(__file__).parent / name).read_bytes() for name in CODE)
+    return f"{hashlib.sha256(code).hexdigest()} {np.__version__} {scipy.__version__}"
+
+
+def _folder() -> Path | None:
+    named = os.environ.get("SORDINO_CACHE")
+    if named is None:
+        with contextlib.suppress(RuntimeError):  # nobody's home
+            return Path.home() / ".cache" / "sordino"
+        return None
+    return Path(os.path.expanduser(named)) if named else None
+
+
+@functools.lru_cache(maxsize=1)
+def _book(folder: Path | None) -> dict[str, int]:
+    """The places in the file of a folder."""
+    found: dict[str, int] = {}
+    if folder is None:
+        return found
+    with contextlib.suppress(OSError):
+        for line in (folder / FILE).read_text(errors="replace").splitlines():
+            key, _, said = line.partition(" ")
+            with contextlib.suppress(ValueError):
+                found[key] = int(said)
+    return found
+
+
+FINE = 1.0025
+"""The ratio between neighbours on the scales of noise multipliers and sampling rates."""
+LARGEST_MULTIPLIER = 2.0**40
+"""More noise than that is asked for only where something else has used up the budget."""
+LAST = math.ceil(math.log(LARGEST_MULTIPLIER, FINE))
+"""Its place on the scale of noise multipliers."""
+LEAST_RATE = 1e-6
+"""The smallest part of a sampling rate that a search goes down to: a budget that asks for less is refused."""
+
+
+@functools.lru_cache(maxsize=65536)
+def record_multiplier(epsilon: float, delta: float, rate: float, steps: int, others: Recipe = ()) -> float:
+    """The smallest noise multiplier, to a quarter of a percent, with which `steps` sampled steps stay within a budget.
+
+    `others` is what the records go through besides.
+    """
+
+    def excess(place: int) -> float:
+        return excess_over((*others, (rate, FINE**place, steps)), epsilon, delta)
+
+    search = ("multiplier", epsilon, delta, rate, steps, others)
+    place = _searched(search, excess, lambda: likely_place(epsilon, delta, rate, steps, others), -LAST, LAST)
+    if place is None:
+        raise UserError(
+            f"What the records go through besides training already costs epsilon {epsilon:g}: give a larger "
+            "epsilon, or let the rest have a smaller share of it."
+        )
+    return FINE**place
+
+
+@functools.lru_cache(maxsize=65536)
+def record_rate(
+    epsilon: float, delta: float, multiplier: float, steps: int, most: float = 1.0, others: Recipe = ()
+) -> float:
+    """The largest sampling rate up to `most`, to a quarter of a percent, at which `steps` steps stay within a budget.
+
+    `others` is what the records go through besides.
+    """
+
+    def excess(place: int) -> float:
+        return excess_over((*others, (most * FINE**-place, multiplier, steps)), epsilon, delta)
+
+    search = ("rate", epsilon, delta, multiplier, steps, most, others)
+    place = _searched(search, excess, lambda: 0, 0, math.floor(-math.log(LEAST_RATE, FINE)))
+    if place is None:
+        raise UserError(
+            f"With a noise multiplier of {multiplier:g} even a record that hardly ever enters a batch pays more than "
+            f"epsilon {epsilon:g}: give more noise or a larger budget."
+        )
+    return most * FINE**-place
+
+
+def affordable(epsilon: float, delta: float, charge: Sampled, most: int, others: Recipe = ()) -> int:
+    """How many times, up to `most`, a charge fits into a budget."""
+    rate, multiplier, steps = charge
+
+    def excess(fewer: int) -> float:
+        return excess_over((*others, (rate, multiplier, steps * (most - fewer))), epsilon * (1 + 1e-9), delta)
+
+    place = first_within(excess, 0, 0, most)
+    return 0 if place is None else most - place
+
+
+def _searched(
+    search: tuple[object, ...], excess: Callable[[int], float], guess: Callable[[], int], low: int, high: int
+) -> int | None:
+    """`first_within`, from where the same search ended before, or else from a guess."""
+    known = place(search)
+    found = first_within(excess, guess() if known is None else known, low, high)
+    if found is not None and found != known:
+        note(search, found)
+    return found
+
+
+def first_within(excess: Callable[[int], float], guess: int, low: int, high: int) -> int | None:
+    """The first whole number from `low` to `high` at which `excess`, which falls, is not above zero; None for none.
+
+    It is looked for from a guess on, in steps that double, and then between two that lie on either side of it: where
+    the line between them crosses zero, or in the middle where such steps get nowhere.
+    """
+    over = functools.cache(excess)
+    inside = outside = min(max(guess, low), high)
+    step = _stride(over(inside))
+    while over(inside) > 0:
+        if inside == high:
+            return None
+        outside, inside, step = inside, min(inside + step, high), 2 * step
+    while over(outside) <= 0:
+        if outside == low:
+            return low
+        inside, outside, step = outside, max(outside - step, low), 2 * step
+    slow = False
+    while inside - outside > 1:
+        width, middle = inside - outside, (inside + outside) // 2
+        slope = over(outside) - over(inside)
+        if not slow and math.isfinite(slope) and slope > 0:
+            # The crossing itself and its neighbour are tried, so that the search ends between them.
+            crossing = outside + math.ceil(width * over(outside) / slope)
+            middle = min(max(crossing, outside + 1), inside - 1)
+        if over(middle) > 0:
+            outside = middle
+            if over(middle + 1) <= 0:
+                return middle + 1
+            outside = middle + 1
+        else:
+            inside = middle
+            if over(middle - 1) > 0:
+                return middle
+            inside = middle - 1
+        slow = inside - outside > width // 2
+    return inside
+
+
+def _stride(excess: float) -> int:
+    """How far to look at first: epsilon is about in proportion to what a scale of ratios counts."""
+    return max(1, round(abs(excess) / math.log(FINE))) if math.isfinite(excess) else 256
+
+
+def excess_over(
+    recipe: Recipe, epsilon: float, delta: float, cost: Callable[[Recipe, float], float] = record_epsilon
+) -> float:
+    """The logarithm of what a recipe costs over a budget: above zero where it does not fit."""
+    spent = cost(recipe, delta)
+    return math.log(spent / epsilon) if spent > 0 else -math.inf
+
+
+def likely_place(epsilon: float, delta: float, rate: float, steps: int, others: Recipe) -> int:
+    """About where the noise multiplier lies: by the central limit (Bu, Dong, Long, Su 2020)."""
+    left = mu_of(epsilon, delta) ** 2 - sum(_central(*charge) for charge in others)
+    if left <= 0 or not steps:
+        return 0
+    multiplier = math.sqrt(steps / left) if rate == 1 else 1 / math.sqrt(math.log1p(left / steps / rate**2))
+    return round(math.log(multiplier, FINE))
+
+
+def _central(rate: float, multiplier: float, count: int) -> float:
+    """What many such steps come to as one Gaussian: its mu^2."""
+    return count / multiplier**2 if rate == 1 else count * rate**2 * math.expm1(min(multiplier**-2, 700.0))

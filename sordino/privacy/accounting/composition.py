@@ -1,0 +1,118 @@
+"""Epsilon of a record over several runs, of which only the possible numbers of steps are known."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from sordino.privacy.accounting.gaussian import epsilon_of
+from sordino.privacy.accounting.loss_distribution import LARGEST, UNIT, Losses, Masses, composed, together
+from sordino.privacy.accounting.sampled_gaussian import Recipe, record_epsilon
+
+FEW = 64
+"""How many combinations of recipes are worked out one by one."""
+BINS = 2**14
+"""Into how many steps the largest losses of all runs, squared and added up, are divided."""
+WIDEST = LARGEST / 2
+"""The largest loss of an envelope: the exponentials of its losses, times the smallest masses, are numbers too."""
+UNBOUNDED = Losses(np.ones(1), np.zeros(1), 1.0)
+"""What has no bound."""
+Run = tuple[Recipe, ...]
+"""What records may have gone through in a run: each went through one of these."""
+
+
+@functools.lru_cache(maxsize=1024)
+def dearest_epsilon(runs: tuple[Run, ...], delta: float) -> float:
+    """Largest epsilon of one record, there or emptied, over all choices of one recipe from each run."""
+    runs = tuple(tuple(sorted({merged([recipe]) for recipe in run})) for run in runs)
+    runs = tuple(run for run in runs if any(run))
+    if len(runs) == 1 or math.prod(len(run) for run in runs) <= FEW:
+        return max(record_epsilon(merged(chosen), delta) for chosen in itertools.product(*runs))
+    if any(multiplier == 0 for run in runs for recipe in run for _, multiplier, _ in recipe):
+        return math.inf
+    enveloped = max(losses.epsilon(delta) for losses in _enveloped(runs, delta))
+    if math.isinf(enveloped):  # epsilons and deltas add up
+        enveloped = sum(max(record_epsilon(recipe, delta / len(runs)) for recipe in run) for run in runs)
+    return min(_unsampled(runs, delta), enveloped)
+
+
+def merged(recipes: Sequence[Recipe]) -> Recipe:
+    """Several recipes one after the other, as one."""
+    counts: dict[tuple[float, float], int] = {}
+    for rate, multiplier, count in (charge for recipe in recipes for charge in recipe if charge[2]):
+        counts[rate, multiplier] = counts.get((rate, multiplier), 0) + int(count)
+    return tuple((rate, multiplier, count) for (rate, multiplier), count in sorted(counts.items()))
+
+
+def _unsampled(runs: Sequence[Run], delta: float) -> float:
+    """What it were if every record entered every batch: each run is dominated by its dearest Gaussian then."""
+    squares = [max(sum(count / z**2 for _, z, count in recipe) for recipe in run) for run in runs]
+    return epsilon_of(math.sqrt(math.fsum(squares)), delta)
+
+
+def _enveloped(runs: Sequence[Run], delta: float) -> list[Losses]:
+    """The losses of all runs' envelopes together, for a removed and for an added record."""
+    certain = merged([run[0] for run in runs if len(run) == 1])
+    kinds = Counter(run for run in (*(run for run in runs if len(run) > 1), (certain,)) if any(run))
+    known = [[composed(recipe, delta / len(runs)) for recipe in run if recipe] for run in kinds]
+    widest = [max(float(one.loss[-1]) for pair in pairs for one in pair) for pairs in known]
+    grid = math.sqrt(sum(count * wide**2 for wide, count in zip(widest, kinds.values(), strict=True))) / BINS
+    if max(widest) > WIDEST:
+        return [UNBOUNDED]
+    both = [_envelopes(pairs, wide, grid) for pairs, wide in zip(known, widest, strict=True)]
+    directions = [[pair[direction] for pair in both] for direction in (0, 1)]
+    if any(one.infinite >= 1 for masses in directions for one in masses):
+        return [UNBOUNDED]
+    return [together(masses, list(kinds.values()), grid, delta) for masses in directions]
+
+
+def _envelopes(pairs: Sequence[tuple[Losses, Losses]], widest: float, grid: float) -> tuple[Masses, Masses]:
+    """The envelope of a run's recipes for a removed and for an added record."""
+    steps = math.ceil(widest / grid)
+    at = np.arange(steps + 1) * grid
+    removed, added = (np.max([_upper(pair[direction], at) for pair in pairs], axis=0) for direction in (0, 1))
+    removed[0] = added[0] = min(removed[0], added[0])  # at epsilon = 0 the two are one: the total variation
+    return _envelope(removed, added, grid), _envelope(added, removed, grid)
+
+
+def _upper(losses: Losses, at: np.ndarray) -> np.ndarray:
+    """Delta for each epsilon, roundings included."""
+    deltas, doubt = _deltas(losses.loss, losses.mass, at)
+    return np.minimum(losses.infinite + deltas + doubt, 1.0)
+
+
+def _deltas(loss: np.ndarray, mass: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The part of delta that finite losses make, for each epsilon, and by how much roundings may have it off.
+
+    It is A - exp(epsilon) B, with A the mass of losses above epsilon and B what that is under Q. The second term is
+    never above the first, and roundings are in proportion to that.
+    """
+    above, other = (np.append(np.cumsum(part[::-1])[::-1], 0.0) for part in (mass, mass * np.exp(-loss)))
+    place = np.searchsorted(loss, at, side="right")
+    return above[place] - np.exp(at) * other[place], UNIT * (4 * len(loss) + 16 * LARGEST) * above[place]
+
+
+def _envelope(deltas: np.ndarray, opposite: np.ndarray, grid: float) -> Masses:
+    """Masses whose delta is nowhere below `deltas`, which are those of the grid's multiples from zero on; `opposite`
+    are the same with P and Q exchanged."""
+    steps, infinite = len(deltas) - 1, float(deltas[-1])
+    at = np.arange(-steps, steps + 1) * grid
+    upper, lower = _bends(deltas, grid), _bends(opposite, grid)[::-1] * np.exp(at[:steps])
+    middle = max(0.0, 1 - infinite - math.fsum(upper) - math.fsum(lower))
+    mass = np.concatenate([lower, [middle], upper])
+    wanted = np.concatenate([[1.0], 1 - np.exp(at[:steps]) * (1 - opposite[:0:-1]), deltas])
+    made, doubt = _deltas(at, mass, at)
+    lacking = wanted - infinite - np.append(mass.sum(), made)
+    return Masses(-steps, mass, infinite + max(0.0, float(lacking.max())) + float(doubt.max()))
+
+
+def _bends(deltas: np.ndarray, grid: float) -> np.ndarray:
+    """The mass that bends the curve at each multiple but the first, so that it is straight in exp(epsilon) between
+    them and constant beyond."""
+    rises = np.diff(deltas)
+    return np.maximum(np.append(rises[1:], 0.0) / math.expm1(grid) + rises / math.expm1(-grid), 0.0)

@@ -1,0 +1,79 @@
+"""The noise and the sampling rates that rPDP-FL published: an accountant's, and a curve's through its values.
+
+They keep no budget for sure: the curve's error shows in what is charged for them.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+from scipy.optimize import curve_fit
+
+from sordino.errors import UserError
+from sordino.privacy.accounting.calibration import FINE, LAST, LEAST_RATE, excess_over, first_within, likely_place
+from sordino.privacy.accounting.sampled_gaussian import quick_record_epsilon
+
+FITTED_AT = np.concatenate([np.arange(1, 100) / 1000, np.arange(10, 101) / 100])
+"""The parts of the largest sampling rate at which the published curve is fitted: those of the released code."""
+STRAIGHT, BENT = 1e-6, 100.0
+"""How much a published curve bends over all rates: from next to not at all to more than any does."""
+
+
+def quick_multiplier(epsilon: float, delta: float, rate: float, steps: int) -> float:
+    """The noise that rPDP-FL publishes: the smallest multiplier, to a quarter of a percent, with which the quick bound
+    of `steps` sampled steps is within a budget. But for the orders, which go up to 994 there, that bound is the
+    accountant of the released code."""
+
+    def excess(place: int) -> float:
+        return excess_over(((rate, FINE**place, steps),), epsilon, delta, quick_record_epsilon)
+
+    place = first_within(excess, likely_place(epsilon, delta, rate, steps, ()), -LAST, LAST)
+    if place is None:
+        raise UserError(
+            f"The published accountant cannot print epsilon = {epsilon:g} at delta = {delta:g}, however much noise "
+            "there is: use --variant sound."
+        )
+    return FINE**place
+
+
+def fitted_rate(epsilon: float, delta: float, multiplier: float, steps: int, most: float = 1.0) -> float:
+    """The sampling rate up to `most` that rPDP-FL publishes for a budget: where a curve that is fitted to the quick
+    bound of `steps` steps crosses it. What the records really pay is not looked at, and may be more.
+
+    Budgets that the bound reaches at `most`, or exceeds at the least rate, get these; so do those that the curve
+    crosses beyond them, or nowhere.
+    """
+    if epsilon * (1 + 1e-9) >= quick_record_epsilon(((most, multiplier, steps),), delta):
+        return most
+    if epsilon <= quick_record_epsilon(((most * LEAST_RATE, multiplier, steps),), delta):
+        return most * LEAST_RATE
+    bend, slope, start = _fitted_curve(delta, multiplier, steps, most)
+    grown = bend * (epsilon - start) / slope
+    part = math.log1p(grown) / bend if grown > -1 else 0.0
+    return most * min(max(part, LEAST_RATE), 1.0)
+
+
+@functools.lru_cache(maxsize=1024)
+def _fitted_curve(delta: float, multiplier: float, steps: int, most: float) -> tuple[float, float, float]:
+    """The published curve epsilon(q) = exp(a q + b) + c as (bend, slope, start), in parts of the largest rate:
+    start + slope (exp(bend part) - 1) / bend.
+
+    So written it does not vanish among its own terms where it hardly bends. Over few steps epsilon bends the other way;
+    the curves that come closest then tend to a line, and the released code finds none.
+    """
+    costs = np.array([quick_record_epsilon(((most * part, multiplier, steps),), delta) for part in FITTED_AT.tolist()])
+
+    def curve(part: np.ndarray, bend: float, slope: float, start: float) -> np.ndarray:
+        return start + slope * np.expm1(bend * part) / bend
+
+    limits = ([STRAIGHT, 0.0, -np.inf], [BENT, np.inf, np.inf])
+    try:
+        (bend, slope, start), _ = curve_fit(curve, FITTED_AT, costs / costs[-1], p0=(1.0, 1.0, 0.0), bounds=limits)
+    except RuntimeError as error:  # no curve comes close enough
+        raise UserError(
+            f"The published rates follow a curve, and none fits what {steps} steps with a noise multiplier of "
+            f"{multiplier:g} cost: use --variant sound."
+        ) from error
+    return float(bend), float(slope * costs[-1]), float(start * costs[-1])

@@ -1,0 +1,1 @@
+"""Budgets: what a run may spend, planned before its first round."""

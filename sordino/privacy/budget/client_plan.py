@@ -1,0 +1,184 @@
+"""Before any budget is spent: noise for a budget, epsilon for every observer, feasibility, advice."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from sordino.errors import UserError
+from sordino.federation.schedule import Schedule
+from sordino.privacy.accounting.gaussian import attack_accuracy, epsilon_of, mu_of, rdp_epsilon
+from sordino.privacy.accounting.sampled_gaussian import record_epsilon
+from sordino.privacy.budget.allowance import Allowance, Noise, ProtectFrom
+from sordino.privacy.release import Unit
+from sordino.privacy.views import VIEWS, View, honest_shares
+from sordino.util.formatting import percent_up
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run would cost and could achieve. Unit: one client, zero-out neighbours."""
+
+    epsilon: dict[View, float]
+    attack_accuracy: dict[View, float]
+    noise_multiplier: float
+    """Noise over sensitivity that the protected observer meets in one round."""
+    rdp_epsilon: float
+    """What the accountant of the papers prints for this multiplier: looser than the exact figure."""
+    feasible_parameters: int
+    """How many shared parameters this cohort can train at this budget, roughly: (clients * mu)^2."""
+    delta: float
+    warnings: list[str]
+    advice: list[str]
+
+
+def default_delta(units: int) -> float:
+    """A delta that means something for this many units: min(1e-5, N^-1.1 / 10)."""
+    return min(1e-5, units**-1.1 / 10)
+
+
+def check_delta(delta: float, units: int, unit: Unit, allow_vacuous: bool) -> list[str]:
+    """Refuse a delta that promises nothing; warn of one that promises little.
+
+    `units` is how many there are: clients, or, where records are protected, the records of the client with most.
+    """
+    usual = f"{default_delta(units):.1e}"
+    if not 0 < delta < 1:
+        raise UserError(f"delta is {delta:g}, but must lie between 0 and 1; try {usual}.")
+    many = f"{units} clients" if unit == "client" else f"a client with {units} records"
+    whole = "one random client's whole data" if unit == "client" else "one random record"
+    if delta >= 1 / units:
+        if not allow_vacuous:
+            raise UserError(
+                f"delta = {delta:g} is vacuous for {many}: publishing {whole} already satisfies delta = 1/{units}. "
+                f"Choose a smaller one, for example {usual}, or insist with --allow-vacuous-delta."
+            )
+        return [
+            f"delta = {delta:g} is at least 1/{units}: publishing {whole} satisfies it; this epsilon promises nothing."
+        ]
+    if delta > 1 / (10 * units):
+        return [f"delta = {delta:g} is above 1/(10 x {units}): weak; {usual} is a sound choice."]
+    return []
+
+
+def multiplier_for(epsilon: float, delta: float, releases: int) -> float:
+    """The noise multiplier of each round at which `releases` rounds cost exactly (epsilon, delta)."""
+    if not epsilon > 0:
+        raise UserError(f"epsilon is {epsilon:g}, but must be above 0; 1 is strong, 8 is common.")
+    return math.sqrt(releases) / mu_of(epsilon, delta)
+
+
+def planned_epsilon(allowance: Allowance, turns: int, delta: float) -> float | None:
+    """What the protected observer's epsilon comes to if every client takes its turns; the largest one where records
+    have budgets of their own, or what their training costs where published rates exceed these. None where nothing is
+    noised, or nobody's budget ends the run."""
+    if allowance.noise is not None:
+        return epsilon_of(math.sqrt(turns) / allowance.noise.multiplier, delta)
+    records = allowance.records
+    if records is None or not records.multipliers.any():
+        return None
+    largest = float(records.budgets.max())
+    if not math.isfinite(largest):
+        return None
+    if len(set(records.multipliers.tolist())) == 1:  # else everybody's noise was made for a budget
+        charges = {(records.charge(client), int(turns)) for client, turns in enumerate(records.turns)}
+        trained = [record_epsilon(((rate, z, steps * times),), delta) for (rate, z, steps), times in charges if times]
+        largest = max(largest, *trained)
+    return largest
+
+
+def plan(
+    clients: int,
+    rounds: int,
+    delta: float | None = None,
+    *,
+    epsilon: float | None = None,
+    noise_multiplier: float | None = None,
+    protect_from: ProtectFrom = "outsider",
+    participation: float = 1.0,
+    parameters: int | None = None,
+    allow_vacuous_delta: bool = False,
+    minimum_cohort: int | None = None,
+    colluders: int = 0,
+    exposed: bool = False,
+) -> Plan:
+    """What `rounds` rounds with `clients` clients cost at a noise multiplier, or the multiplier for a budget.
+
+    Give either `epsilon` (for the observer `protect_from`) or `noise_multiplier`. `participation` is the
+    fraction of clients in each round; clients take turns, so each pays for about that fraction of the rounds.
+    `parameters` is how many parameters would be shared, for the advice. Noise is shared out over the `minimum_cohort`,
+    by default all who are asked, less `colluders` who tell theirs; `exposed` says that single messages become known.
+    """
+    schedule = Schedule.of(rounds, clients, participation)
+    if (epsilon is None) == (noise_multiplier is None):
+        raise UserError("Give either an epsilon or a noise multiplier, not both and not neither.")
+    delta = default_delta(clients) if delta is None else delta
+    warnings = check_delta(delta, clients, "client", allow_vacuous_delta)
+    cohort, releases = schedule.cohort, schedule.turns
+    if noise_multiplier is None:
+        assert epsilon is not None
+        noise_multiplier = multiplier_for(epsilon, delta, releases)
+    if not noise_multiplier > 0:
+        raise UserError(f"The noise multiplier is {noise_multiplier:g}, but must be above 0.")
+    protected = math.sqrt(releases) / noise_multiplier
+    planned = honest_shares(protect_from, minimum_cohort or cohort, colluders)
+    shares = {view: honest_shares("server" if exposed else view, cohort, colluders) for view in VIEWS}
+    mu = {view: protected * math.sqrt(planned / shares[view]) for view in VIEWS}
+    noise = Noise(noise_multiplier, protect_from, minimum_cohort or cohort, colluders)
+    feasible = round(noise.feasible(clients, releases))
+    return Plan(
+        epsilon={view: epsilon_of(mu[view], delta) for view in VIEWS},
+        attack_accuracy={view: attack_accuracy(mu[view]) for view in VIEWS},
+        noise_multiplier=noise_multiplier,
+        rdp_epsilon=rdp_epsilon(noise_multiplier, releases, delta),
+        feasible_parameters=feasible,
+        delta=delta,
+        warnings=warnings + _warnings(mu, protect_from),
+        advice=_advice(clients, feasible, parameters, protect_from),
+    )
+
+
+def drowning(parameters: int, feasible: int) -> str:
+    """The sentence for a model that is too large for a budget."""
+    return (
+        f"The model shares {parameters:,} parameters, but only about {feasible:,} can be trained at this budget: "
+        "the sum of updates would drown in noise."
+    )
+
+
+def _warnings(mu: dict[View, float], protect_from: ProtectFrom) -> list[str]:
+    found = []
+    accuracy = attack_accuracy(mu[protect_from])
+    if accuracy > 0.9:
+        found.append(
+            f"The best attack by the protected observer ({protect_from}) tells who took part with "
+            f"{percent_up(accuracy)} accuracy: this is hardly privacy."
+        )
+    if protect_from == "outsider" and attack_accuracy(mu["server"]) > 0.9:
+        found.append(
+            "The server sees each message with a fraction of the noise: its epsilon above is real unless secure "
+            "aggregation or a trusted server stands in between."
+        )
+    return found
+
+
+def _advice(clients: int, feasible: int, parameters: int | None, protect_from: ProtectFrom) -> list[str]:
+    """What to do, in words, when signal would drown in noise (feasibility law: d <= (n mu)^2)."""
+    if parameters is None:
+        return [
+            f"About {feasible:,} shared parameters can be trained at this budget, whatever the number of rounds; "
+            "give --model and --data to compare with a model."
+        ]
+    if parameters <= feasible:
+        return [f"The model shares {parameters:,} parameters; about {feasible:,} are feasible: go ahead."]
+    lack = parameters / max(feasible, 1)
+    # Against outsiders the feasible size grows with the square of the clients, against the server linearly.
+    needed = math.ceil(clients * (math.sqrt(lack) if protect_from == "outsider" else lack))
+    return [
+        drowning(parameters, feasible),
+        f"More clients: about {needed:,} of them make this model feasible at the same epsilon.",
+        f"Fewer shared parameters: a smaller model, or a shared part of at most {feasible:,} parameters.",
+        "Record level: if each client is an institution with many people's records, protect records instead of "
+        "clients.",
+        "Or train locally: with few clients and this budget, `--method local` is the rival to beat.",
+    ]

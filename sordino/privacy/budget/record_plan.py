@@ -1,0 +1,181 @@
+"""What each client's records will pay: noise, batches and turns, decided before the first round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from sordino.privacy.accounting.calibration import affordable, record_multiplier, record_rate
+from sordino.privacy.accounting.gaussian import mu_of
+from sordino.privacy.accounting.loss_distribution import Sampled
+from sordino.privacy.accounting.published_rates import fitted_rate, quick_multiplier
+from sordino.privacy.accounting.sampled_gaussian import Recipe
+
+Varied = Literal["noise", "sampling", "fitted"]
+"""What clients with different budgets differ in. `noise`: each has noise of its own at its natural sampling rate.
+`sampling`: all have the same noise, and each the largest sampling rate that keeps its budget. `fitted`: the same, but
+noise and rates are those of a published accountant and a curve through its values, and may exceed budgets."""
+
+
+@dataclass(frozen=True)
+class RecordPlan:
+    """What each client's records will pay, decided before the first round from public sizes and budgets.
+
+    Arrays hold one value for each client.
+    """
+
+    sampling: np.ndarray
+    """The probability with which each record enters a batch."""
+    steps: np.ndarray
+    """Noisy gradients in a round."""
+    multipliers: np.ndarray
+    """Noise over sensitivity of one gradient."""
+    budgets: np.ndarray
+    """The epsilon that each client allows."""
+    turns: np.ndarray
+    """How often each client may take part before its budget would be exceeded."""
+    matrix_multipliers: np.ndarray
+    """Noise over sensitivity of the second-moment matrix that is released once; zero where there is none."""
+    mean_multipliers: np.ndarray
+    """Noise over sensitivity of each mean over validation records; zero where there is none."""
+    validation: np.ndarray
+    """How many records are set aside for such means."""
+
+    def charge(self, client: int) -> Sampled:
+        """What one round costs a client's training records."""
+        return float(self.sampling[client]), float(self.multipliers[client]), int(self.steps[client])
+
+    def feasible(self, records: np.ndarray) -> float:
+        """How many shared parameters have a signal that is as strong as the noise, if the gradients of all clients'
+        `records` point the same way; infinite without noise.
+
+        A step adds up the sampled records' bounds, and one draw of noise: over all steps of all clients that is a
+        signal of sum(steps x rate x records) and a variance of sum(steps x z^2) in each parameter.
+        """
+        steps = self.turns * self.steps
+        variance = float((steps * self.multipliers**2).sum())
+        return float((steps * self.sampling * records).sum()) ** 2 / variance if variance > 0 else math.inf
+
+
+@dataclass(frozen=True)
+class RecordNeeds:
+    """What a record-level method releases of each client, besides its noisy gradients."""
+
+    matrix_share: float = 0.0
+    """The share of epsilon that matrices which are released once may cost."""
+    matrices: int = 1
+    """How many of these there are."""
+    means: int = 0
+    """How many means over validation records leave in a round."""
+    held_out: float = 0.0
+    """The share of a client's training records that is set aside for such means."""
+    matrix_entries: int = 0
+    """How many entries such a matrix has at the most; zero where that is not declared."""
+
+
+def held_out_count(records: int, share: float) -> int:
+    """How many of a client's records are set aside: at least one, and at least one is not, where there are two."""
+    return min(records - 1, max(1, round(share * records))) if share > 0 and records > 1 else 0
+
+
+def plan_records(
+    records: Sequence[int],
+    budgets: np.ndarray,
+    delta: float,
+    *,
+    batch: int,
+    epochs: int,
+    turns: int,
+    multiplier: float | None = None,
+    needs: RecordNeeds = RecordNeeds(),
+    varied: Varied = "noise",
+) -> RecordPlan:
+    """Noise for each client's budget, or how often a client may take part with a given `multiplier`.
+
+    `records` are the clients' numbers of training records, `turns` how often a client takes part at the most. Records
+    that are set aside are disjoint from those that are trained on, so means over them have the whole budget to
+    themselves.
+
+    Where the sampling rate is `varied`, all clients take equally many steps with the same noise: as much as the largest
+    budget asks for at the rate with which `batch` records are expected from the mean client, unless `multiplier` is
+    given. Those with smaller budgets are sampled more rarely. Where rates are `fitted`, noise and rates are for the
+    noisy gradients alone, as published.
+    """
+    plan = plan_without_noise(
+        records, budgets, batch=batch, epochs=epochs, turns=turns, held_out=needs.held_out, varied=varied
+    )
+    sampling, steps = plan.sampling, plan.steps
+    if varied != "noise" and multiplier is None:
+        largest = float(budgets.max())
+        asked = (largest, delta, float(sampling[0]), int(steps[0]) * turns)
+        others = _matrix(needs, largest, delta)
+        multiplier = quick_multiplier(*asked) if varied == "fitted" else record_multiplier(*asked, others)
+    kinds = np.stack([sampling, steps, budgets], axis=1)
+    different, kind_of = np.unique(kinds, axis=0, return_inverse=True)
+    for kind, (rate, count, budget) in enumerate(different.tolist()):
+        who = kind_of.reshape(-1) == kind
+        if not math.isfinite(budget):  # the given noise decides, for everything that leaves
+            assert multiplier is not None
+            plan.multipliers[who] = multiplier
+            plan.matrix_multipliers[who] = multiplier if needs.matrix_share else 0.0
+            plan.mean_multipliers[who] = multiplier if needs.means else 0.0
+            continue
+        others = _matrix(needs, budget, delta)
+        plan.matrix_multipliers[who] = others[0][1] if others else 0.0
+        if needs.means:
+            plan.mean_multipliers[who] = math.sqrt(needs.means * turns) / mu_of(budget, delta)
+        if multiplier is None:
+            plan.multipliers[who] = record_multiplier(budget, delta, rate, int(count) * turns, others)
+        elif varied == "fitted":
+            plan.multipliers[who] = multiplier
+            plan.sampling[who] = fitted_rate(budget, delta, multiplier, int(count) * turns, rate)
+        elif varied == "sampling":
+            plan.multipliers[who] = multiplier
+            plan.sampling[who] = record_rate(budget, delta, multiplier, int(count) * turns, rate, others)
+        else:
+            plan.multipliers[who] = multiplier
+            plan.turns[who] = affordable(budget, delta, (rate, multiplier, int(count)), turns, others)
+    return plan
+
+
+def plan_without_noise(
+    records: Sequence[int],
+    budgets: np.ndarray,
+    *,
+    batch: int,
+    epochs: int,
+    turns: int,
+    held_out: float,
+    varied: Varied = "noise",
+) -> RecordPlan:
+    """Batches, steps and records set aside, and no noise at all: of a run without privacy, whose budgets are what its
+    clients would have allowed. Where the sampling rate is `varied`, all clients begin with that of the mean client."""
+    validation = np.array([held_out_count(count, held_out) for count in records])
+    trained = [max(1, count - held) for count, held in zip(records, validation, strict=True)]
+    sampling = sampling_rates(trained if varied == "noise" else [float(np.mean(trained))] * len(trained), batch)
+    steps = np.array([epochs * math.ceil(1 / rate) for rate in sampling])
+    blank = {name: np.zeros(len(steps)) for name in ("multipliers", "matrix_multipliers", "mean_multipliers")}
+    most = np.full(len(steps), turns)
+    return RecordPlan(sampling, steps, budgets=budgets, turns=most, validation=validation, **blank)
+
+
+def _matrix(needs: RecordNeeds, budget: float, delta: float) -> Recipe:
+    """What the matrices that are released once cost together, where the method releases any."""
+    if not needs.matrix_share:
+        return ()
+    return ((1.0, math.sqrt(needs.matrices) / mu_of(needs.matrix_share * budget, delta), needs.matrices),)
+
+
+def sampling_rates(sizes: Sequence[float], batch: int) -> np.ndarray:
+    """The rate at which a batch of `batch` records is expected from each client.
+
+    With many different sizes, rates are rounded up to a grid of 4 % steps: budgets are then worked out for few rates.
+    """
+    exact = np.minimum(1.0, batch / np.asarray(sizes, dtype=float))
+    if len(np.unique(exact)) <= 8:
+        return exact
+    return np.minimum(1.0, 2 ** (np.ceil(np.log2(exact) * 16) / 16))

@@ -1,0 +1,109 @@
+"""What an audit found, for a page: bounds beside claims, and how the attacks came to them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from sordino.errors import UserError
+from sordino.report.html import charts, rendered
+from sordino.report.html.charts import Line, number
+from sordino.report.wording import bound_words, compared_words, epsilon_words
+
+
+def is_audit(document: Mapping[str, Any]) -> bool:
+    """Whether a JSON document is what `sordino audit --json` prints."""
+    return isinstance(document.get("views"), Mapping) and "findings" in document
+
+
+def audit_page(document: Mapping[str, Any], path: Path) -> str:
+    """One HTML file about an audit that was read from a file."""
+    told = audit_context(document, path)
+    return rendered("audit.html", title=told["title"], audit=told)
+
+
+def audit_context(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """An audit that was read from a file as the template wants it."""
+    try:
+        return _context(document)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+        raise UserError(f"{path} is not what `sordino audit --json` prints.") from error
+
+
+def _context(document: Mapping[str, Any]) -> dict[str, Any]:
+    variant = document.get("variant", "sound")
+    name = document.get("called", document["method"])
+    return {
+        "title": f"Audit of {name}" + ("" if variant == "sound" else f" ({variant})"),
+        "unit": document["unit"],
+        "compared": " ".join(compared_words(document)),
+        "delta": document["delta"],
+        "views": [_view(name, view) for name, view in document["views"].items()],
+        "findings": [_finding(one) for one in document["findings"]],
+        "refuted": any(view["refuted"] for view in document["views"].values()),
+    }
+
+
+def _view(name: str, view: Mapping[str, Any]) -> dict[str, Any]:
+    drawn = view.get("pictures") or {}
+    found = [draw(drawn[key], name, view) for key, draw in DRAWN.items() if drawn.get(key)]
+    return {
+        "name": name,
+        "claimed": epsilon_words(view["claimed"]),
+        "true": epsilon_words(view["true"]) if "true" in view else None,
+        "bound": bound_words(view["bound"]),
+        "confidence": f"{100 * view['confidence']:g}%",
+        "refuted": bool(view["refuted"]),
+        "surely": _surely(view),
+        "pictures": [picture for picture in found if picture],
+    }
+
+
+def _surely(view: Mapping[str, Any]) -> str:
+    """Where a bound lies above a claim that is not refuted: the one that decides, at a higher confidence."""
+    claimed, bound, surely = view["claimed"], view["bound"], view.get("surely")
+    if view["refuted"] or not surely or claimed is None or bound is None or bound <= claimed:
+        return ""
+    return f"at {100 * surely['confidence']:g}%, where it is at least {bound_words(surely['bound'])}"
+
+
+def _finding(one: str | Mapping[str, Any]) -> dict[str, Any]:
+    """A finding is a sentence, or a table with one."""
+    if isinstance(one, str):
+        return {"sentence": one, "refuted": False, "found": ""}
+    found = ", ".join(
+        str(part) for part in (f"Tier {one['tier']}" if "tier" in one else "", one.get("name", "")) if part
+    )
+    return {"sentence": str(one.get("sentence", "")), "refuted": bool(one.get("refuted", False)), "found": found}
+
+
+def _scores(drawn: Mapping[str, Any], name: str, view: Mapping[str, Any]) -> Markup:
+    """What the attack computed with its target and without."""
+    counts = {"took part": drawn["in"], "did not": drawn["out"]}
+    return charts.histogram(drawn["edges"], counts, f"Scores of the attack: {name}", "score")
+
+
+def _tradeoff(drawn: Mapping[str, Any], name: str, view: Mapping[str, Any]) -> Markup:
+    """False alarms against misses: below the claimed curve no attack can come, if the claim is true."""
+    attacked = sorted(drawn["attacked"])
+    given = [
+        Line("the claim permits no less", drawn["false_positives"], drawn["claimed"]),
+        Line("the attack reached", [one[0] for one in attacked], [one[1] for one in attacked]),
+    ]
+    return charts.lines(
+        given, f"Misses at a rate of false alarms: {name}", "false alarms", charts.percent, lambda _: ""
+    )
+
+
+def _trials(drawn: Mapping[str, Any], name: str, view: Mapping[str, Any]) -> Markup:
+    """The bound on epsilon as trials were added."""
+    line = Line("", drawn["trials"], drawn["bound"])
+    claimed = [] if view["claimed"] is None else [(float(view["claimed"]), "claimed")]
+    return charts.lines([line], f"Epsilon is at least: {name}", "trials", number, bound_words, marks=claimed)
+
+
+DRAWN = {"scores": _scores, "tradeoff": _tradeoff, "trials": _trials}
+"""How each kind of picture is drawn."""

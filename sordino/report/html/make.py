@@ -1,0 +1,87 @@
+"""From what the user names to a page on disk."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from sordino.errors import UserError, quoted, writing
+from sordino.experiment.defaults import DEFAULT_STORE
+from sordino.report.html.audits import audit_page, is_audit
+from sordino.report.html.gather import compared_runs, read_document
+from sordino.report.html.runs import runs_page
+from sordino.store.database import DATABASE
+from sordino.store.store import Store
+from sordino.util.files import write_whole
+
+
+def make_report(*what: str | Path, output: str | Path = "report.html", store: str | Path | None = None) -> Path:
+    """Write one self-contained HTML file about runs of a store, a comparison, or an audit, and return its path.
+
+    `what` are names of finished runs, or one file of `sordino compare --json` or `sordino audit --json`. The runs of a
+    comparison are looked for in the store that they were made in, unless another is named.
+    """
+    path = Path(output)
+    with writing(path):  # told before the work
+        if path.is_dir():
+            raise ValueError("it is a folder")
+    text = _page([str(one) for one in what], None if store is None else Path(store))
+    with writing(path):
+        write_whole(path, text)
+    return path
+
+
+def _page(what: list[str], store: Path | None) -> str:
+    if not what:
+        raise UserError("Name a run, or a file of `sordino compare --json`: `sordino runs` lists the runs.")
+    files = [one for one in what if one.endswith(".json")]
+    if not files:
+        return runs_page(what, store or DEFAULT_STORE)
+    if len(what) > 1:
+        raise UserError("A page is made of one file, or of runs: name one of them only.")
+    path = Path(files[0])
+    if not path.is_file():
+        raise UserError(f"There is no file {path}: `sordino compare --json > {path.name}` makes one.")
+    document = read_document(path)
+    if is_audit(document):
+        return audit_page(document, path)
+    runs = compared_runs(path)
+    if not runs:
+        raise UserError(f"{path} holds no comparison and no audit: make one with `sordino compare --json`.")
+    folder = store or _store_of(document, path)
+    _check_same(document["rows"], folder, path)
+    return runs_page(runs, folder)
+
+
+def _check_same(rows: list[Mapping[str, Any]], folder: Path, path: Path) -> None:
+    """Refuse a store whose runs have the names of a comparison's and came to something else."""
+    store = Store(folder, must_exist=True)
+    for row in rows:
+        try:
+            said, method = float(row["accuracy"]["personal"]["mean"]), str(row["method"])
+        except (KeyError, TypeError, ValueError):  # a row that tells nothing to compare
+            continue
+        results = [store.get(str(run)).result for run in row["runs"]]
+        found = [result["accuracy"]["personal"] for result in results if result is not None]
+        if None in found or len(found) < len(results) or not found:  # told of later
+            continue
+        if not math.isclose(said, sum(found) / len(found), rel_tol=1e-6):
+            raise UserError(
+                f"The runs of {quoted(method)} in the store {folder} are not those of {path}: they came to something "
+                "else. Name the comparison's store with --store."
+            )
+
+
+def _store_of(document: Mapping[str, Any], path: Path) -> Path:
+    """Where the runs of a comparison are: in the store that it names, or the folder that its file lies in. Another
+    store may have other runs of the same names; only a comparison that names none is looked for in the usual one."""
+    named = document.get("store")
+    places = [path.parent] if named is None else [Path(str(named)), path.parent]
+    for folder in places:
+        if (folder / DATABASE).exists():
+            return folder
+    if named is not None:
+        raise UserError(f"The store {quoted(named)} of the comparison {path} is not there: name it with --store.")
+    return DEFAULT_STORE

@@ -1,0 +1,212 @@
+"""The page of one run, or of several side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sordino.learning.metrics import METRICS
+from sordino.privacy.ledger import Row, head_of
+from sordino.privacy.release import PROMISED
+from sordino.privacy.views import VIEWS
+from sordino.report.html import pictures, rendered, words
+from sordino.report.html.gather import ALONE, Group, RunTold, Told, gather
+from sordino.report.wording import ended, epsilon_words, method_name, percent, sentences_of, unprotected
+from sordino.store.store import Store
+from sordino.util.formatting import delta_text, none
+
+TOLD = {name: name.replace("_", " ") for name in METRICS if name != "one_class"} | {
+    "auc": "AUC",
+    "majority": "accuracy of always predicting the majority class",
+}
+"""The metrics that a page tells, and what they are called there."""
+SHORT = {"majority": "majority class"}
+"""What a column is called where there is little space."""
+MOST_CLIENTS = 40
+"""So many clients are told one by one."""
+MOST_ROWS = 200
+"""Of a longer ledger, a page shows so many rows from its beginning and as many from its end."""
+
+
+def runs_page(names: list[str], store: Path) -> str:
+    """One HTML file about finished runs of a store."""
+    opened = Store(store, must_exist=True)
+    try:
+        told = gather(names, opened)
+    finally:
+        opened.close()
+    return rendered("runs.html", **_context(told))
+
+
+def _context(told: Told) -> dict[str, Any]:
+    first = told.groups[0].first
+    return {
+        "title": words.title(told),
+        "summary": words.summary(told),
+        "tiles": _tiles(told) if len(told.groups) == 1 else [],
+        "rows": [_figures(row) for row in told.comparison.rows],
+        "alone_command": None
+        if all(group.alone or group.first.row.method == ALONE for group in told.groups)
+        else first,
+        "accuracies": [*filter(None, [pictures.sweep(told.groups)]), *pictures.accuracies(told.groups)],
+        "clients": pictures.clients(told.groups),
+        "metrics": _metrics(told),
+        "each": _each(told),
+        "labels": pictures.labels(first),
+        "groups": [_group(group) for group in told.groups],
+        "audits": told.audits,
+        "not_covered": [ended(one) for one in sentences_of(told.comparison.rows, "not_covered")],
+        "notes": sentences_of(told.comparison.rows, "notes"),
+        "together": told.comparison.together("outsider") if len(told.groups) == 1 else [],
+        "store": str(told.store),
+        "deployed": any(run.summary.get("deployed", False) for group in told.groups for run in group.runs),
+    }
+
+
+def _tiles(told: Told) -> list[tuple[str, str]]:
+    """The few figures that matter most: (what it is, figure)."""
+    group = told.groups[0]
+    row, summary = told.comparison.rows[0], group.first.summary
+    accuracy = row["accuracy"]
+    view = "server" if summary["protect_from"] == "server" else "outsider"
+    sent = summary["upload_bytes"] / max(1, summary["clients"])
+    tiles = [(f"epsilon for the {view}", epsilon_words(row["epsilon"][view]))]
+    if view != "server":
+        tiles.append(("epsilon for the server", epsilon_words(row["epsilon"]["server"])))
+    tested = {"personal": "mean accuracy of personal models", "personal_worst": "accuracy of the worst client"}
+    reached = [(what, percent(accuracy[name]["mean"])) for name, what in tested.items() if accuracy[name] is not None]
+    return [
+        *reached,
+        *tiles,
+        ("sent by a client in all", f"{sent / 1e6:,.1f} MB" if sent > 1e6 else f"{sent / 1e3:,.1f} kB"),
+    ]
+
+
+def _metrics(told: Told) -> dict[str, list[dict[str, str]]]:
+    """For each metric that is known what each method reached: the mean over clients, their worst tenth, all records."""
+    found: dict[str, list[dict[str, str]]] = {}
+    for name, called in TOLD.items():
+        figures = [(group.first.summary.get("metrics") or {}).get(name) for group in told.groups]
+        if any(figure and figure["mean"] is not None for figure in figures):
+            found[called] = [
+                {} if not figure else {key: _three(figure.get(key)) for key in ("mean", "worst_tenth", "overall")}
+                for figure in figures
+            ]
+    return found
+
+
+def _each(told: Told) -> dict[str, Any] | None:
+    """Every client of a page of one method with its metrics and its gain over training alone, where they are few."""
+    group = told.groups[0]
+    run = group.first
+    if len(told.groups) > 1 or len(group.runs) > 1 or run.metrics is None or not 1 < len(run.metrics) <= MOST_CLIENTS:
+        return None
+    names, known = run.names(), [place for place, name in enumerate(METRICS) if name in TOLD]
+    known = [place for place in known if not np.isnan(run.metrics[:, place]).all()]
+    gains = dict(words.differences(group))
+    rows = []
+    for client, figures in enumerate(run.metrics):
+        gain = gains.get(names[client])
+        points = [] if not gains else ["–" if gain is None else f"{100 * gain:+.1f}"]
+        rows.append((names[client], [*(_three(none(figures[place])) for place in known), *points]))
+    heads = [SHORT.get(METRICS[place], TOLD[METRICS[place]]) for place in known]
+    return {"heads": [*heads, *(["gain over training alone, points"] if gains else [])], "rows": rows}
+
+
+def _three(value: Any) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _figures(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of the table of methods."""
+
+    def figure(name: str) -> str:
+        value = row["accuracy"][name]
+        if value is None:
+            return "–"
+        return f"{100 * value['mean']:.1f}" + (f" ± {100 * value['spread']:.1f}" if row["seeds"] > 1 else "")
+
+    return {
+        "name": method_name(row),
+        "accuracy": {name: figure(name) for name in row["accuracy"]},
+        "epsilon": {view: epsilon_words(row["epsilon"][view]) for view in VIEWS},
+        "protects": "nothing" if unprotected(row["epsilon"]) else f"one {row['unit']}",
+        "delta": delta_text(row["delta"]),
+        "seeds": row["seeds"],
+    }
+
+
+def _group(group: Group) -> dict[str, Any]:
+    """What the page tells of one method, from its first seed."""
+    run = group.first
+    return {
+        "name": group.name,
+        "what": words.method_title(run.row.method),
+        "run": run.row.run,
+        "others": [other.row.run for other in group.runs[1:]],
+        "observers": words.observers(run),
+        "protected": words.protected(run),
+        "epsilons": pictures.epsilons(run),
+        "bounds": pictures.bounds(run),
+        "shapes": [*pictures.clusters(run), *filter(None, [pictures.curve(run.curve())])],
+        "against": words.against_alone(group),
+        "ledger": _ledger(run),
+        "configuration": words.experiment_file(run),
+        "identity": run.row.identity,
+        "people": run.row.people.partition(" ")[0],
+    }
+
+
+def _ledger(run: RunTold) -> dict[str, Any]:
+    """The rows, those of a long ledger's ends, and the link that stands for all of them."""
+    shown = run.ledger
+    if len(shown) > 2 * MOST_ROWS:
+        shown = [*shown[:MOST_ROWS], *shown[-MOST_ROWS:]]
+    return {
+        "count": len(run.ledger),
+        "left_out": len(run.ledger) - len(shown),
+        "head": head_of(run.ledger).hex() if run.ledger else "",
+        "bounded": any(not row.pool for row in shown),
+        "rows": [_entry(row) for row in shown],
+    }
+
+
+def _entry(row: Row) -> dict[str, str | int]:
+    """A row of the ledger for people."""
+    noise = np.frombuffer(row.noise, dtype="<f8").reshape(-1, len(VIEWS)).T
+    return {
+        "round": row.round + 1,
+        "step": row.step,
+        "release": row.release,
+        "clients": len(row.clients()),
+        "bound": _range(np.frombuffer(row.sensitivity, dtype="<f8")) if not row.pool else "",
+        **{view: "" if row.pool or row.reason else _range(met) for view, met in zip(VIEWS, noise, strict=True)},
+        "how": _how(row),
+    }
+
+
+def _how(row: Row) -> str:
+    if row.reason:
+        return f"not covered: {row.reason}"
+    if row.exposed:
+        return "single messages became known"
+    if row.pool == PROMISED:
+        epsilon, delta, _ = row.histories().T
+        return f"all that leaves in the run: epsilon {_range(epsilon)} at delta {_range(delta)}"
+    if row.pool:
+        rate, multiplier, times = row.histories().T
+        return (
+            f"{row.pool} records, each sampled at a rate of {_range(rate)}, noise {_range(multiplier)} times what one "
+            f"can do, {_range(times)} times"
+        )
+    return ""
+
+
+def _range(values: np.ndarray) -> str:
+    """Numbers over clients: one, or from the smallest to the largest."""
+    if not len(values):
+        return ""
+    low, high = float(values.min()), float(values.max())
+    return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"

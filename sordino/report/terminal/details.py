@@ -1,0 +1,226 @@
+"""Plans, audits, ledgers and sites as tables for the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from sordino.audit.findings import SAID, SURE, Finding, Report, ViewReport
+from sordino.deploy.site.rules import RULES_CHANGED
+from sordino.planning.plan import PlanForRecords
+from sordino.privacy.budget.client_plan import Plan
+from sordino.report.terminal.columns import Column, Fitting
+from sordino.report.terminal.tables import epsilon_text, views_table
+from sordino.report.wording import bound_words, compared_words, percent
+from sordino.store.ledger_rows import Account
+from sordino.util.formatting import delta_text
+
+SINGLE = 12
+"""Up to so many clients are told one by one; more are told by their budgets."""
+
+
+def plan_report(plan: Plan | PlanForRecords, protect_from: str) -> RenderableType:
+    """A plan in words."""
+    parts = _of_records(plan) if isinstance(plan, PlanForRecords) else _of_clients(plan, protect_from)
+    parts += [Text(f"Warning: {sentence}", style="yellow") for sentence in plan.warnings]
+    parts += [Text(sentence) for sentence in plan.advice]
+    return Group(*parts)
+
+
+def _of_clients(plan: Plan, protect_from: str) -> list[RenderableType]:
+    return [
+        Text(f"noise multiplier {plan.noise_multiplier:.4g} for the {protect_from}, each round", style="bold"),
+        "",
+        views_table(plan.epsilon, plan.attack_accuracy),
+        Text(f"at delta = {delta_text(plan.delta)}; protects one client"),
+        *(Text(sentence) for sentence in compared_words({"unit": "client"})),
+        Text(f"The RDP accountant of the papers would print {epsilon_text(plan.rdp_epsilon)}.", style="dim"),
+        "",
+    ]
+
+
+def _of_records(plan: PlanForRecords) -> list[RenderableType]:
+    replaced = epsilon_text(plan.epsilon_replace_one)
+    return [
+        Text(f"noise multiplier {plan.noise_multiplier:.4g} for each gradient, median over clients", style="bold"),
+        "",
+        views_table(plan.epsilon, plan.attack_accuracy),
+        Text(
+            f"at delta = {delta_text(plan.delta)}; protects one record of the client that spends most; for one whose "
+            f"contents are replaced by others: at most {replaced}"
+        ),
+        *(Text(sentence) for sentence in compared_words(vars(plan))),
+        "",
+        _clients_table(plan.clients),
+    ]
+
+
+def _clients_table(clients: Sequence[dict[str, Any]]) -> RenderableType:
+    """Each client's noise, or, where clients are many, those of each budget together."""
+    groups: dict[Any, list[dict[str, Any]]] = {}
+    for number, client in enumerate(clients):
+        groups.setdefault(number if len(clients) <= SINGLE else client["budget"], []).append(client)
+    columns = [
+        *(Column("clients"), Column("records", 2), Column("budget"), Column("epsilon")),
+        *(Column("noise", 1), Column("steps a round", 4), Column("rounds", 3)),
+    ]
+    rows = []
+    for group in groups.values():
+        budget = group[0]["budget"]
+        rows.append(
+            [
+                group[0]["client"] if len(clients) <= SINGLE else str(len(group)),
+                _span(group, "records", "{:,}"),
+                "\u2013" if budget is None else f"{budget:g}",
+                _span(group, "epsilon", ""),
+                _span(group, "noise_multiplier", "{:.3g}"),
+                _span(group, "steps", "{}"),
+                _span(group, "turns", "{}"),
+            ]
+        )
+    heading = "client" if len(clients) <= SINGLE else "clients"
+    return Fitting([Column(heading, left=len(clients) <= SINGLE), *columns[1:]], rows)
+
+
+def _span(group: Sequence[dict[str, Any]], key: str, form: str) -> str:
+    """The smallest and the largest value of a group, or the only one."""
+    values = [float("inf") if client[key] is None else client[key] for client in group]
+    ends = [epsilon_text(end) if key == "epsilon" else form.format(end) for end in (min(values), max(values))]
+    return ends[0] if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
+
+
+def audit_report(report: Report) -> RenderableType:
+    """The verdict for each observer, and why."""
+    name = report.called or report.method
+    head = f"{name} ({report.variant}), protecting one {report.unit}, delta = {delta_text(report.delta)}"
+    parts: list[RenderableType] = [Text(head, style="bold")]
+    parts += [Text(sentence, style="dim") for sentence in compared_words({"unit": report.unit})]
+    for name, view in report.views.items():
+        said = f"{name}: {_sentence(view, report.against(name))}"
+        parts.append(Text(said, style="bold red" if report.refutes(name) else ""))
+    for finding in report.findings:
+        parts.append(
+            Text(f"Tier {finding.tier}, {finding.name}: {finding.sentence}", style="red" if finding.refuted else "")
+        )
+    parts.append(Text(f"{report.trials:,} trials, {report.seconds:.1f} s", style="dim"))
+    return Group(*parts)
+
+
+def _sentence(view: ViewReport, against: Sequence[Finding]) -> str:
+    """What the audit says of one observer, and by which attack or which findings against the claim.
+
+    A bound at 95 % may lie above a true claim by chance: then the one that decides, at 99.9 %, stands beside it.
+    """
+    if math.isinf(view.claimed):
+        return "nothing is claimed: epsilon is infinite."
+    said, verdict = f"audit at {_percent(SAID)}: epsilon >= {bound_words(view.bound)}", "consistent"
+    if view.refuted or against:
+        verdict = f"REFUTED at {_percent(SURE)}"
+    elif view.bound > view.claimed:
+        said += f", at {_percent(SURE)}: epsilon >= {bound_words(view.surely)}"
+        verdict = f"consistent at {_percent(SURE)}"
+    if against and not view.refuted:
+        by = ", ".join(dict.fromkeys(f"tier {one.tier}: {one.name}" for one in against))
+    else:
+        by = "" if view.best is None else view.best.name
+    said += f"; claimed <= {epsilon_text(view.claimed)}"
+    if view.true is not None:
+        said += f" as published, <= {epsilon_text(view.true)} by the ledger"
+    return f"{said}; {verdict}{f' ({by})' if by else ''}."
+
+
+def _percent(confidence: float) -> str:
+    return f"{100 * confidence:g} %"
+
+
+PINNED = "May be in a cohort with it (compare with what their owners told you, not with what the server says):"
+NOBODY = "No roster is pinned in site.toml: the server could invent sites, so that nobody else's noise is counted on."
+MISFITS = (
+    "This site looks at no experiment any more: it has told servers too often that theirs did not fit its data "
+    "(site.log says why). Raise max_misfits in site.toml if they may be told more."
+)
+
+
+def times(count: int) -> str:
+    """Words for a number of times."""
+    return "once" if count == 1 else f"{count} times"
+
+
+DOUBTFUL = (
+    "Its owner has accepted this ledger without a witness: its budget counts as used up until the other sites of the "
+    "roster confirm the ledger, which they are asked for at the next question."
+)
+
+
+def site_report(status: Mapping[str, Any]) -> RenderableType:
+    """A site's spending, runs and models."""
+    head = Text(f"{status['name']}  {status['fingerprint']}", style="bold")
+    spent = Table("observer", "epsilon spent", box=None, padding=(0, 2, 0, 0))
+    spent.columns[1].justify = "right"
+    for view, epsilon in status["spent"].items():
+        spent.add_row(view, epsilon_text(epsilon))
+    limit = epsilon_text(status["max_epsilon"])
+    bound = (
+        f"at most {limit} for the {status['promised']} over all runs, at delta = {status['max_delta']:.3g}; "
+        f"protects one {status['unit']}"
+    )
+    parts: list[RenderableType] = [head, "", spent, Text(bound)]
+    parts += [Text(sentence) for sentence in compared_words(status)]
+    parts += ["", Text(NOBODY if status["roster"] is None else PINNED)]
+    parts += [Text(f"  {name}  {digits}") for name, digits in (status["roster"] or {}).items()]
+    if status["spoiled"]:
+        parts.append(Text(f"This site takes part no more: {status['spoiled']}", style="red"))
+    if status["rules_changed"]:
+        parts.append(Text(RULES_CHANGED, style="red"))
+    elif status["rules_changes"]:
+        parts.append(
+            Text(f"Its rules have changed {times(status['rules_changes'])} since it was made.", style="yellow")
+        )
+    if status["doubtful"]:
+        parts.append(Text(DOUBTFUL, style="red"))
+    if status["misfits"] >= status["max_misfits"]:
+        parts.append(Text(MISFITS, style="red"))
+    parts += ["", _runs(status["runs"]) if status["runs"] else Text("It has not taken part in a run yet.")]
+    parts += [Text(f"Model: {run['model']}", style="dim") for run in status["runs"] if run["model"] is not None]
+    ledger = status["ledger"]
+    parts.append(Text(f"Ledger: {ledger['rows']} rows, head {ledger['head'][:16]}", style="dim"))
+    parts.append(Text(f"Code: {status['package']}", style="dim"))
+    parts.append(Text("Accuracies are those of this site's own test records; they stay here.", style="dim"))
+    return Group(*parts)
+
+
+def _runs(runs: list[Mapping[str, Any]]) -> Table:
+    table = Table("run", "state", "rounds", "personal", "start", "global")
+    table.columns[0].no_wrap = True
+    for run in runs:
+        figures = [percent(run[name]) for name in ("personal", "start", "global")]
+        table.add_row(run["name"], run["state"], str(run["rounds"]), *figures)
+    return table
+
+
+def ledger_table(account: Account) -> Table:
+    """What left, each kind of release in one line: in how many rounds, from how many clients, how often from each."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for name in ("step", "what left"):
+        table.add_column(name, overflow="fold")
+    for name in ("times", "rounds", "clients", "most by one client"):
+        table.add_column(name, justify="right")
+    table.add_column("covered by noise", overflow="fold")
+    rows = [row for row in account.ledger.rows if not row.exposed]
+    for step, release in dict.fromkeys((row.step, row.release) for row in rows):
+        mine = [row for row in rows if (row.step, row.release) == (step, release)]
+        each = Counter(client for row in mine for client in row.clients().tolist())
+        reasons = list(dict.fromkeys(row.reason for row in mine if row.reason))
+        table.add_row(
+            *(step, release, str(len(mine)), str(len({row.round for row in mine})), str(len(each))),
+            str(max(each.values(), default=0)),
+            "no: " + "; ".join(reasons) if reasons else "yes",
+        )
+    return table

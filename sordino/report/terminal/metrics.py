@@ -1,0 +1,62 @@
+"""How well models predict, as tables for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.table import Table
+
+from sordino.report.terminal import shown
+from sordino.report.terminal.columns import Column, Fitting
+
+PERCENTS = {
+    "accuracy": "accuracy",
+    "majority": "  always the majority class",
+    "balanced_accuracy": "balanced accuracy",
+    "recall": "recall",
+    "auc": "AUC",
+}
+PLAIN = {"log_loss": "log loss (low is good)", "calibration_error": "calibration error (likewise)"}
+OF_CLIENTS = {
+    "accuracy": Column("accuracy"),
+    "majority": Column("majority", 3),
+    "balanced_accuracy": Column("balanced", 2),
+    "recall": Column("recall", 1),
+    "auc": Column("AUC", 1),
+    "log_loss": Column("log loss", 4),
+    "calibration_error": Column("calibration", 5),
+}
+
+
+def metrics_table(metrics: Mapping[str, Mapping[str, Any]], positive: str | None) -> Table:
+    """Each metric over clients: its mean, the worst tenth and how many have it; then over all records together."""
+    heads = ("mean", "worst tenth", "clients", "all records")
+    table = Table("each client's own model", *heads, box=None, padding=(0, 2, 0, 0))
+    for place in range(1, 5):
+        table.columns[place].justify = "right"
+    for name, words in {**PERCENTS, **PLAIN}.items():
+        figure = metrics[name]
+        if not figure["clients"]:
+            continue
+        of = f" of {positive!r}" if name == "recall" else ""
+        over_clients = [_figure(name, figure[key]) for key in ("mean", "worst_tenth")]
+        table.add_row(words + of, *over_clients, str(figure["clients"]), _figure(name, figure.get("overall")))
+    return table
+
+
+def clients_table(rows: Sequence[Mapping[str, Any]], positive: str | None) -> Fitting:
+    """The metrics of each client; a star marks models that give all records one class."""
+    told = {name: column for name, column in OF_CLIENTS.items() if name != "recall" or positive is not None}
+    cells = [
+        [row["client"] + ("*" if row["one_class"] else ""), *(_figure(name, row[name]) for name in told)]
+        for row in rows
+    ]
+    title = "each client on its own test records; * gives all of them one class"
+    return Fitting([Column("client", left=True), *told.values()], cells, title)
+
+
+def _figure(name: str, value: float | None) -> str:
+    if value is None:
+        return shown("–")
+    return f"{value:.1%}" if name in PERCENTS and name != "auc" else f"{value:.3f}"

@@ -1,0 +1,1 @@
+"""Store: runs on disk, their ledgers, checkpoints and spending."""

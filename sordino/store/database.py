@@ -1,0 +1,301 @@
+"""A store's SQLite file: its tables, whose rows are chained by digests, and what goes wrong with it as sentences.
+
+Whatever is read is compared with a digest that was written with it: a damaged store is refused, and never a little
+different.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import shlex
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from sordino.errors import UserError
+from sordino.util.files import sync_folder
+
+VERSION = 3
+"""Of the tables below: a store of another version is refused."""
+DATABASE = "sordino.db"
+TABLES = {
+    "runs": (
+        *("number integer primary key", "run text not null", "method text not null", "created real not null"),
+        *("configuration text not null", "identity text not null", "people text not null", "unit text not null"),
+        "rounds integer not null",
+        *("rounds_done integer not null default 0", "seconds real not null default 0", "summary text"),
+        *("checkpoint text", "checkpoint_digest text", "models text", "models_digest text"),
+        *("rounds_chain text not null", "clients_chain text not null", "ledger_chain text not null"),
+        "digest text",
+    ),
+    "rounds": (
+        *("run text not null", "round integer not null", "personal real", "personal_worst real", "start real"),
+        *("global real", "loss real", "clip real"),
+        *("cohort integer not null", "rejected integer not null", "bytes integer not null"),
+        *("seconds real not null", "epsilon_outsider real", "epsilon_peer real", "epsilon_server real"),
+        "primary key (run, round)",
+    ),
+    "clients": (
+        *("run text not null", "round integer not null", "client integer not null"),
+        *("personal real", "start real", "global real"),
+        "primary key (run, round, client)",
+    ),
+    "ledger": (
+        *("run text not null", "position integer not null", "question integer not null", "round integer not null"),
+        *("step text not null", "release text not null", "owners blob not null", "sensitivity blob not null"),
+        *("noise blob not null", "told text not null", "exposed integer not null", "reason text not null"),
+        "pool text not null",
+        *("sampled blob not null", "entries integer not null", "shares integer not null", "link blob not null"),
+        "primary key (run, position)",
+    ),
+}
+"""Each table's columns. A row of `runs` ends with a digest of all that it holds; among that are, for each other table,
+the end of a chain of digests over the run's rows there, so that a row which was changed, lost or added shows."""
+COLUMNS = {
+    table: tuple(column.split()[0] for column in columns if not column.startswith("primary key"))
+    for table, columns in TABLES.items()
+}
+
+
+def _created(tables: Mapping[str, Iterable[str]]) -> dict[str, str]:
+    """The statements that make tables, word for word as SQLite remembers them."""
+    return {table: f"CREATE TABLE {table} ({', '.join(columns)})" for table, columns in tables.items()}
+
+
+CREATED = _created(TABLES)
+DETAILS = ("rounds", "clients", "ledger")
+LACKING: dict[int, dict[str, tuple[str, ...]]] = {2: {"rounds": ("loss",), "ledger": ("entries", "shares")}}
+"""Columns that the tables of earlier versions lack, for each version that can be read (2: Sordino 0.3)."""
+NO_ROWS = ""
+"""Where a chain of digests begins."""
+
+
+class _Connection(sqlite3.Connection):
+    """A connection to a database that may be damaged so that SQLite's own complaint is no text."""
+
+    def execute(self, *statement: Any) -> sqlite3.Cursor:
+        try:
+            return super().execute(*statement)
+        except UnicodeDecodeError as error:
+            raise sqlite3.DatabaseError("its names are no text") from error
+
+
+class Database:
+    """A connection to the database of a store's folder."""
+
+    lacking: tuple[str, ...] = ()
+    """The columns that the ledger of a store of an earlier version lacks."""
+
+    def __init__(self, folder: Path, earlier: bool = False) -> None:
+        """Open the database, or make it with its tables. One of an `earlier` version must exist, and is only read."""
+        self._folder, self._columns = folder, COLUMNS
+        if earlier:
+            self._open_earlier()
+            return
+        with saving(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            self._connection = sqlite3.connect(folder / DATABASE, timeout=30, isolation_level=None, factory=_Connection)
+            # Not a write-ahead log: one whose first bytes are damaged is dropped by SQLite without a word, and
+            # everything in it. What is committed stands in the database file, after a power cut too.
+            self._connection.execute("pragma synchronous = extra")
+            self._open()
+
+    def execute(self, statement: str, values: tuple[Any, ...] = ()) -> sqlite3.Cursor:
+        """Execute a statement."""
+        return self._connection.execute(statement, values)
+
+    @contextlib.contextmanager
+    def transaction(self, kind: Literal["immediate", "deferred"]) -> Iterator[None]:
+        """All or nothing: `immediate` to write, `deferred` to see one state of the store in several questions."""
+        with saving(self._folder):
+            self._connection.execute(f"begin {kind}")
+            try:
+                yield
+                self._connection.execute("commit")
+            except BaseException:
+                if self._connection.in_transaction:
+                    self._connection.execute("rollback")
+                raise
+
+    def select(self, table: str, where: str = "true", values: tuple[Any, ...] = ()) -> list[dict[str, Any]]:
+        """Rows of a table, by column, in the order in which they were written."""
+        columns = self._columns[table]
+        query = f"select {', '.join(columns)} from {table} where {where} order by rowid"
+        with saving(self._folder):
+            return [dict(zip(columns, row, strict=True)) for row in self.execute(query, values).fetchall()]
+
+    def runs(self, run: str | None = None) -> list[dict[str, Any]]:
+        """The rows of the table `runs`, oldest first, or those of one run; one that was altered is refused."""
+        rows = [row for row in self.select("runs") if run is None or row["run"] == run]
+        for row in rows:
+            if row["digest"] != _row_digest(row):
+                raise damaged(self._folder, f"the row of the run {row['run']!r} has been altered")
+        return rows
+
+    def details(self, run: str, table: str) -> list[dict[str, Any]]:
+        """A run's rows of a table, if they are what was written."""
+        with self.transaction("deferred"):
+            found = [row for row in self.select("runs") if row["run"] == run]
+            rows = self.select(table, "run = ?", (run,))
+        whole = [row for row in found if row["digest"] == _row_digest(row)]
+        if not whole or whole[0][f"{table}_chain"] != _chain(NO_ROWS, rows):
+            raise damaged(self._folder, f"what it says of {run!r} under {table!r} has been altered")
+        return rows
+
+    def insert(self, run: str, table: str, rows: Iterable[tuple[Any, ...]]) -> None:
+        """Add rows to a run and to its chain, which is made of them as the database gives them back."""
+        (last,) = self.execute(f"select coalesce(max(rowid), 0) from {table}").fetchone()
+        places = ",".join("?" * len(COLUMNS[table]))
+        self._connection.executemany(f"insert into {table} values ({places})", [(run, *row) for row in rows])
+        (chain,) = self.execute(f"select {table}_chain from runs where run = ?", (run,)).fetchone()
+        chain = _chain(chain, self.select(table, "rowid > ?", (last,)))
+        self.execute(f"update runs set {table}_chain = ? where run = ?", (chain, run))
+
+    def clear(self, run: str, table: str) -> None:
+        """Delete a run's rows of a table."""
+        self.execute(f"delete from {table} where run = ?", (run,))
+        self.execute(f"update runs set {table}_chain = ? where run = ?", (NO_ROWS, run))
+
+    def seal(self, run: str) -> None:
+        """Write the digest of a run's row."""
+        (row,) = self.select("runs", "run = ?", (run,))
+        self.execute("update runs set digest = ? where run = ?", (_row_digest(row), run))
+
+    def check_pages(self) -> None:
+        """Refuse a file that SQLite itself finds to be damaged."""
+        with saving(self._folder):
+            (answer,) = self.execute("pragma quick_check(1)").fetchone()
+        if answer != "ok":
+            raise damaged(self._folder, str(answer))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()
+
+    def _open(self) -> None:
+        """Look whether the tables are those of this version, and make them where there are none."""
+        with self.transaction("deferred"):
+            version, tables = self._tables()
+        if not version and not tables:
+            if run_folders(self._folder):
+                raise damaged(self._folder, "it has lost its tables")
+            with self.transaction("immediate"):
+                if not self._tables()[1]:
+                    for statement in CREATED.values():
+                        self._connection.execute(statement)
+                    self._connection.execute(f"pragma user_version = {VERSION}")
+            sync_folder(self._folder)
+        elif version in LACKING:
+            raise UserError(
+                f"The store {self._folder} was written by an earlier version of Sordino (its tables are of version "
+                f"{version}, not {VERSION}). What its runs have cost people still counts: `sordino runs --import "
+                f"{shlex.quote(str(self._folder))} --store NEW` takes it over into another store; use that from then "
+                "on."
+            )
+        elif version != VERSION:
+            raise UserError(
+                f"The store {self._folder} was written by another version of Sordino (its tables are of version "
+                f"{version}, not {VERSION}), or its database is damaged: choose another folder with --store."
+            )
+        elif tables != CREATED:
+            raise damaged(self._folder, "its tables are not as they were made")
+
+    def _open_earlier(self) -> None:
+        """Open a store of an earlier version, without writing anything."""
+        with saving(self._folder):
+            where = f"{(self._folder / DATABASE).resolve().as_uri()}?mode=ro"
+            self._connection = sqlite3.connect(where, timeout=30, isolation_level=None, factory=_Connection, uri=True)
+            version, tables = self._tables()
+        if version not in LACKING:
+            raise UserError(
+                f"The store {self._folder} has tables of version {version}, of which nothing can be imported: known "
+                f"are {', '.join(map(str, sorted(LACKING)))} and {VERSION}. Before version 2 nobody wrote down whose "
+                "data a run used."
+            )
+        lacking = LACKING[version]
+        self.lacking = lacking["ledger"]
+        self._columns = {
+            table: tuple(column for column in columns if column not in lacking.get(table, ()))
+            for table, columns in COLUMNS.items()
+        }
+        made = {
+            table: tuple(column for column in columns if column.split()[0] not in lacking.get(table, ()))
+            for table, columns in TABLES.items()
+        }
+        if tables != _created(made):
+            raise damaged(self._folder, "its tables are not as they were made")
+
+    def _tables(self) -> tuple[int, dict[str, str]]:
+        """The version of the tables, and how each was made."""
+        (version,) = self._connection.execute("pragma user_version").fetchone()
+        query = "select name, sql from sqlite_schema where type = 'table'"
+        return version, dict(self._connection.execute(query).fetchall())
+
+
+def version_of(folder: Path) -> int:
+    """The version of the tables of a store that is there."""
+    with saving(folder), contextlib.closing(sqlite3.connect(folder / DATABASE, timeout=30)) as connection:
+        return int(connection.execute("pragma user_version").fetchone()[0])
+
+
+def run_folders(folder: Path) -> set[str]:
+    """The runs of a store that have a folder, whatever its database says."""
+    with saving(folder):
+        return {path.name for path in (folder / "runs").glob("*") if path.is_dir()}
+
+
+def _row_digest(row: dict[str, Any]) -> str:
+    """Of a row of the table `runs`, without the digest itself."""
+    return _digest({**row, "digest": None})
+
+
+def _chain(head: str, rows: Iterable[dict[str, Any]]) -> str:
+    """The end of a chain of digests that begins at `head` and goes on over `rows`."""
+    for row in rows:
+        head = _digest((head, *row.values()))
+    return head
+
+
+def _digest(value: object) -> str:
+    return hashlib.blake2b(repr(value).encode(), digest_size=32).hexdigest()
+
+
+def damaged(folder: Path, reason: str) -> UserError:
+    """The error for a database that has lost or changed something."""
+    reason = "".join(letter if letter.isprintable() else "?" for letter in reason)
+    return UserError(
+        f"The database {folder / DATABASE} is damaged ({reason}): put it back from a copy, or choose another folder "
+        "with --store."
+    )
+
+
+CANNOT_WRITE = {
+    *(sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM),
+}
+
+
+@contextlib.contextmanager
+def saving(folder: Path) -> Iterator[None]:
+    """Turn a failure to write or read the store into a sentence for the user."""
+    try:
+        yield
+    except ConnectionError:  # a worker process that is gone, not a file
+        raise
+    except OSError as error:
+        raise _cannot_write(folder, error.strerror or str(error)) from error
+    except sqlite3.ProgrammingError:
+        raise
+    except sqlite3.DatabaseError as error:
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF  # the rest are details
+        if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            raise UserError(f"The store {folder} is busy: another process has been writing for long.") from error
+        raise _cannot_write(folder, str(error)) if code in CANNOT_WRITE else damaged(folder, str(error)) from error
+
+
+def _cannot_write(folder: Path, reason: str) -> UserError:
+    return UserError(
+        f"Cannot write to the store {folder}: {reason}. Free space or choose another folder with --store; "
+        "a run that was under way can be resumed."
+    )

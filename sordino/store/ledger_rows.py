@@ -1,0 +1,152 @@
+"""A run's ledger, read back and checked: its rows for other programs, and whether its figures follow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sordino.privacy.ledger import Ledger, Row, divided, head_of
+from sordino.privacy.release import PROMISED
+from sordino.privacy.views import VIEWS, protection
+from sordino.store.journal import DamagedJournalError, rows_after
+from sordino.store.store import RunRow, Store, unfinished
+from sordino.util.formatting import none
+
+COLUMNS = (
+    *("position", "question", "round", "step", "release", "clients", "owners", "pool"),
+    *("sensitivity", *(f"noise_{view}" for view in VIEWS), "sampling_rate", "noise_multiplier", "times"),
+    *("exposed", "not_covered", "told", "link"),
+)
+"""Of a row for other programs. Figures are those of the owner for whom the row costs most."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """What left the clients of a run."""
+
+    row: RunRow
+    ledger: Ledger
+    """With what stands only in the journal, where the run was stopped."""
+
+    @classmethod
+    def of(cls, store: Store, run: str) -> Account:
+        """The ledger of a run; one that was altered is refused, and one whose last rows went with the run's journal."""
+        row = store.get(run)
+        if row.gone and row.result is None:
+            raise unfinished(row, store.folder)
+        try:
+            return cls(row, ledger_of(row, store))
+        except DamagedJournalError:
+            if not went_on(row, store):
+                raise
+            return cls.of(store, run)
+
+    @property
+    def head(self) -> str:
+        """What stands for the whole ledger: whoever has written it down notices any change."""
+        return self.ledger.head.hex()
+
+    def protects(self) -> dict[str, str]:
+        """Unit of the epsilons, the two worlds that they compare and, at record level, that records are rows."""
+        return protection(self.row.unit)
+
+    def documents(self) -> list[dict[str, Any]]:
+        """The rows, by COLUMNS."""
+        pairs = zip(self.ledger.rows, self.ledger.links, strict=True)
+        return [_document(position, row, link) for position, (row, link) in enumerate(pairs)]
+
+    def epsilon(self) -> dict[str, float | None]:
+        """For each observer, worked out anew from the rows; None where it is infinite or the run has no delta yet."""
+        if self.row.result is None:
+            return dict.fromkeys(VIEWS)
+        return {view: none(value) for view, value in self.ledger.epsilon(self.row.result["delta"]).items()}
+
+    def disagreements(self) -> list[str]:
+        """Where the run's result says something else than its ledger, in sentences."""
+        if self.row.result is None:
+            return []
+        result = self.row.result
+        found, printed, said = self.epsilon(), result["epsilon"], result.get("charged", result["epsilon"])
+        return [
+            f"For the {view} the result says epsilon = {said[view]}, and the ledger {found[view]}."
+            for view in VIEWS
+            if not _agree(said[view], found[view])
+        ] + [
+            f"For the {view} the result prints epsilon = {printed[view]}, less than the {said[view]} that was charged."
+            for view in VIEWS
+            if printed[view] is not None and (said[view] is None or printed[view] < said[view])
+        ]
+
+
+def ledger_of(row: RunRow, store: Store, journal: bool = True) -> Ledger:
+    """The ledger of a run: what its database has, and, where it was stopped, what stands only in the `journal`."""
+    rows = store.ledger(row.run)
+    if journal and row.summary is None:
+        head = head_of(rows, store.lacking)
+        rows += rows_after(store.path(row.run), len(rows), head, row.begun, store.lacking)
+    last = max((int(one.clients().max()) for one in rows), default=-1) + 1
+    return Ledger(max(last, row.result["clients"] if row.result else 0), row.unit, rows)
+
+
+def went_on(row: RunRow, store: Store) -> bool:
+    """Whether a run has come further than `row` says, and has taken the journal away that was looked for."""
+    places = [(one.checkpoint, one.models, one.summary is None) for one in (row, store.get(row.run))]
+    return places[0] != places[1]
+
+
+def _agree(one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return abs(one - other) <= 1e-6 * max(1.0, abs(one))
+
+
+def _document(position: int, row: Row, link: bytes) -> dict[str, Any]:
+    clients = row.clients()
+    sensitivity = np.frombuffer(row.sensitivity, dtype="<f8")
+    noise = np.frombuffer(row.noise, dtype="<f8").reshape(-1, len(VIEWS))
+    costly = int(np.argmax(row.costs()[-1]))
+    found: dict[str, Any] = {
+        "position": position,
+        "question": divided(row.question)[0],
+        "round": row.round + 1,
+        "step": row.step,
+        "release": row.release,
+        "clients": len(clients),
+        "owners": spans(clients),
+        "pool": row.pool,
+        "sensitivity": None if row.sampled else float(sensitivity[min(costly, len(sensitivity) - 1)]),
+    }
+    for place, view in enumerate(VIEWS):
+        met = float(noise[min(costly, len(noise) - 1), place])
+        found[f"noise_{view}"] = None if row.sampled else none(met)
+    rate, multiplier, times = _sampled(row)
+    return found | {
+        "sampling_rate": rate,
+        "noise_multiplier": multiplier,
+        "times": times,
+        "exposed": row.exposed,
+        "not_covered": row.reason,
+        "told": row.told,
+        "link": link.hex(),
+    }
+
+
+def _sampled(row: Row) -> tuple[float | None, float | None, int | None]:
+    """At record level: what the records of the owner with the least noise went through."""
+    if not row.sampled or row.pool == PROMISED:
+        return None, None, None
+    histories = row.histories()
+    rate, multiplier, times = histories[int(np.argmin(histories[:, 1]))]
+    return float(rate), float(multiplier), int(times)
+
+
+def spans(numbers: Sequence[int] | np.ndarray) -> str:
+    """Client numbers in short: `0-99 105`."""
+    ordered = np.sort(np.asarray(numbers))
+    if not len(ordered):
+        return ""
+    parts = np.split(ordered, np.flatnonzero(np.diff(ordered) > 1) + 1)
+    return " ".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)

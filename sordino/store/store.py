@@ -1,0 +1,395 @@
+"""Runs on disk: one SQLite file per store folder, and a folder of checkpoints for each run.
+
+Rounds, clients' accuracies and ledger rows are written together with the checkpoint they belong to, in one
+transaction, so that a run killed at any instant continues from a consistent state. A simulation is a function
+of its configuration: what was not written yet is simply computed again, and what it had charged stands in its journal.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sordino.errors import UserError, unknown
+from sordino.experiment.defaults import RunState, in_store
+from sordino.store.database import COLUMNS, DATABASE, DETAILS, NO_ROWS, Database, damaged, run_folders, saving
+from sordino.store.lock import HeldError, holding, is_held
+from sordino.util.files import KeptFile, sync_folder
+
+if TYPE_CHECKING:  # a list of runs is on the screen before torch would be loaded
+    from sordino.privacy.ledger import Row
+    from sordino.privacy.release import Unit
+
+
+LOCK = "lock"
+"""The file of a run that is held by the process which advances it, and that of a store which lets a run in."""
+PLANNED = "planned"
+"""Stands among the keys of a stored configuration, and is none of them: what the run will spend at the most."""
+JOURNAL = "journal"
+"""Stands there too: whether the run's journal has been begun."""
+FAILED = "failed"
+"""Key beside those of the configuration: the first failure of a step at a client, in words."""
+NOTES = "notes"
+"""Key beside those of the configuration: the notes told before the run."""
+NONCE = "nonce"
+"""Key beside those of the configuration: the run's nonce, in hexadecimal digits."""
+IMPORTED = "imported"
+"""Key in the summary of an imported run: its name in the store in which it was made."""
+PATIENCE = 30.0
+"""For how many seconds others may let runs in before that is told."""
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """One run as the store knows it."""
+
+    run: str
+    method: str
+    configuration: dict[str, Any]
+    identity: str
+    """SHA-256 of everything that decides the run's results."""
+    people: str
+    """Who the records of all its clients are about, before they were dealt."""
+    unit: Unit
+    """What its epsilon protects."""
+    state: RunState
+    rounds: int
+    rounds_done: int
+    checkpoint: KeptFile | None
+    models: KeptFile | None
+    seconds: float
+    created: float
+    """When it was begun, in seconds since 1970."""
+    summary: dict[str, Any] | None
+    planned: dict[str, Any] | None = None
+    """What it was going to spend at the most when it was let in; None where nobody wrote that down."""
+    begun: bool | None = None
+    """Whether its journal has been begun, before which nothing is charged; None where an earlier version of Sordino did
+    not write that down."""
+    notes: list[str] | None = None
+    """Notes told to the user before the run began, some of which depend on that machine at that time; None likewise."""
+    nonce: bytes = b""
+    """Random bytes in the keys of this run's coins; empty where values follow from the seed."""
+    failed: str | None = None
+    """First failure at a client, in words; None without one. A failure may tell of records."""
+
+    @property
+    def gone(self) -> bool:
+        """Whether only its spending, and perhaps its result, is still known."""
+        return self.state in ("removed", "imported")
+
+    @property
+    def origin(self) -> tuple[str, float, str]:
+        """First name, time of beginning and identity of a run, which tell it from all others in any store."""
+        imported = (self.summary or {}).get(IMPORTED)
+        return (self.run, self.created, self.identity) if imported is None else (imported, self.created, self.identity)
+
+    @property
+    def result(self) -> dict[str, Any] | None:
+        """What it came to; None where it was never finished. Of one that was removed before, `summary` has what it
+        spent."""
+        return self.summary if self.summary is not None and "accuracy" in self.summary else None
+
+
+@dataclass(frozen=True)
+class NewRun:
+    """What is known of a run before it begins."""
+
+    method: str
+    configuration: dict[str, Any]
+    identity: str
+    people: str
+    unit: Unit
+    rounds: int
+    planned: Mapping[str, Any] | None = None
+    """What it will spend at the most."""
+    notes: list[str] | None = None
+    """Notes told to the user before the run."""
+    nonce: bytes = b""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What has happened since the last checkpoint, to be written with the next one."""
+
+    rounds: list[tuple[Any, ...]]
+    clients: list[tuple[Any, ...]]
+    ledger: list[tuple[int, Row, bytes]]
+    """Position, row, and the link that binds it to the rows before."""
+
+
+def gone(row: RunRow) -> UserError:
+    """The error for a run of which only what it spent is known."""
+    if row.state == "imported":
+        return UserError(f"The run {row.run!r} was imported from another store: only what it spent is known here.")
+    return UserError(f"The run {row.run!r} was removed: only what it spent is still known.")
+
+
+def unfinished(row: RunRow, folder: Path) -> UserError:
+    """The error for a run that has no result."""
+    if row.gone:
+        return gone(row)
+    if row.state == "failed":
+        return UserError(f"The run {row.run!r} is not finished: {row.failed}. Correct the code, and start a new run.")
+    return UserError(f"The run {row.run!r} is not finished: `sordino resume {row.run}{in_store(folder)}` takes it up.")
+
+
+class Store:
+    """A folder of runs."""
+
+    def __init__(self, folder: Path, must_exist: bool = False, earlier: bool = False) -> None:
+        """Open a store; one of an `earlier` version is only read."""
+        self.folder = folder
+        there = (folder / DATABASE).exists()
+        if folder.exists() and not folder.is_dir():
+            raise UserError(f"The store {folder} is a file, but must be a folder: choose another with --store.")
+        if not there and run_folders(folder):
+            raise damaged(folder, "it is gone")
+        if must_exist and not there:
+            raise UserError(f"There is no store in {folder}: `sordino run` makes one; --store names another folder.")
+        self._database = Database(folder, earlier)
+        self.lacking = self._database.lacking
+        """Fields that its ledgers' rows lacked when they were written."""
+
+    def create(self, name: str, about: NewRun) -> str:
+        """Register a new run and return its name: `name` with the lowest free number behind it."""
+        with self._database.transaction("immediate"):
+            number = 1 + (self._database.execute("select max(number) from runs").fetchone()[0] or 0)
+            run = f"{name}-{number}"
+            given = {"number": number, "run": run, "created": time.time()}
+            given |= {f"{table}_chain": NO_ROWS for table in DETAILS}
+            given |= {name: value for name, value in vars(about).items() if name not in (PLANNED, NOTES, NONCE)}
+            beside = {PLANNED: about.planned, JOURNAL: False, NOTES: about.notes, NONCE: about.nonce.hex()}
+            given["configuration"] = json.dumps({**about.configuration, **beside})
+            self._insert(given)
+        # Only now, so that a folder without a row always means that the database has lost it.
+        with saving(self.folder):
+            self._make_folder(run)
+        return run
+
+    def take_over(self, row: RunRow, spent: Mapping[str, Any], known: RunRow | None) -> str:
+        """Store the spending of another store's run, and return its name here; `known` is its row from an earlier
+        import, which is updated."""
+        summary: dict[str, Any] = {IMPORTED: row.origin[0], "spent": spent}
+        summary |= {key: value for key, value in (row.summary or {}).items() if key == "epsilon"}
+        with self._database.transaction("immediate"):
+            if known is not None:
+                values = (json.dumps({"run": known.run, **summary}), known.run)
+                self._database.execute("update runs set summary = ? where run = ?", values)
+                self._database.seal(known.run)
+                return known.run
+            number = 1 + (self._database.execute("select max(number) from runs").fetchone()[0] or 0)
+            run = f"{row.origin[0]}-imported-{number}"
+            # A limit watched over the other store's runs, not over those here.
+            configuration = {**row.configuration, "budget_over_runs": None, PLANNED: row.planned}
+            given = {"number": number, "run": run, "summary": json.dumps({"run": run, **summary})}
+            given |= {f"{table}_chain": NO_ROWS for table in DETAILS}
+            given |= {"configuration": json.dumps(configuration)}
+            given |= {key: getattr(row, key) for key in ("method", "identity", "people", "unit", "created")}
+            given |= {key: getattr(row, key) for key in ("rounds", "rounds_done", "seconds")}
+            self._insert(given)
+        return run
+
+    def _insert(self, given: Mapping[str, Any]) -> None:
+        """Add a row to the table `runs`, within a transaction."""
+        places = ",".join("?" * len(given))
+        self._database.execute(f"insert into runs ({', '.join(given)}) values ({places})", tuple(given.values()))
+        self._database.seal(given["run"])
+
+    def begin(self, run: str) -> None:
+        """Write down that a run's journal is there: if ever it is not, it has been lost."""
+        self._write_beside(run, lambda configuration: configuration | {JOURNAL: True})
+
+    def fail(self, run: str, what: str) -> None:
+        """Store that something failed at a client; the first such sentence stays, whatever becomes of the run."""
+        self._write_beside(run, lambda configuration: {FAILED: what} | configuration)
+
+    def _write_beside(self, run: str, changed: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        """Change keys beside those of a run's configuration."""
+        with self._database.transaction("immediate"):
+            (row,) = self._database.runs(run)
+            configuration = json.dumps(changed(json.loads(row["configuration"])))
+            self._database.execute("update runs set configuration = ? where run = ?", (configuration, run))
+            self._database.seal(run)
+
+    def path(self, run: str) -> Path:
+        """The folder of a run's files."""
+        return self.folder / "runs" / run
+
+    def get(self, run: str) -> RunRow:
+        """A run by its name."""
+        found = self._database.runs(run)
+        if found:
+            return self._run_row(found[0])
+        names = [row.run for row in self.all()]
+        if not names:
+            raise UserError(f"There is no run {run!r}: the store {self.folder} is empty.")
+        raise unknown("run", run, names)
+
+    def all(self) -> list[RunRow]:
+        """All runs, newest first."""
+        folders = run_folders(self.folder)  # before the rows, which are there before their folders
+        found = [self._run_row(row) for row in reversed(self._database.runs())]
+        lost = folders - {row.run for row in found}
+        if lost:
+            raise damaged(self.folder, f"it has lost the run {min(lost)!r}, whose folder is there")
+        return found
+
+    @contextlib.contextmanager
+    def lock(self, run: str) -> Iterator[None]:
+        """Hold a run: only one process may advance it, and others see it as running."""
+        with contextlib.ExitStack() as held:
+            with saving(self.folder):
+                self._make_folder(run)
+                try:
+                    held.enter_context(holding(self.path(run) / LOCK))
+                except HeldError as error:
+                    raise UserError(f"The run {run!r} is already running in another process.") from error
+            yield
+
+    @contextlib.contextmanager
+    def admitting(self) -> Iterator[None]:
+        """Hold the store while a run is let in, so that no two are that do not know of each other."""
+        patience = time.monotonic() + PATIENCE
+        with contextlib.ExitStack() as held:
+            while True:
+                try:
+                    with saving(self.folder):
+                        held.enter_context(holding(self.folder / LOCK))
+                    break
+                except HeldError as error:
+                    if time.monotonic() > patience:
+                        raise UserError(f"The store {self.folder} is busy: another run is being let in.") from error
+            yield
+
+    def advance(
+        self,
+        run: str,
+        rounds_done: int,
+        checkpoint: KeptFile,
+        seconds: float,
+        progress: Progress,
+        summary: dict[str, Any] | None = None,
+        models: KeptFile | None = None,
+    ) -> None:
+        """Write, in one transaction, what has happened up to a checkpoint; at the end with the summary and models."""
+        with self._database.transaction("immediate"):
+            self._database.insert(run, "rounds", progress.rounds)
+            self._database.insert(run, "clients", progress.clients)
+            self._database.insert(run, "ledger", [_ledger_values(*item) for item in progress.ledger])
+            self._database.execute(
+                "update runs set rounds_done = ?, checkpoint = ?, checkpoint_digest = ?, seconds = ?, summary = ?, "
+                "models = ?, models_digest = ? where run = ?",
+                (
+                    *(rounds_done, checkpoint.name, checkpoint.digest, seconds),
+                    json.dumps(summary) if summary else None,
+                    *((models.name, models.digest) if models else (None, None)),
+                    run,
+                ),
+            )
+            self._database.seal(run)
+
+    def remove(self, run: str, summed_up: Callable[[], dict[str, Any]]) -> None:
+        """Delete a run's files, rounds and clients' accuracies. What it spent stays: its row with a summary, which says
+        that it was removed, and its ledger. The summary is made once nobody can advance the run any more. Of a removal
+        that was stopped, files are deleted that are left."""
+        with self.lock(run):
+            if self.get(run).state != "removed":
+                self._forget(run, summed_up())
+            with saving(self.folder):
+                shutil.rmtree(self.path(run))
+
+    def _forget(self, run: str, summary: dict[str, Any]) -> None:
+        """Delete a run's rounds and clients' accuracies."""
+        with self._database.transaction("immediate"):
+            for table in ("rounds", "clients"):
+                self._database.clear(run, table)
+            self._database.execute(
+                "update runs set summary = ?, checkpoint = null, checkpoint_digest = null, models = null, "
+                "models_digest = null where run = ?",
+                (json.dumps(summary | {"removed": True}), run),
+            )
+            self._database.seal(run)
+
+    def check(self, run: str) -> None:
+        """Refuse a run of which anything in the database is not as it was written."""
+        self._database.check_pages()
+        for table in DETAILS:
+            self._database.details(run, table)
+
+    def ledger(self, run: str) -> list[Row]:
+        """The ledger rows of a run, in order; a broken chain raises."""
+        from sordino.privacy.ledger import BLANK, Row
+
+        rows: list[Row] = []
+        previous = BLANK
+        for found in self._database.details(run, "ledger"):
+            fields = {field.name: found[field.name] for field in dataclasses.fields(Row) if field.name in found}
+            row = Row(**fields | {"exposed": bool(fields["exposed"])})
+            previous = row.link(previous, self.lacking)
+            if previous != found["link"]:
+                raise UserError(f"The ledger of {run!r} has been altered: row {len(rows)} breaks the chain.")
+            rows.append(row)
+        return rows
+
+    def curve(self, run: str) -> list[dict[str, Any]]:
+        """The rounds of a run, oldest first."""
+        return self._database.details(run, "rounds")
+
+    def clients(self, run: str) -> list[dict[str, Any]]:
+        """The accuracies of a run's clients in each round."""
+        return sorted(self._database.details(run, "clients"), key=lambda row: (row["round"], row["client"]))
+
+    def close(self) -> None:
+        """Close the database."""
+        self._database.close()
+
+    def _run_row(self, row: dict[str, Any]) -> RunRow:
+        """A run from its row of the table `runs`."""
+        summary = json.loads(row["summary"]) if row["summary"] else None
+        configuration = json.loads(row["configuration"])
+        planned, begun, notes, failed = (configuration.pop(key, None) for key in (PLANNED, JOURNAL, NOTES, FAILED))
+        nonce = bytes.fromhex(configuration.pop(NONCE, ""))
+        ended: RunState = "stopped" if failed is None else "failed"
+        state: RunState = "running" if is_held(self.path(row["run"]) / LOCK) else ended
+        if summary is not None:
+            state = "imported" if IMPORTED in summary else "removed" if summary.get("removed") else "done"
+        return RunRow(
+            configuration=configuration,
+            planned=planned,
+            begun=begun,
+            notes=notes,
+            nonce=nonce,
+            failed=failed,
+            state=state,
+            checkpoint=KeptFile(row["checkpoint"], row["checkpoint_digest"]) if row["checkpoint"] else None,
+            models=KeptFile(row["models"], row["models_digest"]) if row["models"] else None,
+            summary=summary,
+            **{key: row[key] for key in ("run", "method", "identity", "people", "unit")},
+            **{key: row[key] for key in ("rounds", "rounds_done", "seconds", "created")},
+        )
+
+    def _make_folder(self, run: str) -> None:
+        path = self.path(run)
+        if not path.is_dir():
+            path.mkdir(parents=True, exist_ok=True)
+            sync_folder(path.parent)
+            sync_folder(self.folder)
+
+
+def runs_in(folder: Path) -> list[RunRow]:
+    """The runs of a store, newest first; none where there is no store, which is not made."""
+    if not folder.is_file() and not (folder / DATABASE).exists() and not run_folders(folder):
+        return []
+    return Store(folder, must_exist=True).all()
+
+
+def _ledger_values(position: int, row: Row, link: bytes) -> tuple[Any, ...]:
+    return position, *(getattr(row, name) for name in COLUMNS["ledger"][2:-1]), link

@@ -1,0 +1,1 @@
+"""Studies: several runs that are compared, tuned or swept."""

@@ -1,0 +1,92 @@
+"""PAC-DP's offline phase: simulate on public data, and fit the curve from budgets to clipping thresholds.
+
+What is simulated is the method itself with one threshold for all, so that the schedule lambda(t) by which thresholds
+fall is part of what they are chosen for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from sordino.errors import UserError
+from sordino.experiment.config import Experiment, check_seeds
+from sordino.experiment.prepare import deal, prepare
+from sordino.experiment.run import start
+from sordino.federation.rounds import RoundReport, Watch
+from sordino.parts.curves import Curve, check, filtered, fit
+
+
+def fit_curve(
+    keys: Mapping[str, Any],
+    epsilons: Sequence[float],
+    clips: Sequence[float],
+    seeds: int = 1,
+    kind: str | None = None,
+    monotone: bool = False,
+    tell: Callable[[str], None] = lambda line: None,
+    watch: Watch | None = None,
+) -> tuple[Curve, list[tuple[float, float]], list[dict[str, float]]]:
+    """The curve, the best threshold at each budget, and the accuracy at every point of the grid.
+
+    `keys` describe the simulated experiment on the proxy data; clients have equal budgets there. The curve remembers
+    which data these were: it must not be used to protect them. `watch` is told of the rounds of all simulations as if
+    they were one run.
+    """
+    if len(epsilons) < 3:
+        raise UserError("A curve needs at least three budgets to be fitted.")
+    check_seeds(seeds)
+    check([(epsilon, clip) for epsilon in epsilons for clip in clips], kind)
+    for epsilon, clip in product(epsilons, clips):  # a mistake is told before hours of simulations
+        _experiment(keys, epsilon, clip, 0)
+    grid: list[dict[str, float]] = []
+    best: list[tuple[float, float]] = []
+    watches = _as_one_run(watch, int(keys["rounds"]), len(epsilons) * len(clips) * seeds)
+    for epsilon in sorted(epsilons):
+        accuracies = {clip: _accuracy(keys, epsilon, clip, seeds, watches) for clip in sorted(clips)}
+        grid += [{"epsilon": epsilon, "clip": clip, "accuracy": value} for clip, value in accuracies.items()]
+        chosen = max(accuracies, key=lambda clip: accuracies[clip])
+        best.append((epsilon, chosen))
+        tell(f"epsilon {epsilon:g}: best threshold {chosen:g}, accuracy {accuracies[chosen]:.1%}")
+    curve = fit(filtered(best), kind, monotone)
+    people = deal(_experiment(keys, best[0][0], best[0][1], 0)).people
+    return replace(curve, provenance=curve.provenance | {"people": people}), best, grid
+
+
+def _as_one_run(watch: Watch | None, rounds: int, simulations: int) -> Iterator[Watch | None]:
+    """For each simulation, what tells `watch` of its rounds as those of one long run."""
+    for number in range(simulations):
+        if watch is None:
+            yield None
+        else:
+            yield partial(_shifted, watch, number * rounds, simulations * rounds)
+
+
+def _shifted(watch: Watch, before: int, whole: int, report: RoundReport) -> None:
+    watch(replace(report, round=before + report.round, rounds=whole))
+
+
+def _accuracy(
+    keys: Mapping[str, Any], epsilon: float, clip: float, seeds: int, watches: Iterator[Watch | None]
+) -> float:
+    """The global model's mean accuracy over seeds."""
+    found = []
+    for seed in range(seeds):
+        prepared = prepare(_experiment(keys, epsilon, clip, seed))
+        found.append(start(prepared, watch=next(watches))["accuracy"]["global"])
+    known = [accuracy for accuracy in found if accuracy is not None]
+    if not known:
+        raise UserError("No client has records to test models on, so no curve can be fitted: give clients more.")
+    return float(np.mean(known))
+
+
+def _experiment(keys: Mapping[str, Any], epsilon: float, clip: float, seed: int) -> Experiment:
+    """One simulation of the grid: every client clips at `clip` times the schedule."""
+    settings = {**keys.get("set", {}), "clip": clip}
+    chosen = {**keys, "method": "pac-dp", "epsilon": epsilon, "seed": seed, "set": settings}
+    return Experiment.make({"evaluate_every": keys["rounds"]}, chosen)

@@ -1,0 +1,179 @@
+"""One run of a study: from the store, if it is there; taken up, if it was stopped; else made."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from sordino.errors import Stopped, UserError, WorkerError
+from sordino.experiment.config import Experiment
+from sordino.experiment.prepare import prepare
+from sordino.experiment.result import Summary
+from sordino.experiment.run import resume, start
+from sordino.federation.rounds import RoundReport, Watch
+from sordino.store.store import Store
+from sordino.study.sweep import Cell
+from sordino.util.display import Display, Telling
+
+
+def made(
+    experiment: Experiment,
+    store: Store,
+    watch: Watch | None = None,
+    begun: Callable[[str], None] | None = None,
+) -> Summary:
+    """The summary of an experiment's run; `begun` is told the name of one that is new."""
+    prepared = prepare(experiment)
+    for row in store.all():
+        if row.identity == prepared.identity and row.state in ("stopped", "failed", "done"):
+            return cast(Summary, row.summary) if row.summary else resume(row.run, store, watch, experiment.workers)
+    return start(prepared, store, watch, begun)
+
+
+MOST_JOBS = 256
+WORTH = 2
+"""Runs for each process from which starting processes pays."""
+SMALL = 2**26
+"""Bytes of records that each process may hold a copy of without being asked to."""
+
+
+def results_of(cells: Sequence[Cell], display: Display, jobs: int | None, experiment: Experiment) -> list[Summary]:
+    """The summaries of all cells, in their order."""
+    count = _jobs(cells, jobs, experiment)
+    store = Store(experiment.store)
+    display.total(0, len(cells))
+    with contextlib.closing(store):
+        if count > 1:
+            return _at_once(cells, display, count, store)
+        found = []
+        for cell in cells:
+            telling = _place(display, cell)
+            found.append(made(cell.experiment, store, telling))
+            telling.end(found[-1]["accuracy"]["personal"])
+            display.total(len(found), len(cells))
+        return found
+
+
+def _jobs(cells: Sequence[Cell], jobs: int | None, experiment: Experiment) -> int:
+    """How many runs go on at once: as many as asked for, or, where sizes decide, one for each core where runs are many
+    and too small to make good use of several cores each."""
+    if jobs is not None and not 1 <= jobs <= MOST_JOBS:
+        raise UserError(f"There must be at least one job and at most {MOST_JOBS}, not {jobs}.")
+    limited = experiment.budget_over_runs is not None
+    if limited and (jobs or 1) > 1:
+        raise UserError("Runs at once cannot watch over `budget_over_runs`: leave out either it or --jobs.")
+    if jobs is not None:
+        return min(jobs, len(cells))
+    cores = experiment.model_copy(update={"workers": None}).process_count()
+    if limited or experiment.workers is not None or cores == 1 or len(cells) < WORTH * cores:
+        return 1
+    prepared = prepare(cells[0].experiment)
+    small = prepared.choice.engine == "stacked" and prepared.data.train.x.nbytes <= SMALL
+    return min(cores, len(cells)) if small else 1
+
+
+def _place(display: Display, cell: Cell) -> Telling:
+    """A cell's place in the display while it is worked on."""
+    return display.run(cell.name, cell.experiment.rounds, cell.experiment.model_dump(mode="json"))
+
+
+class _Job:
+    """A process that makes one run after the other."""
+
+    def __init__(self, workers: int) -> None:
+        paths = os.pathsep.join(path for path in sys.path if path)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "sordino.study.worker", str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,  # a line that waited in a buffer here would not be seen to be there
+            env=os.environ | {"PYTHONPATH": paths},
+        )
+        self._workers = workers
+        self.cell: Cell | None = None
+        self.begun = False
+        """Whether its cell's run is in the store."""
+        self.place = -1
+        self.telling: Telling | None = None
+
+    @property
+    def out(self) -> Any:
+        """Where it tells what happens."""
+        return self._process.stdout
+
+    def begin(self, place: int, cell: Cell, display: Display) -> None:
+        """Let it work on a cell."""
+        keys = cell.experiment.model_dump(mode="json")
+        keys["workers"] = keys["workers"] or self._workers
+        self.cell, self.place, self.begun = cell, place, False
+        self.telling = _place(display, cell)
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it is gone: told when its answer is read
+            self._process.stdin.write((json.dumps(keys) + "\n").encode())
+            self._process.stdin.flush()
+
+    def end(self) -> None:
+        """End it at once: what it was doing is either done or can be taken up."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+
+
+def _at_once(cells: Sequence[Cell], display: Display, count: int, store: Store) -> list[Summary]:
+    """The summaries of all cells, worked on by `count` processes."""
+    cores = cells[0].experiment.model_copy(update={"workers": None}).process_count()
+    found: dict[int, Summary] = {}
+    waiting = list(enumerate(cells))
+    with contextlib.ExitStack() as ending, selectors.DefaultSelector() as selector:
+        jobs = [_Job(max(1, cores // count)) for _ in range(count)]
+        for job in jobs:
+            ending.callback(job.end)
+            selector.register(job.out, selectors.EVENT_READ, job)
+        try:
+            while len(found) < len(cells):
+                _hand_out(waiting, jobs, display)
+                for key, _ in selector.select():
+                    _hear(key.data, found, store)
+                    display.total(len(found), len(cells))
+        except KeyboardInterrupt as error:
+            raise Stopped("Stopped. The same command goes on with what is left; `sordino runs` shows it.") from error
+    return [found[place] for place in range(len(cells))]
+
+
+def _hand_out(waiting: list[tuple[int, Cell]], jobs: Sequence[_Job], display: Display) -> None:
+    """Give a cell to a process that has none, once all cells before it have begun: runs are numbered in their order."""
+    idle = [job for job in jobs if job.cell is None]
+    if waiting and idle and all(job.begun for job in jobs if job.cell is not None):
+        idle[0].begin(*waiting.pop(0), display)
+
+
+def _hear(job: _Job, found: dict[int, Summary], store: Store) -> None:
+    """Take in one line of what a process tells."""
+    line = job.out.readline()
+    cell, telling = job.cell, job.telling
+    if cell is None or telling is None or not line.endswith(b"\n"):  # it ended, perhaps within a line
+        raise WorkerError("A process that made runs is gone, perhaps because memory ran out. The same command goes on.")
+    said = json.loads(line)
+    job.begun = True
+    if "begun" in said:
+        return
+    if "report" in said:
+        telling(RoundReport(**said["report"]))
+        return
+    if "refused" in said:
+        raise UserError(said["refused"])
+    if "failed" in said:  # once more here, where what went wrong is raised as it is
+        made(cell.experiment, store)
+        raise WorkerError(f"A process that made runs failed ({said['failed']}) where this one did not.")
+    summary = found[job.place] = cast(Summary, store.get(said["run"]).summary)
+    telling.end(summary["accuracy"]["personal"])
+    job.cell = job.telling = None

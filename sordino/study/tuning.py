@@ -1,0 +1,154 @@
+"""Tuning: the same grid for every method, chosen on seeds that are not reported.
+
+A study that chooses a rate or a threshold by looking at results spends privacy each time it looks. What is reported
+afterwards is the cost of the last run alone, so the cost of choosing is told beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict
+
+import numpy as np
+
+from sordino.errors import UserError
+from sordino.experiment.config import KEYS
+from sordino.experiment.hyperparameters import bracketed, concerns
+from sordino.experiment.result import Summary
+from sordino.privacy.release import Unit
+from sordino.privacy.views import View
+from sordino.store.spending import sum_up
+from sordino.study.sweep import Cell, Sweep, check_keys, contender, points
+from sordino.util.formatting import rounded_up
+
+Accuracy = Literal["personal", "start", "global"]
+"""Whose accuracy decides."""
+Results = dict[str, list[Summary]]
+"""The runs of each contender, one for each seed."""
+
+
+class Tuned(TypedDict):
+    """What was chosen for a method."""
+
+    method: str
+    chosen: str
+    """The method with the best values, as a comparison takes it."""
+    tries: int
+    """How many points of the grid make a difference to it."""
+    runs: int
+    accuracy: float
+    """Of the best point, on the seeds that chose it: better than it will be on others."""
+    unit: Unit
+    """Unit that `epsilon` protects: one record where the tries deal the records to clients in different ways."""
+    epsilon: dict[View, float | None]
+    """What all tries together cost, had they been made on the people whose data they were."""
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Where contenders are tried."""
+
+    cells: Callable[[list[str]], list[Cell]]
+    """The runs of some contenders, on seeds that are not reported."""
+    run: Callable[[list[Cell]], dict[str, Summary]]
+    """What runs came to, by their keys."""
+    by: Accuracy = "personal"
+    """What decides; where a method has no such model, its personal ones do."""
+
+    def results(self, texts: list[str]) -> Results:
+        """What some contenders came to."""
+        wanted = self.cells(texts)
+        if not wanted:
+            raise UserError("Tuning needs at least one seed.")
+        found = self.run(wanted)
+        return {text: [found[cell.key] for cell in wanted if cell.method == text] for text in texts}
+
+    def accuracy(self, found: list[Summary]) -> float:
+        """The mean over seeds of what decides."""
+        told = [result["accuracy"] for result in found]
+        figures = [one["personal"] if one[self.by] is None else one[self.by] for one in told]
+        known = [figure for figure in figures if figure is not None]
+        if not known:
+            raise UserError("No client has records to test models on, so nothing can be tuned: give clients more.")
+        return float(np.mean(known))
+
+    def best(self, results: Results) -> str:
+        """The contender that did best."""
+        return max(results, key=lambda text: self.accuracy(results[text]))
+
+
+def tune(
+    ground: Ground,
+    methods: Sequence[str],
+    grid: Sweep,
+    further: Callable[[str], tuple[str, Sweep]] | None = None,
+) -> list[Tuned]:
+    """The best point of a grid for each method. `further` gives, for the best one, the contender and the grid of a
+    second go; the best of both is taken, and both are paid for.
+
+    A method's own brackets win over the grid: what is named there is not tuned.
+    """
+    check_keys(grid, methods)
+    if further is not None:  # what the second go cannot make is refused before the first has been run
+        ground.cells([one for text in methods for one in _points(*further(text))])
+    tried = _tried(ground, {text: (text, grid) for text in methods})
+    if further is not None:
+        again = _tried(ground, {text: further(ground.best(found)) for text, found in tried.items()})
+        tried = {text: tried[text] | again[text] for text in methods}
+    return [_told(text, ground, tried[text]) for text in methods]
+
+
+def _tried(ground: Ground, grids: dict[str, tuple[str, Sweep]]) -> dict[str, Results]:
+    """What came of every point of each method's grid; all of them are run at once."""
+    tried = {text: _points(*start) for text, start in grids.items()}
+    results = ground.results(list(dict.fromkeys(one for texts in tried.values() for one in texts)))
+    return {text: {one: results[one] for one in texts} for text, texts in tried.items()}
+
+
+def _points(text: str, grid: Sweep) -> list[str]:
+    """A contender at every point of a grid."""
+    return [with_settings(text, at) for at in points(_own(text, grid))]
+
+
+def _own(text: str, grid: Sweep) -> dict[str, Sequence[Any]]:
+    """The part of a grid that concerns a method and that it does not say itself."""
+    name, settings = contender(text)
+    return {key: values for key, values in grid.items() if key not in settings and (key in KEYS or concerns(key, name))}
+
+
+def with_settings(text: str, at: dict[str, Any]) -> str:
+    """A contender with more settings in its brackets, in an order that does not depend on when they came there."""
+    name, settings = contender(text)
+    return bracketed(name, dict(sorted((settings | at).items())))
+
+
+def _told(text: str, ground: Ground, results: Results) -> Tuned:
+    best = ground.best(results)
+    everything = list({result["run"]: result for found in results.values() for result in found}.values())
+    first = everything[0]
+    total = sum_up([result["spent"] for result in everything], first["unit"], first["delta"])
+    return {
+        "method": text,
+        "chosen": best,
+        "tries": len(results),
+        "runs": len(everything),
+        "accuracy": ground.accuracy(results[best]),
+        "unit": total["unit"],
+        "epsilon": total["epsilon"],
+    }
+
+
+def sentences(tuned: Sequence[Tuned], view: View) -> list[str]:
+    """What was chosen and what that would have cost, in words."""
+    told = []
+    for one in tuned:
+        epsilon = one["epsilon"][view]
+        figure = "an infinite epsilon" if epsilon is None else f"epsilon {rounded_up(epsilon)}"
+        cost = "nothing" if epsilon == 0 else f"one {one['unit']} {figure}"
+        told.append(
+            f"Tuned {one['method']}: {one['chosen']} is the best of {one['tries']} on seeds that are not reported. On "
+            f"the same people its {one['runs']} run{'s' if one['runs'] != 1 else ''} would have cost {cost} for the "
+            f"{view}, besides the runs above."
+        )
+    return told

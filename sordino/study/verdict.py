@@ -1,0 +1,186 @@
+"""A verdict is a test: paired differences over seeds, with a confidence interval.
+
+Methods with equal seeds meet equal records and the same initial model, so their accuracies are compared seed by seed.
+The mean difference has Student's interval. "Which is the best?" compares one method with all its rivals: these
+comparisons share the error (Bonferroni), so that all of their intervals hold together with the stated confidence.
+"Does this method gain over training alone?" is a question of its own for each method, and its interval stands alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Literal, TypedDict
+
+import numpy as np
+from scipy.special import stdtrit
+
+from sordino.util.formatting import rounded_up
+
+CONFIDENCE = 0.95
+MORE_SEEDS = (5, 10, 20)
+"""Numbers of seeds that are proposed where fewer show nothing."""
+Answer = Literal["better", "worse", "no difference shown", "not tested"]
+
+
+class Difference(TypedDict):
+    """How much more accurate one method's personal models are than another's, in shares of one."""
+
+    method: str
+    against: str
+    mean: float
+    low: float | None
+    high: float | None
+    seeds: int
+    verdict: Answer
+    at: dict[str, Any]
+    """The values of the keys that a comparison goes through."""
+
+
+def difference(row: dict[str, Any], other: dict[str, Any], comparisons: int = 1) -> Difference:
+    """The paired difference of two rows, one of so many comparisons that shall hold together.
+
+    Seeds that only one of them has do not count; with fewer than two in common it is not tested.
+    """
+    ours, theirs = personal(row), personal(other)
+    values = np.array([ours[seed] - theirs[seed] for seed in ours if seed in theirs])
+    count = len(values)
+    mean = float(values.mean()) if count else float(np.mean(list(ours.values())) - np.mean(list(theirs.values())))
+    low = high = None
+    verdict: Answer = "not tested"
+    if count > 1:
+        half = float(values.std(ddof=1)) * _half_width(count, comparisons)
+        low, high = mean - half, mean + half
+        verdict = "better" if low > 0 else "worse" if high < 0 else "no difference shown"
+    about = {"method": row["method"], "against": other["method"], "at": row["at"]}
+    return {**about, "mean": mean, "low": low, "high": high, "seeds": count, "verdict": verdict}  # type: ignore[typeddict-item]
+
+
+def _half_width(seeds: int, comparisons: int) -> float:
+    """Half of an interval that holds together with others, in standard deviations of a difference."""
+    tail = (1 - CONFIDENCE) / (2 * comparisons)
+    return float(stdtrit(seeds - 1, 1 - tail)) / math.sqrt(seeds)
+
+
+def personal(row: dict[str, Any]) -> dict[int, float]:
+    """The accuracy of the personal models for each seed whose clients have records to test them on."""
+    return {one["seed"]: one["personal"] for one in row["by_seed"] if one["personal"] is not None}
+
+
+def sentence(found: Difference) -> str:
+    """A difference in words."""
+    lead = f"{found['method']} against {found['against']}: {_points(found['mean'])} points"
+    if found["low"] is None or found["high"] is None:
+        seeds = "one seed" if found["seeds"] == 1 else "no seed in common"
+        return f"{lead}, from {seeds}, so chance is not ruled out."
+    interval = f"{CONFIDENCE:.0%} interval {_points(found['low'])} to {_points(found['high'])}"
+    return f"{lead}, {interval} over {found['seeds']} seeds: {found['verdict']}."
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:+.1f}"
+
+
+def verdicts(rows: Sequence[dict[str, Any]], protect_from: str) -> tuple[list[str], list[Difference]]:
+    """Rank the methods that protect the same unit: sentences, and the tests behind them. Rows without a personal
+    accuracy are not ranked."""
+    untested = [row["method"] for row in rows if row["accuracy"]["personal"] is None]
+    rows = [row for row in rows if row["accuracy"]["personal"] is not None]
+    sentences, differences = _ranked(rows, protect_from)
+    if untested:
+        sentences.append(
+            f"No client has records to test models on with {', '.join(untested)}: not ranked. Give clients more "
+            "records, or have fewer clients."
+        )
+    return sentences, differences
+
+
+def _ranked(rows: Sequence[dict[str, Any]], protect_from: str) -> tuple[list[str], list[Difference]]:
+    private = [row for row in rows if row["epsilon"][protect_from]]
+    free = [row for row in rows if row["epsilon"][protect_from] == 0]
+    units = list(dict.fromkeys(row["unit"] for row in private))
+    if len(units) < 2:
+        return _verdict(private, free, protect_from)
+    sentences = ["Client-level and record-level methods are not ranked together: their epsilons protect other things."]
+    differences: list[Difference] = []
+    for unit in units:
+        told, found = _verdict([row for row in private if row["unit"] == unit], free, protect_from)
+        sentences += [f"Protecting one {unit}: {one}" for one in told]
+        differences += found
+    return sentences, differences
+
+
+def _verdict(
+    private: list[dict[str, Any]], free: list[dict[str, Any]], protect_from: str
+) -> tuple[list[str], list[Difference]]:
+    """Whether epsilons are equal, which method is best and by how much, and whether federating pays at all."""
+    sentences = _inequalities(private, protect_from)
+    contenders = sorted(private + free, key=lambda row: -row["accuracy"]["personal"]["mean"])
+    if len(contenders) < 2:
+        return sentences, []
+    best, *others = contenders
+    rivals = sum(row in private for row in others) if best in private else 0
+    against_best = [(best, other) for other in others]
+    against_alone = [(row, alone) for row in private for alone in free if row is not best and alone is not best]
+    found = [
+        difference(row, other, rivals if row in private and other in private else 1)
+        for row, other in against_best + against_alone
+    ]
+    mean = best["accuracy"]["personal"]["mean"]
+    sentences.append(f"{best['method']} has the best personal accuracy, {mean:.1%}.")
+    sentences += [sentence(one) for one in found[: len(others)]]
+    sentences += _too_few_seeds(found, rivals)
+    for (row, alone), one in zip(against_best + against_alone, found, strict=True):
+        if row in private and alone in free:
+            sentences += _pays(one["verdict"], row, alone)
+        if row in free and alone in private and one["verdict"] == "better":
+            sentences += _pays("worse", alone, row)
+    return sentences, found
+
+
+def _too_few_seeds(found: list[Difference], rivals: int) -> list[str]:
+    """What more seeds would do, where so many rivals cannot all be told apart with those there are."""
+    seeds = max(one["seeds"] for one in found)
+    more = next((number for number in MORE_SEEDS if number > seeds), None)
+    open_ones = [one for one in found if one["verdict"] == "no difference shown"]
+    if rivals < 2 or seeds < 2 or more is None or not open_ones:
+        return []
+    ratio = _half_width(seeds, rivals) / _half_width(more, rivals)
+    return [
+        f"With {seeds} seeds and {rivals} rivals at once only large differences show: with {more} seeds the intervals "
+        f"are about {ratio:.1f} times narrower."
+    ]
+
+
+def _pays(verdict: Answer, row: dict[str, Any], alone: dict[str, Any]) -> list[str]:
+    """Whether a private federation is worth its privacy, against training alone."""
+    if verdict == "worse":
+        mean = alone["accuracy"]["personal"]["mean"]
+        return [
+            f"{row['method']} does not pay here: {alone['method']} training gives {mean:.1%} without spending any "
+            "privacy."
+        ]
+    if verdict == "no difference shown":
+        return [f"That {row['method']} gains anything over {alone['method']} training is not shown here."]
+    return []
+
+
+def _inequalities(private: list[dict[str, Any]], protect_from: str) -> list[str]:
+    """Warnings where methods do not meet on equal terms."""
+    if not private:
+        return []
+    sentences = []
+    deltas = sorted({row["delta"] for row in private})
+    if len(deltas) > 1:
+        sentences.append(
+            f"The private methods are NOT at equal delta ({deltas[0]:.3g} to {deltas[-1]:.3g}): give one with "
+            "`delta` to compare them."
+        )
+    figures = [row["epsilon"][protect_from] for row in private]
+    if max(figures) > 1.01 * min(figures):
+        sentences.append(
+            "The private methods are NOT at equal epsilon: "
+            + ", ".join(f"{row['method']} {rounded_up(row['epsilon'][protect_from])}" for row in private)
+            + "."
+        )
+    return sentences

@@ -1,0 +1,1 @@
+"""Trained models of a run: loading, prediction, export."""

@@ -1,0 +1,268 @@
+"""The trained models of a run, with what they mean: whose they are, what goes in and what comes out.
+
+All of it stands in one file. Neither the data nor the experiment that made them is needed to predict.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from sordino import models
+from sordino.data.dataset import Meaning
+from sordino.errors import UserError, unknown
+from sordino.experiment.defaults import DEFAULT_STORE
+from sordino.experiment.prepare import Prepared
+from sordino.federation.blending import RULES
+from sordino.learning.network import Learner
+from sordino.parts.blending import Blended, offsets
+from sordino.store.store import Store, unfinished
+from sordino.version import VERSION
+
+ABOUT = "sordino"
+"""The name of the description in a file's metadata."""
+NAMED = 10
+"""How many clients a sentence names."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """What the numbers of stored models mean."""
+
+    run: str
+    version: str
+    """Of Sordino, that trained them."""
+    method: str
+    network: str
+    """Its name, or the dotted name of the user's own."""
+    options: dict[str, Any]
+    """Of the network."""
+    shape: tuple[int, ...]
+    """Of one record, as the network takes it."""
+    meaning: Meaning
+    """The names of classes, and how a record is made of a table's row."""
+    clients: tuple[str, ...]
+    """The names of all clients of the run, in the order of their numbers."""
+
+    def document(self) -> dict[str, Any]:
+        """As JSON can carry it."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return fields | {"meaning": self.meaning.document()}
+
+    def metadata(self) -> dict[str, str]:
+        """As the file of a run's models carries it: without the run's name, so that equal runs have equal files."""
+        return {ABOUT: json.dumps({key: value for key, value in self.document().items() if key != "run"})}
+
+    @classmethod
+    def read(cls, text: str, run: str) -> Description:
+        """What `metadata` wrote for a run."""
+        found = {"run": run, **json.loads(text)}
+        tuples = {name: tuple(found[name]) for name in ("shape", "clients")}
+        return cls(**found | tuples | {"meaning": Meaning.read(found["meaning"])})
+
+    def number(self, client: str | int) -> int:
+        """The number of a client by its name."""
+        if isinstance(client, int):
+            if not 0 <= client < len(self.clients):
+                raise UserError(f"There is no client {client} in {self.run!r}: they are 0 to {len(self.clients) - 1}.")
+            return client
+        if client not in self.clients:
+            raise unknown("client", client, self.clients)
+        return self.clients.index(client)
+
+    def build(self, flat: Tensor) -> nn.Module:
+        """The network with the given parameters."""
+        with torch.random.fork_rng(devices=[]):
+            module = models.build(self.network, self.shape, len(self.meaning.classes), **self.options)
+        Learner(module).bind(flat)
+        return module.eval()
+
+
+def measured(figures: np.ndarray) -> dict[str, Tensor]:
+    """Clients' metrics as they are stored: equal files mean equal figures, which `nan` in them would not."""
+    known = ~np.isnan(figures)
+    return {"metrics": torch.from_numpy(np.where(known, figures, 0.0)), "metrics_known": torch.from_numpy(known)}
+
+
+def described(run: str, prepared: Prepared) -> Description:
+    """What the models of a run will mean."""
+    data = prepared.data
+    return Description(
+        run=run,
+        version=VERSION,
+        method=prepared.experiment.method,
+        network=str(prepared.experiment.model),
+        options=prepared.experiment.model_options(),
+        shape=data.shape,
+        meaning=data.meaning,
+        clients=tuple(client.name for client in data.clients),
+    )
+
+
+class Personal(Mapping[str, nn.Module]):
+    """What each client predicts with, by the client's name, or its number: made when it is looked at."""
+
+    def __init__(self, file: _File) -> None:
+        self._file = file
+
+    def __getitem__(self, client: str | int) -> nn.Module:
+        number = self._file.about.number(client)
+        if number not in self._file.places:
+            raise UserError(
+                f"The client {self._file.about.clients[number]!r} never took part, and has no model of its own: use "
+                "`predictor`, which then takes the server's."
+            )
+        return self._file.personal(number)
+
+    def __iter__(self) -> Iterator[str]:
+        return (self._file.about.clients[number] for number in self._file.places)
+
+    def __len__(self) -> int:
+        return len(self._file.places)
+
+    def __contains__(self, client: object) -> bool:
+        known = self._file.about.clients
+        number = known.index(client) if client in known else client
+        return number in self._file.places
+
+    def get(self, client: str | int, default: Any = None) -> Any:
+        """The model of a client, or `default` where it has none."""
+        try:
+            return self[client]
+        except UserError:
+            return default
+
+    def __repr__(self) -> str:
+        return f"Personal({len(self)} clients: {', '.join(list(self)[:5])}{', ...' if len(self) > 5 else ''})"
+
+
+@dataclass(frozen=True, repr=False)
+class Models:
+    """The trained networks of a run."""
+
+    shared: list[nn.Module]
+    """The server's models: one, one for each cluster, or none."""
+    personal: Personal
+    """What each client predicts with, by name: the network of each that took part, or, where clients blend models, the
+    mixture of each, whose outputs are the logarithms of class probabilities."""
+    about: Description
+    """What they mean."""
+    metrics: np.ndarray
+    """(clients, METRICS): how well each client predicts, by its number."""
+
+    def only_client(self) -> str:
+        """Whose models these are, where they are one client's; else somebody has to be named."""
+        if len(self.personal) != 1:
+            names = self.about.clients
+            more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+            raise UserError(
+                f"There are {len(names)} clients ({', '.join(names[:NAMED])}{more}): name one, as in --client "
+                f"{quote(names[0])}."
+            )
+        return next(iter(self.personal))
+
+    def __repr__(self) -> str:
+        served = f", {len(self.shared)} of the server" if self.shared else ""
+        return f"<Models of {self.about.run}: {self.about.network}, {len(self.personal)} personal ones{served}>"
+
+    def predictor(self, client: str | int) -> nn.Module:
+        """What a client predicts with; one that never took part takes the server's model."""
+        if client in self.personal:
+            return self.personal[client]
+        number = self.about.number(client)
+        if not self.shared:
+            raise UserError(f"The client {self.about.clients[number]!r} never took part, and the server has no model.")
+        return self.shared[self.personal._file.cluster(number)]
+
+
+class _File:
+    """A file of models that has been found to be whole."""
+
+    def __init__(self, path: Path, run: str) -> None:
+        self._file = safe_open(path, framework="pt")
+        self._names = set(self._file.keys())
+        text = (self._file.metadata() or {}).get(ABOUT)
+        self._earlier = UserError(f"The models in {path} were written by an earlier version of Sordino: run it anew.")
+        if text is None:
+            raise self._earlier
+        self.about = Description.read(text, run)
+        self._rows = {client: row for row, client in enumerate(self.tensor("clients").tolist())}
+        blended = self.tensor("blend_clients").tolist() if "blend" in self._names else []
+        self._blended = {client: row for row, client in enumerate(blended)}
+        self.places = sorted(self._blended or self._rows)
+        """The numbers of the clients that have a model."""
+
+    def tensor(self, name: str) -> Tensor:
+        found: Tensor = self._file.get_tensor(name)
+        return found
+
+    def shared(self) -> list[nn.Module]:
+        """The server's models."""
+        if "global" not in self._names:
+            return []
+        rows = self.tensor("global")
+        return [self.about.build(row) for row in (rows if rows.dim() == 2 else rows.unsqueeze(0))]
+
+    def cluster(self, client: int) -> int:
+        """Which of the server's models is a client's."""
+        return int(self.tensor("clusters")[client]) if "clusters" in self._names else 0
+
+    def personal(self, client: int) -> nn.Module:
+        """What a client predicts with."""
+        if not self._blended:
+            return self._own(client)
+        if not self._names.issuperset({*RULES, "averaged"} if "global" in self._names else RULES):
+            raise self._earlier
+        row = self._blended[client]
+        width = self._file.get_slice("personal").get_shape()[1]
+        trained = self._file.get_slice("blend")[row : row + 1].reshape(-1, width)
+        made: list[nn.Module | None] = [self.about.build(flat) for flat in trained]
+        own = self._own(client) if client in self._rows else None
+        server, averaged = (self._of_server(name, client, width) for name in ("global", "averaged"))
+        return mixed([*made, own, averaged, server, averaged], *(self.tensor(name)[row] for name in RULES))
+
+    def _of_server(self, name: str, client: int, width: int) -> nn.Module | None:
+        """That of the server's models which is a client's, if there is one."""
+        if name not in self._names:
+            return None
+        return self.about.build(self.tensor(name).reshape(-1, width)[self.cluster(client)])
+
+    def _own(self, client: int) -> nn.Module:
+        """The model that the method left at a client."""
+        row = self._rows[client]
+        return self.about.build(self._file.get_slice("personal")[row : row + 1].reshape(-1))
+
+
+def mixed(networks: Sequence[nn.Module | None], weights: Tensor, powers: Tensor, labels: Tensor) -> nn.Module:
+    """The mixture of those networks that there are."""
+    there = {place: one for place, one in enumerate(networks) if one is not None and weights[place] > 0}
+    rules = (rule[list(there)] for rule in (weights, powers, offsets(labels)))
+    return Blended(list(there.values()), *rules).eval()
+
+
+def load_models(run: str, store: str | Path = DEFAULT_STORE) -> Models:
+    """The trained networks of a finished run."""
+    found = Store(Path(store), must_exist=True)
+    row = found.get(run)
+    if row.models is None and row.result is not None:
+        raise UserError(f"The models of {run!r} have been removed from the store {found.folder}.")
+    if row.models is None:
+        raise unfinished(row, found.folder)
+    return models_in(row.models.check(found.path(run), "The file of models"), run)
+
+
+def models_in(path: Path, run: str) -> Models:
+    """The networks in a file that has been found to be whole."""
+    file = _File(path, run)
+    known = file.tensor("metrics_known").numpy()
+    return Models(file.shared(), Personal(file), file.about, np.where(known, file.tensor("metrics").numpy(), np.nan))

@@ -1,0 +1,115 @@
+"""What a client's model says of new records: a table with its predictions and class probabilities."""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from sordino.data.encoding import Encoding
+from sordino.data.formats import read_npz
+from sordino.data.tables import finite, read_table
+from sordino.errors import UserError, refuse, writing
+from sordino.trained.models import Description, Models
+
+AT_ONCE = 1000
+"""How many records are predicted together."""
+
+
+@dataclass(frozen=True)
+class NewRecords:
+    """Records to predict on, as they stand in a file and as a network takes them."""
+
+    columns: dict[str, list[str]]
+    """What stands in the file; the number of each record where it holds arrays."""
+    x: np.ndarray
+    usable: np.ndarray
+    """bool (records,): which have all values without which the schema drops a record."""
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a model says of each record."""
+
+    records: NewRecords
+    classes: tuple[str, ...]
+    probabilities: np.ndarray
+    """(records, classes); `nan` for records that cannot be used."""
+
+    def labels(self) -> list[str]:
+        """The most probable class of each record; nothing for one that cannot be used."""
+        best = np.nan_to_num(self.probabilities).argmax(axis=1)
+        return [self.classes[one] if there else "" for one, there in zip(best, self.records.usable, strict=True)]
+
+    def write(self, path: Path) -> None:
+        """One line per record: its own columns, then `prediction` and one probability per class."""
+        own = self.records.columns
+        with writing(path), path.open("w", newline="", encoding="utf-8") as stream:
+            writer = csv.writer(stream)
+            writer.writerow([*own, "prediction", *(f"probability_{name}" for name in self.classes)])
+            rows = zip(*own.values(), strict=True)
+            for row, label, said in zip(rows, self.labels(), self.probabilities, strict=True):
+                writer.writerow([*row, label, *("" if math.isnan(one) else f"{one:.6f}" for one in said)])
+
+
+def predict(models: Models, client: str | int, file: Path) -> Predictions:
+    """What a client predicts for the records of a file."""
+    network = models.predictor(client)
+    name = models.about.clients[models.about.number(client)]
+    records = read_records(file, models.about, name)
+    if not len(records.x):
+        raise UserError(f"{file} has no records to predict.")
+    said = np.full((len(records.x), len(models.about.meaning.classes)), np.nan)
+    if records.usable.any():
+        said[records.usable] = probabilities(network, records.x[records.usable])
+    return Predictions(records, models.about.meaning.classes, said)
+
+
+def probabilities(network: nn.Module, x: np.ndarray) -> np.ndarray:
+    """Class probabilities (records, classes), float64."""
+    with torch.no_grad():
+        parts = [torch.softmax(network(part).double(), dim=1) for part in torch.from_numpy(x).split(AT_ONCE)]
+    return torch.cat(parts).numpy()
+
+
+def read_records(file: Path, about: Description, client: str) -> NewRecords:
+    """The records of a table, read by the schema that the models carry, or of the array `x` of an NPZ file.
+
+    A table is written as that of the client in training, unless its name is that of another one's.
+    """
+    if not file.is_file():
+        raise UserError(f"There is no file {file} with records to predict on.")
+    if file.suffix.lower() == ".npz":
+        return _arrays(file, about)
+    schema = about.meaning.schema
+    if schema is None:
+        shape = ", ".join(str(size) for size in about.shape)
+        raise UserError(
+            f"The models of {about.run!r} take arrays, not tables: give an NPZ file with x of shape (records, {shape}) "
+            "and scaled as in training."
+        )
+    like = file.stem if file.stem in about.clients else client
+    written = schema.format_of(like)
+    table = read_table(
+        file, written, f"write it as the file of {like!r} was in training, decimals after {written.decimal!r}"
+    )
+    found = Encoding(table, schema, written, "model").result()
+    refuse(str(file), found.problems)
+    columns = {name: [str(cell) for cell in table.texts(name)] for name in table.columns}
+    return NewRecords(columns, found.x.reshape(-1, *about.shape), found.kept)
+
+
+def _arrays(file: Path, about: Description) -> NewRecords:
+    arrays = read_npz(file)
+    if "x" not in arrays:
+        raise UserError(f"The file {file} has no array 'x': save it with np.savez(path, x=...).")
+    x = finite(file, "x", arrays["x"])
+    if x.ndim < 2 or math.prod(x.shape[1:]) != math.prod(about.shape):
+        raise UserError(f"The file {file} has x of shape {x.shape}, but the models take {about.shape}.")
+    numbers = [str(number) for number in range(len(x))]
+    return NewRecords({"record": numbers}, x.reshape(-1, *about.shape), np.ones(len(x), dtype=bool))
