@@ -251,7 +251,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "for one in self.cohort.dropped(survivors)},\n",
                 "for one in {p.identity for p in self.cohort.parties} - {self.identity}},\n",
             ),
-            ("keys serve several asks", "(PROTOCOL, self.cohort.ask, *purpose)", "(PROTOCOL, *purpose)"),
+            ("keys serve several asks", "(PROTOCOL, self.cohort.question, *purpose)", "(PROTOCOL, *purpose)"),
             ("one key for several shares", "salt = os.urandom(KEY_BYTES)", "salt = bytes(KEY_BYTES)"),
             ("a share for anybody", 'b"share", self.identity, receiver, salt)', 'b"share", salt)'),
             ("cohorts that show single messages", "colluders, active_server) >= 2:", "colluders, active_server) >= 1:"),
@@ -275,25 +275,29 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             (
                 "what leaves is not charged",
-                "book.append(payable(book.entries(), session, cost, desk.allowed))",
-                "payable(book.entries(), session, cost, desk.allowed)",
+                "ledger.append(authorize_payment(ledger.entries(), session, cost, context.policy))",
+                "authorize_payment(ledger.entries(), session, cost, context.policy)",
             ),
-            ("a second draw for one ask", "book.keep(work.ask, work.hash,", "0 and book.keep(work.ask, work.hash,"),
+            (
+                "a second draw for one ask",
+                "ledger.keep_answer(question.id, question.hash,",
+                "0 and ledger.keep_answer(question.id, question.hash,",
+            ),
             (
                 "the same ask with another content",
-                'if bytes(kept["hash"]) != work.hash:',
+                'if bytes(kept["hash"]) != question.hash:',
                 "if False:",
             ),
-            ("old questions are answered", "if last is not None and work.ask.order <= last:", "if False:"),
-            ("what was lost is drawn again", "work.ask.order <= last:", "work.ask.order < last:"),
+            ("old questions are answered", "if last is not None and question.id.order <= last:", "if False:"),
+            ("what was lost is drawn again", "question.id.order <= last:", "question.id.order < last:"),
             (
-                "the filter is not asked again",
-                "book.append(payable(book.entries(), session, cost, desk.allowed))",
-                "book.append(cost)",
+                "the filter is not question again",
+                "ledger.append(authorize_payment(ledger.entries(), session, cost, context.policy))",
+                "ledger.append(cost)",
             ),
             (
                 "outlet: a failing step is told",
-                '    with desk.keeping_errors(f"{where} failed on these records and contributes noise alone"):',
+                '    with context.log_errors(f"{where} failed on these records and contributes noise alone"):',
                 "    if True:",
             ),
         ],
@@ -303,7 +307,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "tests/deploy/test_failures.py tests/deploy/test_witness.py",
         [
             ("a second list of survivors is answered", 'if kept["survivors"] is not None:', "if False:"),
-            ("a restored site opens for others", 'book.append([Entry("opened"', 'str([Entry("opened"'),
+            ("a restored site opens for others", 'ledger.append([Entry("opened"', 'str([Entry("opened"'),
         ],
     ),
     (
@@ -312,43 +316,43 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [("two draws have one row", '"draw": secrets.token_hex(16)', '"draw": ""')],
     ),
     (
-        "deploy/site/context.py",
+        "deploy/site/session.py",
         "tests/deploy/test_freshness.py tests/deploy/test_failing_sites.py",
         [
             ("one nonce for all times", "lambda: secrets.token_bytes(32)", "lambda: bytes(32)"),
             ("one witness is enough", "return len(self.others) if named is None else named", "return 1"),
             (
                 "outlet: only some errors stay at the site",
-                "        except BaseException:\n            self.note",
-                "        except ValueError:\n            self.note",
+                "        except BaseException:\n            self.log",
+                "        except ValueError:\n            self.log",
             ),
-            ("outlet: errors are not logged", '            self.note(f"{what}:', '            id(f"{what}:'),
+            ("outlet: errors are not logged", '            self.log(f"{what}:', '            id(f"{what}:'),
         ],
     ),
     (
         "deploy/site/site.py",
         "tests/deploy/test_witness.py tests/deploy/test_rules.py",
         [
-            ("replies leave before the witness", "if book.head() != self._witnessed:", "if False:"),
-            ("a change of rules is not in the ledger", "            book.append(changed)", "            pass"),
-            ("a change of rules is not told", "news = [RULES_CHANGED] if", "news = [] if"),
+            ("replies leave before the witness", "if ledger.head() != self._witnessed:", "if False:"),
+            ("a change of rules is not in the ledger", "            ledger.append(changed)", "            pass"),
+            ("a change of rules is not told", "notices = [RULES_CHANGED] if", "notices = [] if"),
         ],
     ),
     (
         "deploy/site/witness.py",
         "tests/deploy/test_witness.py",
         [
-            ("a folder behind its witness opens", "elif book.link(seen.position) != seen.link:", "elif False:"),
-            ("a lost witness is not told", "if book.is_witnessed():", "if False:"),
+            ("a folder behind its witness opens", "elif ledger.link(seen.position) != seen.link:", "elif False:"),
+            ("a lost witness is not told", "if ledger.is_witnessed():", "if False:"),
             (
                 "any witness is believed",
-                "if not keys.is_signed(keys.public_identity(self.private), signature, *head.said()):",
+                "if not keys.is_signed(keys.public_identity(self.private), signature, *head.signed_parts()):",
                 "if False:",
             ),
-            ("the witness goes back", "            self.check(book)\n", ""),
+            ("the witness goes back", "            self.check(ledger)\n", ""),
             ("a witness inside of the folder", "if where.is_relative_to(folder.resolve()):", "if False:"),
             ("an accepted backup has a budget", "if isinstance(doubt, OlderThanWitnessError):", "if False:"),
-            ("nobody confirms what is accepted", "if allowed.roster is None:", "if False:"),
+            ("nobody confirms what is accepted", "if policy.roster is None:", "if False:"),
             ("open runs are forgiven", 'run["state"] == "open" and run["run"] in unlimited', "False"),
         ],
     ),
@@ -356,13 +360,13 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "deploy/site/freshness.py",
         "tests/deploy/test_freshness.py tests/deploy/test_witness.py",
         [
-            ("restored sites go on", "if book.link(position) != note.head.link:", "if False:"),
-            ("nobody needs to confirm", "if len(counted) < desk.quorum:", "if False:"),
+            ("restored sites go on", "if ledger.link(position) != note.head.link:", "if False:"),
+            ("nobody needs to confirm", "if len(counted) < context.quorum:", "if False:"),
             ("notes on an earlier run count", "if position >= needed and not forgot:", "if not forgot:"),
             ("who has forgotten is a witness", "if position >= needed and not forgot:", "if position >= needed:"),
             (
                 "notes are not checked",
-                "return found if found.is_signed(sender, desk.nonce, desk.identity) else None",
+                "return found if found.is_signed(sender, context.nonce, context.identity) else None",
                 "return found",
             ),
             (
@@ -370,14 +374,14 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 'return keys.is_signed(sender, self.signature, "note", *about) and keys.is_signed(',
                 'return keys.is_signed(sender, self.signature, "note", *about) or keys.is_signed(',
             ),
-            ("a restart needs no notes", "if not (confirmed and desk.is_fresh):", "if not confirmed:"),
-            ("one run is confirmed for all", "if not (confirmed and desk.is_fresh):", "if not desk.is_fresh:"),
-            ("a longer branch hides the last", "if held is None or statement.passed(held[0]):", "if True:"),
+            ("a restart needs no notes", "if not (confirmed and context.is_fresh):", "if not confirmed:"),
+            ("one run is confirmed for all", "if not (confirmed and context.is_fresh):", "if not context.is_fresh:"),
+            ("a longer branch hides the last", "if held is None or statement.includes(held[0]):", "if True:"),
             ("statements are not checked", "if statement.is_signed(owner):", "if True:"),
             (
                 "links are not signed",
-                "_said(self.nonce, self.since, self.links)\n        )",
-                "_said(self.nonce, 0, b'')\n        ) or True",
+                "_statement_parts(self.nonce, self.since, self.links)\n        )",
+                "_statement_parts(self.nonce, 0, b'')\n        ) or True",
             ),
             ("a run begins twice alike", '"random": secrets.token_hex(16)}', '"random": ""}'),
             ("what is reserved is not confirmed", "for row in (start, *reserved) if", "for row in (start,) if"),
@@ -394,7 +398,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             (
                 "the server forgets between runs",
-                "return None if head is None else head.packed()",
+                "return None if head is None else head.to_list()",
                 "return None",
             ),
             (
@@ -410,7 +414,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             ("the filter is skipped", "if entries and not spending.fits(", "if False and not spending.fits("),
             ("two plans in one run", "one.sampled != row.sampled for one in paid):", "False for one in paid):"),
-            ("records' turns are not counted", "if row.pool and session.left(row, paid) < 1:", "if False:"),
+            ("records' turns are not counted", "if row.pool and session.turns_left(row, paid) < 1:", "if False:"),
             (
                 "the records of a second run are not reserved",
                 "if of_records and session.run not in known else []",
@@ -424,16 +428,16 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             (
                 "forged heads are believed",
-                "if place and not keys.is_signed(own, mine, *seen.said()):",
+                "if place and not keys.is_signed(own, mine, *seen.signed_parts()):",
                 "if False:",
             ),
-            ("restored ledgers go on", "if place and book.link(place) != known:", "if False:"),
+            ("restored ledgers go on", "if place and ledger.link(place) != known:", "if False:"),
             (
                 "the server's echo is not heard",
-                "if echo.position and book.link(echo.position)",
-                "if False and book.link(0)",
+                "if echo.position and ledger.link(echo.position)",
+                "if False and ledger.link(0)",
             ),
-            ("spoiled ledgers go on", 'if any(entry.kind == "spoiled" for entry in book.entries()):', "if False:"),
+            ("spoiled ledgers go on", 'if any(entry.kind == "spoiled" for entry in ledger.entries()):', "if False:"),
         ],
     ),
     (
@@ -445,11 +449,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         ],
     ),
     (
-        "deploy/site/status.py",
+        "deploy/site/session.py",
         "tests/deploy/test_attacks.py",
         [
-            ("misfits are told without end", "len(told) >= allowed.rules.max_misfits:", "False:"),
-            ("misfits are not written down", "book.append([Entry(KIND,", "id([Entry(KIND,"),
+            ("misfits are told without end", "len(told) >= policy.rules.max_misfits:", "False:"),
+            ("misfits are not written down", "ledger.append([Entry(MISMATCH,", "id([Entry(MISMATCH,"),
         ],
     ),
     (
@@ -463,8 +467,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             (
                 "a ledger without its last rows",
-                "if _stored(Head(len(self._read), self._link)) != self.known(HEAD):",
-                "if not self._read:",
+                "if _head_bytes(Head(len(self._entries), self._link)) != self.fact(HEAD):",
+                "if not self._entries:",
             )
         ],
     ),
@@ -483,20 +487,20 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             ("wider matrices than were reserved for", "self.terms.check_reserved(rows)", "pass"),
             ("cohorts of any size", "if not terms.minimum <= len(parties) <= terms.schedule.cohort:", "if False:"),
-            ("strangers in the cohort", "allowed.check_members(", "id("),
+            ("strangers in the cohort", "policy.check_members(", "id("),
             (
                 "a site counts gradients by their names",
                 "names = same_turns(steps, row.step, row.release)",
                 "names = {row.release}",
             ),
-            ("bounds are not looked at", "allowed.check_question(terms, releases, public, self.gate)", "pass"),
+            ("bounds are not looked at", "policy.check_question(terms, releases, public, self.gate)", "pass"),
             ("noise from the seed", "if terms.seeded:", "if True:"),
             (
                 "keys that nobody signed",
                 "if not keys.is_signed(party.identity,",
                 "if False and not keys.is_signed(party.identity,",
             ),
-            ("one draw for all attempts", "attempt(work.number, work.ask.attempt)", "work.number"),
+            ("one draw for all attempts", "attempt(question.number, question.id.attempt)", "question.number"),
             (
                 "one site's own threshold in a sum",
                 "if terms.is_summed(releases) and any(isinstance(value, Each)",
@@ -549,7 +553,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "flower/link.py",
         "tests/flower/test_guard.py",
         [
-            ("announced bodies of any length", "int(value) > self.largest for", "False for"),
+            ("announced bodies of any length", "int(value) > self.max_request_bytes for", "False for"),
             ("endless bodies", "if self._left >= 0:", "if True:"),
             (
                 "an endless body is answered twice",
@@ -580,7 +584,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "deploy/site/spending.py",
         "tests/deploy/test_spending.py",
         [
-            ("records pay for the site once", "self._of_the_whole(2, left)", "self._of_the_whole(1, left)"),
+            ("records pay for the site once", "self._site_epsilon(2, left)", "self._site_epsilon(1, left)"),
             ("deltas are not added up", "left = delta - sum(one for _, one in self.reserved.values())", "left = delta"),
             ("the last run alone", "self.squares += float(", "self.squares = float("),
             ("record-level runs cost the site nothing", "math.inf if self.reserved else", ""),
@@ -625,7 +629,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "deploy/protocol/wire.py",
         "tests/deploy/test_wire.py",
         [
-            ("messages of any size", "if len(content) > most:", "if False:"),
+            ("messages of any size", "if len(content) > max_bytes:", "if False:"),
             ("booleans that are none", "bool((content > 1).any())", "False"),
             ("bodies with more than is named", "if body or not", "if not"),
             ("keys that come twice", "if len(found) < len(pairs):", "if False:"),

@@ -91,10 +91,10 @@ def deploy(
         if chosen is not None:
             assert local is not None
             tell(f"Starting a server and {local} sites on this machine.")
-            ready = trial.new(chosen, local, folder)
+            ready = trial.open_trial(chosen, local, folder)
         else:
             assert resume is not None
-            ready = trial.taken_up(resume, folder)
+            ready = trial.resume_trial(resume, folder)
         # Sites are forked before the progress starts its thread.
         with ready as found, watched(as_json) as display, _resumed_by("deploy"):
             result = found.run(display.run(None, found.rounds), tell)
@@ -115,7 +115,7 @@ def init(
     check_installed()
     from sordino.flower import keys, serving
 
-    serving.init(folder, host)
+    serving.create_server(folder, host)
     authority = folder / keys.AUTHORITY
     if as_json:
         typer.echo(json.dumps({"folder": str(folder), "ca": str(authority), "hosts": host}))
@@ -137,7 +137,7 @@ def renew(
     check_installed()
     from sordino.flower import serving
 
-    until = serving.renew(folder, host or [])
+    until = serving.renew_certificate(folder, host or [])
     if as_json:
         typer.echo(json.dumps({"folder": str(folder), "hosts": host or [], "until": until.isoformat()}))
         return
@@ -158,7 +158,7 @@ def add(
     from sordino.deploy.protocol.roster import fingerprint
     from sordino.flower import serving
 
-    found = serving.add(folder, files)
+    found = serving.add_sites(folder, files)
     if as_json:
         rows = [{"name": site.name, "fingerprint": fingerprint(site.identity)} for site in found]
         typer.echo(json.dumps({"sites": rows}))
@@ -176,7 +176,7 @@ def roster(folder: ServerFolder = SERVER_FOLDER) -> None:
     check_installed()
     from sordino.flower import serving
 
-    typer.echo(serving.roster(folder), nl=False)
+    typer.echo(serving.roster_file(folder), nl=False)
 
 
 @serve_commands.command(name="run", hidden=True)
@@ -204,8 +204,8 @@ def serve(
         raise UserError("Give an experiment, `sordino serve EXPERIMENT.toml`, or a run to take up, `--resume RUN`.")
     chosen = None if experiment is None else Experiment.read(experiment, _kept_in(store))
     kept = store or (DEFAULT_STORE if chosen is None else chosen.store)
-    members = serving.sites(folder)
-    where = serving.parsed_address(address)
+    members = serving.read_sites(folder)
+    where = serving.parse_address(address)
     deadlines = coordinator.Deadlines(hello=wait)
     tell = _teller(as_json)
     with single_threaded(), watched(as_json) as display, _resumed_by("serve"):
@@ -221,7 +221,7 @@ def serve(
         asked = chosen if resume is None else coordinator.deployed_experiment(resume, runs)
         assert asked is not None
         largest = terms_of(asked).largest_answer
-        with serving.serving(folder, where, [site.node_key for site in members], largest) as carrier:
+        with serving.serve(folder, where, [site.node_key for site in members], largest) as carrier:
             for sentence in keys.check_server_keys(folder):
                 tell(sentence)
             tell(f"Waiting for sites at {address}.")

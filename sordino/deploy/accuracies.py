@@ -23,7 +23,7 @@ from sordino.privacy.release import Number, Public, Releases
 
 STEP = "accuracies"
 NAMES = ("personal", "global")
-Ask = Callable[[Question, bool, Callable[[], None]], Answer]
+AskSites = Callable[[Question, bool, Callable[[], None]], Answer]
 
 
 def releases(share: float, turns: int) -> Releases:
@@ -32,14 +32,16 @@ def releases(share: float, turns: int) -> Releases:
     return {name: Number(0.0, 1.0, share=each) for name in NAMES}
 
 
-def answered(gate: Gate, sent: Releases, question: int, public: Public, figures: list[float | None]) -> Outcome:
+def answer(gate: Gate, sent: Releases, question: int, public: Public, figures: list[float | None]) -> Outcome:
     """A site's answer; an accuracy that it does not have is a null contribution."""
     values = zip(sent, (math.nan if figure is None else figure for figure in figures), strict=True)
     rows = {name: torch.tensor([[value]]) for name, value in values}
     return Outcome(gate.passes(sent, rows, question, public), {}, None)
 
 
-def shared(ask: Ask, question: Question, sent: Releases, gate: Gate, books: Books) -> tuple[dict[str, float], float]:
+def collect(
+    ask: AskSites, question: Question, sent: Releases, gate: Gate, books: Books
+) -> tuple[dict[str, float], float]:
     """The means over sites of what they share, and the deviation of the noise on each."""
     public = Public(question.message, question.clients)
 
@@ -61,6 +63,6 @@ def shared(ask: Ask, question: Question, sent: Releases, gate: Gate, books: Book
     return found, deviation
 
 
-def message(model: Tensor | None) -> Message:
+def make_message(model: Tensor | None) -> Message:
     """What sites are told: the server's model, where it has one for all."""
     return {} if model is None else {"global": model}

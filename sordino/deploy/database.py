@@ -19,7 +19,7 @@ from typing import Any, Self
 from sordino.errors import UserError
 
 DIGEST = "digest"
-PATIENCE = 30.0
+LOCK_TIMEOUT_SECONDS = 30.0
 """Seconds for which another process that writes is waited for."""
 
 
@@ -32,7 +32,7 @@ class AlteredError(DatabaseError):
 
 
 @dataclass(frozen=True)
-class Table:
+class CheckedTable:
     """A table whose rows carry digests."""
 
     name: str
@@ -41,10 +41,10 @@ class Table:
     key: Sequence[str]
     """The columns by which a row is known."""
 
-    def statement(self, unless_there: bool = False) -> str:
-        """The SQL that makes it; `unless_there`: and leaves one as it is that is there already."""
+    def creation_sql(self, if_not_exists: bool = False) -> str:
+        """The SQL that makes it; `if_not_exists`: and leaves one as it is that is there already."""
         columns = ", ".join(f"{name} {kind}" for name, kind in self.columns.items())
-        name = f"if not exists {self.name}" if unless_there else self.name
+        name = f"if not exists {self.name}" if if_not_exists else self.name
         return f"create table {name} ({columns}, {DIGEST} blob not null, primary key ({', '.join(self.key)}))"
 
     def digest(self, row: Mapping[str, Any]) -> bytes:
@@ -57,19 +57,19 @@ class Table:
         return made.digest()
 
 
-class Database:
+class CheckedDatabase:
     """A connection to such a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with self.saving():
-            self._database = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
-            self._database.execute("pragma synchronous = extra")
-            self._database.execute("pragma secure_delete = on")  # a key that is destroyed is gone from the file
+        with self.report_errors():
+            self._connection = sqlite3.connect(path, timeout=LOCK_TIMEOUT_SECONDS, isolation_level=None)
+            self._connection.execute("pragma synchronous = extra")
+            self._connection.execute("pragma secure_delete = on")  # a key that is destroyed is gone from the file
 
     def close(self) -> None:
         """Close the connection."""
-        self._database.close()
+        self._connection.close()
 
     def __enter__(self) -> Self:
         return self
@@ -80,56 +80,58 @@ class Database:
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """All or nothing, and nobody else writes meanwhile."""
-        with self.saving():
-            self._database.execute("begin immediate")
+        with self.report_errors():
+            self._connection.execute("begin immediate")
             try:
                 yield
                 self._commit()
             except BaseException:
-                if self._database.in_transaction:
-                    self._database.execute("rollback")
+                if self._connection.in_transaction:
+                    self._connection.execute("rollback")
                 raise
 
     def _commit(self) -> None:
-        self._database.execute("commit")
+        self._connection.execute("commit")
 
-    def put(self, table: Table, **row: Any) -> None:
+    def upsert(self, table: CheckedTable, **row: Any) -> None:
         """Write a row, or what it is from now on."""
         values = [row[name] for name in table.columns]
         names = [*table.columns, DIGEST]
         changed = ", ".join(f"{name} = excluded.{name}" for name in names if name not in table.key)
         marks = ", ".join("?" * len(names))
         known = f"on conflict ({', '.join(table.key)}) do update set {changed}"
-        self.do(f"insert into {table.name} ({', '.join(names)}) values ({marks}) {known}", *values, table.digest(row))
+        self.execute(
+            f"insert into {table.name} ({', '.join(names)}) values ({marks}) {known}", *values, table.digest(row)
+        )
 
-    def find(self, table: Table, where: str = "", *values: Any) -> list[dict[str, Any]]:
+    def select(self, table: CheckedTable, where: str = "", *values: Any) -> list[dict[str, Any]]:
         """Rows, oldest first unless `where` says otherwise; one that is not as it was written is refused."""
         names = [*table.columns, DIGEST]
         order = "" if "order by" in where else "order by rowid"
         found = []
-        for values_of in self.all(f"select {', '.join(names)} from {table.name} {where} {order}", *values):
+        for values_of in self.query(f"select {', '.join(names)} from {table.name} {where} {order}", *values):
             row = dict(zip(names, values_of, strict=True))
             if row.pop(DIGEST) != table.digest(row):
                 raise AlteredError(f"{self.path} is damaged or was altered: a row of {table.name} is not as written.")
             found.append(row)
         return found
 
-    def remove(self, table: Table, where: str, *values: Any) -> None:
+    def delete(self, table: CheckedTable, where: str, *values: Any) -> None:
         """Delete rows."""
-        self.do(f"delete from {table.name} {where}", *values)
+        self.execute(f"delete from {table.name} {where}", *values)
 
-    def do(self, statement: str, *values: Any) -> None:
+    def execute(self, statement: str, *values: Any) -> None:
         """Execute a statement."""
-        with self.saving():
-            self._database.execute(statement, values)
+        with self.report_errors():
+            self._connection.execute(statement, values)
 
-    def all(self, query: str, *values: Any) -> list[Any]:
+    def query(self, query: str, *values: Any) -> list[Any]:
         """The rows of a query."""
-        with self.saving():
-            return self._database.execute(query, values).fetchall()
+        with self.report_errors():
+            return self._connection.execute(query, values).fetchall()
 
     @contextlib.contextmanager
-    def saving(self) -> Iterator[None]:
+    def report_errors(self) -> Iterator[None]:
         """Turn a failure to write or read the file into a sentence."""
         try:
             yield

@@ -36,14 +36,14 @@ from sordino.flower import keys
 from sordino.flower.link import HEADER, Link, LinkError
 from sordino.flower.messages import (
     KIND,
-    Headed,
+    HeaderInterceptor,
     MissingObjectError,
     UnfinishedObjectError,
-    enclosed,
-    handed_in,
-    opened,
-    patiently,
-    taken_out,
+    pull_message,
+    push_message,
+    retry,
+    unwrap,
+    wrap,
 )
 
 PROJECT = b"""[project]
@@ -62,9 +62,9 @@ clientapp = "sordino:none"
 HEARTBEAT_SECONDS = 10.0
 POLL_SECONDS = 0.1
 SLOWEST_POLL = 1.0
-AGAIN_SECONDS = 1.0
+RETRY_SECONDS = 1.0
 """How long after a failure a site is asked again: it may be back."""
-LOOK_SECONDS = 2.0
+CONNECTION_CHECK_SECONDS = 2.0
 """Seconds between two looks at whether sites that were sent something have connected anew."""
 GONE_SECONDS = 60.0
 """How long a site may be unreachable before a trip gives it up."""
@@ -79,7 +79,7 @@ class FlowerCarrier:
     def __init__(self, link: Link, node_keys: Sequence[str]) -> None:
         """`node_keys` are the public keys with which sites may connect."""
         self._link = link
-        self._heads = Headed({HEADER: link.secret})
+        self._heads = HeaderInterceptor({HEADER: link.secret})
         self._control = ControlHttpClient(
             f"https://{link.address}",
             interceptors=[self._heads, RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
@@ -87,16 +87,16 @@ class FlowerCarrier:
         )
         self._here = Node(node_id=SUPERLINK_NODE_ID)
         self._stopping = threading.Event()
-        self._run = self._started(node_keys)
-        self._client = self._runtime(RuntimeTokenHttpInterceptor(self._claimed()))
-        task = self._patiently(self._client.PullTaskInput, PullTaskInputRequest())
+        self._run = self._start_run(node_keys)
+        self._client = self._runtime_client(RuntimeTokenHttpInterceptor(self._claim_task()))
+        task = self._call(self._client.PullTaskInput, PullTaskInputRequest())
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = task.task_id, self._run, SUPERLINK_NODE_ID
         self._beating = threading.Thread(target=self._beat, daemon=True)
         self._beating.start()
 
     def nodes(self) -> list[int]:
         """The nodes that are connected now."""
-        answer = self._patiently(self._client.GetNodes, GetNodesRequest())
+        answer = self._call(self._client.GetNodes, GetNodesRequest())
         return [node.node_id for node in answer.nodes]
 
     def trip(self, requests: Mapping[int, bytes], seconds: float) -> Iterator[tuple[int, bytes | Failure]]:
@@ -107,9 +107,9 @@ class FlowerCarrier:
             self._send(trip, seconds)
             answers = self._answers(trip)
             yield from answers
-            if trip.sent and trip.is_time_to_look():
-                trip.see(self._connections())
-            yield from trip.given_up()
+            if trip.sent and trip.is_check_due():
+                trip.note_connections(self._connections())
+            yield from trip.drop_lost()
             pause = POLL_SECONDS if answers else min(1.1 * pause, SLOWEST_POLL)
             if trip.waiting:
                 time.sleep(min(pause, max(0.0, trip.until - time.monotonic())))
@@ -128,29 +128,29 @@ class FlowerCarrier:
 
     # ---- beginning
 
-    def _started(self, node_keys: Sequence[str]) -> int:
+    def _start_run(self, node_keys: Sequence[str]) -> int:
         """Register the sites' keys and start a run; its number at the SuperLink."""
         for text in node_keys:
-            self._patiently(self._control.RegisterNode, RegisterNodeRequest(public_key=keys.public_pem(text)))
+            self._call(self._control.RegisterNode, RegisterNodeRequest(public_key=keys.public_pem(text)))
         app, _ = build_fab_from_files({"pyproject.toml": PROJECT})
-        answer = self._patiently(self._control.StartRun, StartRunRequest(fab=Fab(content=app)))
+        answer = self._call(self._control.StartRun, StartRunRequest(fab=Fab(content=app)))
         if not answer.HasField("run_id"):
             raise LinkError(f"The SuperLink started no run; why is in {self._link.log}.")
         run: int = answer.run_id
         return run
 
-    def _claimed(self) -> str:
+    def _claim_task(self) -> str:
         """Take on the work of the run's server; the token that permits it."""
-        client = self._runtime()
+        client = self._runtime_client()
         kinds = AcquireTaskRequest(supported_task_types=[TaskType.SERVER_APP])
-        answer = self._patiently(client.AcquireTask, kinds)
+        answer = self._call(client.AcquireTask, kinds)
         client.close()
         if not answer.token or answer.task.run_id != self._run:
             raise LinkError("The SuperLink did not hand its run over.")
         token: str = answer.token
         return token
 
-    def _runtime(self, *more: Any) -> RuntimeHttpClient:
+    def _runtime_client(self, *more: Any) -> RuntimeHttpClient:
         version = RuntimeVersionHttpInterceptor(component_name="flwr-serverapp")
         return RuntimeHttpClient(
             f"https://{self._link.address}", interceptors=[self._heads, version, *more], verify=self._link.trust
@@ -168,28 +168,28 @@ class FlowerCarrier:
         """Hand in the requests that are due."""
         due = trip.due()
         if due:
-            trip.see(self._connections())
+            trip.note_connections(self._connections())
         for node in due:
-            message = Message(enclosed(trip.waiting[node]), node, KIND, ttl=seconds + MARGIN_SECONDS)
+            message = Message(wrap(trip.waiting[node]), node, KIND, ttl=seconds + MARGIN_SECONDS)
 
             def request(head: Any, tree: Any) -> PushAppMessagesRequest:
                 return PushAppMessagesRequest(messages_list=[head], message_object_trees=[tree])
 
             try:
-                name = self._patiently(lambda m=message: handed_in(self._client, self._here, m, request))
+                name = self._call(lambda m=message: push_message(self._client, self._here, m, request))
             except MissingObjectError:  # it has said that it has all of it, which it cannot have
                 name = ""
             if name:
                 trip.sent[name] = node
             else:
-                trip.failed(node, "it is not connected")
+                trip.note_failure(node, "it is not connected")
 
     def _answers(self, trip: _Trip) -> list[tuple[int, bytes | Failure]]:
         """What has come back since. Nobody is waited for: one site that does not finish its answer is no other's
         loss."""
         asked = [name for name in trip.sent if name not in trip.coming]
         if asked:
-            answer = self._patiently(self._client.PullMessages, PullAppMessagesRequest(message_ids=asked))
+            answer = self._call(self._client.PullMessages, PullAppMessagesRequest(message_ids=asked))
             for head, tree in zip(answer.messages_list, answer.message_object_trees, strict=True):
                 # Errors come from the SuperLink's own node: only the message that they answer to tells whose they are.
                 trip.coming[head.metadata.reply_to_message_id] = tree
@@ -204,7 +204,7 @@ class FlowerCarrier:
             if node is None or node not in trip.waiting:
                 continue
             if content is None:
-                trip.failed(node, "it cannot be reached")
+                trip.note_failure(node, "it cannot be reached")
             else:
                 del trip.waiting[node]
                 found.append((node, content))
@@ -213,7 +213,7 @@ class FlowerCarrier:
     def _content(self, tree: ObjectTree) -> bytes | None:
         """The bytes of an answer; None where it is an error, or a piece of it is lost."""
         try:
-            return opened(self._patiently(lambda: taken_out(self._client, self._here, self._run, tree, seconds=0.0)))
+            return unwrap(self._call(lambda: pull_message(self._client, self._here, self._run, tree, seconds=0.0)))
         except UnfinishedObjectError:
             raise
         except MissingObjectError:
@@ -221,18 +221,18 @@ class FlowerCarrier:
 
     def _connections(self) -> dict[int, str]:
         """When each node connected last."""
-        answer = self._patiently(self._control.ListNodes, ListNodesRequest())
+        answer = self._call(self._control.ListNodes, ListNodesRequest())
         return {node.node_id: node.last_activated_at for node in answer.nodes_info}
 
-    def _patiently(self, call: Any, *arguments: Any) -> Any:
+    def _call(self, call: Any, *arguments: Any) -> Any:
         """What a request to the SuperLink gives, unless the SuperLink is gone."""
         try:
-            return patiently(lambda: call(*arguments), CALL_SECONDS if self._alive() else 0.0)
+            return retry(lambda: call(*arguments), CALL_SECONDS if self._is_alive() else 0.0)
         except httpx.HTTPError as error:
             self._link.check()
             raise LinkError(f"The SuperLink refused a request: {error}; its log is {self._link.log}.") from error
 
-    def _alive(self) -> bool:
+    def _is_alive(self) -> bool:
         self._link.check()
         return True
 
@@ -248,19 +248,19 @@ class _Trip:
         """To whom the messages under way are."""
         self.coming: dict[str, ObjectTree] = {}
         """The answers to them that are on their way."""
-        self._again = dict.fromkeys(requests, 0.0)
+        self._retry_at = dict.fromkeys(requests, 0.0)
         self._since: dict[int, float] = {}
         """Since when nodes have been failing."""
         self._why: dict[int, str] = {}
         self._connections: dict[int, str] = {}
         """When nodes had connected, as last seen."""
-        self._look = 0.0
+        self._next_check = 0.0
 
-    def is_time_to_look(self) -> bool:
+    def is_check_due(self) -> bool:
         """Whether it is time to look at the nodes' connections."""
-        return time.monotonic() >= self._look
+        return time.monotonic() >= self._next_check
 
-    def see(self, connections: dict[int, str]) -> None:
+    def note_connections(self, connections: dict[int, str]) -> None:
         """Note when nodes connected last. The process of a node that has connected anew is gone, and the message with
         it: it is sent again.
 
@@ -271,21 +271,21 @@ class _Trip:
             if connections.get(node) != self._connections.get(node):
                 del self.sent[name]
                 self.coming.pop(name, None)
-        self._connections, self._look = connections, time.monotonic() + LOOK_SECONDS
+        self._connections, self._next_check = connections, time.monotonic() + CONNECTION_CHECK_SECONDS
 
     def due(self) -> list[int]:
         """Whom to send to now."""
         now, under_way = time.monotonic(), set(self.sent.values())
-        return [node for node in self.waiting if node not in under_way and self._again[node] <= now]
+        return [node for node in self.waiting if node not in under_way and self._retry_at[node] <= now]
 
-    def failed(self, node: int, why: str) -> None:
+    def note_failure(self, node: int, why: str) -> None:
         """Note that a node could not be reached: it is tried again after a while."""
         now = time.monotonic()
-        self._again[node] = now + AGAIN_SECONDS
+        self._retry_at[node] = now + RETRY_SECONDS
         self._since.setdefault(node, now)
         self._why[node] = why
 
-    def given_up(self) -> list[tuple[int, Failure]]:
+    def drop_lost(self) -> list[tuple[int, Failure]]:
         """Nodes that have been unreachable for too long; they are waited for no more."""
         now = time.monotonic()
         lost = [node for node, since in self._since.items() if node in self.waiting and now - since > GONE_SECONDS]

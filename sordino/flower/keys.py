@@ -1,6 +1,6 @@
 """Keys and certificates, made here: nobody needs openssl.
 
-A server has an authority of its own (`ca.pem`, which every site gets) and a certificate by it for the names that it is
+A server has an authority of its authority (`ca.pem`, which every site gets) and a certificate by it for the names that it is
 reached under. A site has a key on the curve P-384 with which Flower knows its connection; it is no identity: that one
 lies in the site's database.
 """
@@ -29,11 +29,11 @@ from sordino.util.files import read_file, write_whole
 AUTHORITY, AUTHORITY_KEY = "ca.pem", "ca.key"
 CERTIFICATE, CERTIFICATE_KEY = "server.pem", "server.key"
 NODE_KEY = "node.key"
-HERE = ("localhost", "127.0.0.1", "::1")
+LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 """Names of this machine, for which every certificate holds."""
 HOST = re.compile(r"(?=.{1,253}$)(\*\.)?[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", re.IGNORECASE)
 """A host's name, perhaps for all names below it."""
-MET = "server.pem"
+SHOWN_CERTIFICATE = "server.pem"
 """File in a site's folder with the certificate that the server showed last."""
 AUTHORITY_DAYS, CERTIFICATE_DAYS = 3650, 1825
 NEW_AUTHORITY = (
@@ -42,18 +42,20 @@ NEW_AUTHORITY = (
 WARN_DAYS = 60
 """Days before the end of a certificate from which on its users are warned."""
 MEET_SECONDS = 5.0
-EARLIER = datetime.timedelta(days=1)
+CLOCK_TOLERANCE = datetime.timedelta(days=1)
 """Certificates hold from a day ago: clocks differ."""
 
 
 def make_authority(folder: Path, hosts: Sequence[str]) -> None:
     """Write an authority and a certificate for `hosts`, host names or addresses, into a folder."""
-    names = [_general_name(host) for host in dict.fromkeys((*hosts, *HERE))]
+    names = [_general_name(host) for host in dict.fromkeys((*hosts, *LOCAL_NAMES))]
     authority_key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Sordino deployment")])
     uses = _key_usage(signs=False, certifies=True)
-    own = (
-        _begun(name, name, authority_key.public_key(), authority_key.public_key(), _in_days(AUTHORITY_DAYS))
+    authority = (
+        _certificate_builder(
+            name, name, authority_key.public_key(), authority_key.public_key(), _in_days(AUTHORITY_DAYS)
+        )
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(uses, critical=True)
         .sign(authority_key, hashes.SHA256())
@@ -61,40 +63,40 @@ def make_authority(folder: Path, hosts: Sequence[str]) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
     _write_secret(folder / CERTIFICATE_KEY, _private_pem(key))
-    (folder / CERTIFICATE).write_bytes(_certified(key.public_key(), subject, names, own, authority_key))
-    (folder / AUTHORITY).write_bytes(own.public_bytes(serialization.Encoding.PEM))
+    (folder / CERTIFICATE).write_bytes(_issue_certificate(key.public_key(), subject, names, authority, authority_key))
+    (folder / AUTHORITY).write_bytes(authority.public_bytes(serialization.Encoding.PEM))
     # Last: where it is there, all are, and what was stopped before can be begun anew.
     _write_secret(folder / AUTHORITY_KEY, _private_pem(authority_key))
 
 
-def renew(folder: Path, hosts: Sequence[str]) -> datetime.datetime:
+def renew_certificate(folder: Path, hosts: Sequence[str]) -> datetime.datetime:
     """Replace a server's certificate by one that holds longer, for its names and `hosts` besides; when it runs out.
 
     Authority and key stay, so that sites need nothing new and only one file is replaced, all of it or nothing.
     """
-    own, server = _certificates(folder)
-    if own.not_valid_after_utc < _in_days(0):
+    authority, server = _certificates(folder)
+    if authority.not_valid_after_utc < _in_days(0):
         raise UserError(f"The authority in {folder} has run out: {NEW_AUTHORITY}.")
     authority_key = _private_key(folder / AUTHORITY_KEY)
     key = _private_key(folder / CERTIFICATE_KEY)
     known = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     names = list(dict.fromkeys([*known, *(_general_name(host) for host in hosts)]))
-    made = _certified(key.public_key(), server.subject, names, own, authority_key)
+    made = _issue_certificate(key.public_key(), server.subject, names, authority, authority_key)
     write_whole(folder / CERTIFICATE, made)
     return x509.load_pem_x509_certificate(made).not_valid_after_utc
 
 
-def _certified(
+def _issue_certificate(
     key: ec.EllipticCurvePublicKey,
     subject: x509.Name,
     names: Sequence[x509.GeneralName],
-    own: x509.Certificate,
+    authority: x509.Certificate,
     authority_key: ec.EllipticCurvePrivateKey,
 ) -> bytes:
-    """A server's certificate by the authority `own`, which it does not outlive."""
-    until = min(_in_days(CERTIFICATE_DAYS), own.not_valid_after_utc)
+    """A server's certificate by the authority `authority`, which it does not outlive."""
+    until = min(_in_days(CERTIFICATE_DAYS), authority.not_valid_after_utc)
     made = (
-        _begun(subject, own.subject, key, authority_key.public_key(), until)
+        _certificate_builder(subject, authority.subject, key, authority_key.public_key(), until)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(signs=True, certifies=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -139,7 +141,7 @@ def public_pem(text: str) -> bytes:
     return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
-def trusting(authority: Path, any_name: bool = False) -> ssl.SSLContext:
+def tls_context(authority: Path, any_name: bool = False) -> ssl.SSLContext:
     """A TLS context that trusts one authority only; `any_name`: whatever the server is called."""
     try:
         text = read_file(authority).decode("ascii")
@@ -159,17 +161,17 @@ def check_server_keys(folder: Path) -> list[str]:
     soon will."""
     if not (folder / CERTIFICATE_KEY).is_file():
         raise UserError(f"{folder} has no {CERTIFICATE_KEY}: `sordino serve init --host NAME` makes a server's keys.")
-    own, server = _certificates(folder)
+    authority, server = _certificates(folder)
     renewal = f"`sordino serve renew --folder {folder}` makes a new one, and sites need nothing new"
-    if own.not_valid_after_utc < _in_days(0):
+    if authority.not_valid_after_utc < _in_days(0):
         raise UserError(f"The authority in {folder} has run out: {NEW_AUTHORITY}.")
     if server.not_valid_after_utc < _in_days(0):
         raise UserError(f"The certificate in {folder} has run out: {renewal}.")
-    over = soon_over(own, f"The authority in {folder}", NEW_AUTHORITY)
-    return over or soon_over(server, f"The certificate in {folder}", renewal)
+    over = expiry_warnings(authority, f"The authority in {folder}", NEW_AUTHORITY)
+    return over or expiry_warnings(server, f"The certificate in {folder}", renewal)
 
 
-def soon_over(certificate: x509.Certificate, what: str, cure: str) -> list[str]:
+def expiry_warnings(certificate: x509.Certificate, what: str, cure: str) -> list[str]:
     """Warn where a certificate runs out within `WARN_DAYS`; `what` names it, `cure` says what to do."""
     left = certificate.not_valid_after_utc - _in_days(0)
     if left > datetime.timedelta(days=WARN_DAYS):
@@ -180,19 +182,19 @@ def soon_over(certificate: x509.Certificate, what: str, cure: str) -> list[str]:
 def warnings_for_site(folder: Path) -> list[str]:
     """Warnings of the certificate that the server showed to a site last, if any."""
     try:
-        met = x509.load_pem_x509_certificate((folder / MET).read_bytes())
+        met = x509.load_pem_x509_certificate((folder / SHOWN_CERTIFICATE).read_bytes())
     except (OSError, ValueError):
         return []
-    return soon_over(met, "The server's certificate", "its operator makes a new one with `sordino serve renew`")
+    return expiry_warnings(met, "The server's certificate", "its operator makes a new one with `sordino serve renew`")
 
 
-def keep_met(folder: Path, host: str, port: int, authority: Path) -> None:
+def keep_certificate(folder: Path, host: str, port: int, authority: Path) -> None:
     """Keep the certificate that a server shows to a site, if it can be had, for `warnings_for_site`."""
     with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=MEET_SECONDS) as plain:
-        with trusting(authority).wrap_socket(plain, server_hostname=host) as secured:
+        with tls_context(authority).wrap_socket(plain, server_hostname=host) as secured:
             found = secured.getpeercert(binary_form=True)
         if found is not None:
-            (folder / MET).write_text(ssl.DER_cert_to_PEM_cert(found))
+            (folder / SHOWN_CERTIFICATE).write_text(ssl.DER_cert_to_PEM_cert(found))
 
 
 def _certificates(folder: Path) -> tuple[x509.Certificate, x509.Certificate]:
@@ -201,12 +203,12 @@ def _certificates(folder: Path) -> tuple[x509.Certificate, x509.Certificate]:
         if not (folder / name).is_file():
             raise UserError(f"{folder} has no {name}: `sordino serve init --host NAME` makes a server's keys.")
     try:
-        own = x509.load_pem_x509_certificate((folder / AUTHORITY).read_bytes())
+        authority = x509.load_pem_x509_certificate((folder / AUTHORITY).read_bytes())
         server = x509.load_pem_x509_certificate((folder / CERTIFICATE).read_bytes())
-        server.verify_directly_issued_by(own)
+        server.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature) as error:
         raise UserError(f"The certificates in {folder} cannot be read, or do not belong together.") from error
-    return own, server
+    return authority, server
 
 
 def _private_key(path: Path) -> ec.EllipticCurvePrivateKey:
@@ -223,7 +225,7 @@ def _in_days(days: int) -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
 
 
-def _begun(
+def _certificate_builder(
     subject: x509.Name,
     issuer: x509.Name,
     key: ec.EllipticCurvePublicKey,
@@ -237,7 +239,7 @@ def _begun(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(_in_days(0) - EARLIER)
+        .not_valid_before(_in_days(0) - CLOCK_TOLERANCE)
         .not_valid_after(until)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(by), critical=False)

@@ -48,11 +48,11 @@ class LinkError(UserError):
 class Guard:
     """Lets through what is for sites, once these are registered, and what bears the operator's secret.
 
-    Of everybody else's requests no more than `largest` bytes are read: whoever sends one has not proved who it is yet.
+    Of everybody else's requests no more than `max_request_bytes` bytes are read: whoever sends one has not proved who it is yet.
     """
 
-    def __init__(self, app: Application, secret: str, largest: int) -> None:
-        self.app, self.secret, self.largest = app, secret.encode(), largest
+    def __init__(self, app: Application, secret: str, max_request_bytes: int) -> None:
+        self.app, self.secret, self.max_request_bytes = app, secret.encode(), max_request_bytes
         self.registered = False
 
     async def __call__(self, scope: Scope, receive: Any, send: Any) -> None:
@@ -65,7 +65,7 @@ class Guard:
             await self.app(scope, receive, send)
             self.registered |= scope.get("path") == STARTS_RUN
         else:
-            body = _Capped(receive, send, self.largest)
+            body = _CappedBody(receive, send, self.max_request_bytes)
             await self.app(scope, body.receive, body.send)
 
     def _refusal(self, scope: Scope) -> int | None:
@@ -78,7 +78,7 @@ class Guard:
         if path.startswith(FLEET) and not self.registered:
             return httpx.codes.SERVICE_UNAVAILABLE
         lengths = [value for name, value in scope.get("headers", ()) if name == b"content-length"]
-        too_long = any(not value.isdigit() or int(value) > self.largest for value in lengths)
+        too_long = any(not value.isdigit() or int(value) > self.max_request_bytes for value in lengths)
         return httpx.codes.REQUEST_ENTITY_TOO_LARGE if too_long and not self._is_operator(scope) else None
 
     def _is_operator(self, scope: Scope) -> bool:
@@ -95,11 +95,11 @@ async def _refuse(send: Any, status: int) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-class _Capped:
+class _CappedBody:
     """A request's body as far as it may be read, whatever length it said; a longer one is refused on the way."""
 
-    def __init__(self, receive: Any, send: Any, largest: int) -> None:
-        self._receive, self._send, self._left = receive, send, largest
+    def __init__(self, receive: Any, send: Any, max_request_bytes: int) -> None:
+        self._receive, self._send, self._left = receive, send, max_request_bytes
         self._started = self._refused = False
 
     async def receive(self) -> Any:
@@ -125,18 +125,18 @@ class _Capped:
 class Link:
     """The SuperLink of one run."""
 
-    def __init__(self, folder: Path, host: str, port: int, work: Path, largest: int) -> None:
+    def __init__(self, folder: Path, host: str, port: int, work: Path, max_request_bytes: int) -> None:
         """`folder` has the server's keys; `work` gets the log and what Flower writes; of a site's request no more than
-        `largest` bytes are read."""
+        `max_request_bytes` bytes are read."""
         self.folder, self.port, self.log = folder, port, work / "link.log"
         self.secret = secrets.token_hex(32)
         connect = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
         self.address = f"[{connect}]:{port}" if ":" in connect else f"{connect}:{port}"
-        self.trust = keys.trusting(folder / keys.AUTHORITY, any_name=True)  # it is this machine, whatever its name
+        self.trust = keys.tls_context(folder / keys.AUTHORITY, any_name=True)  # it is this machine, whatever its name
         self._host = host
         self._options = {
             **{"host": host, "port": port, "folder": str(folder.resolve()), "secret": self.secret},
-            **{"largest": largest, "log": str(self.log.resolve())},
+            **{"max_request_bytes": max_request_bytes, "log": str(self.log.resolve())},
         }
         self._work = work
         self._process: subprocess.Popen[str] | None = None
@@ -194,7 +194,7 @@ class Link:
             process.kill()
             process.wait()
 
-    def forget(self) -> None:
+    def release_after_fork(self) -> None:
         """In a forked process: let go of what would keep the SuperLink alive."""
         if self._process is not None and self._process.stdin is not None:
             os.close(self._process.stdin.fileno())
@@ -246,8 +246,10 @@ def main() -> None:
     from flwr.superlink.servicer.fleet import fleet_handlers
     from starlette.middleware import Middleware
 
-    extensions.get_middleware = lambda: (Middleware(Guard, secret=options["secret"], largest=options["largest"]),)
-    fleet_handlers.push_messages = own_replies_only(fleet_handlers.push_messages)
+    extensions.get_middleware = lambda: (
+        Middleware(Guard, secret=options["secret"], max_request_bytes=options["max_request_bytes"]),
+    )
+    fleet_handlers.push_messages = refuse_foreign_replies(fleet_handlers.push_messages)
     folder = Path(options["folder"])
     sys.argv = [
         "flower-superlink",
@@ -261,7 +263,7 @@ def main() -> None:
     flower_superlink()
 
 
-def own_replies_only(push_messages: Callable[..., Any]) -> Callable[..., Any]:
+def refuse_foreign_replies(push_messages: Callable[..., Any]) -> Callable[..., Any]:
     """Flower's handler of replies, for those that a node gives in its own name."""
 
     def pushed(request: Any, state: Any) -> Any:

@@ -34,7 +34,7 @@ Client: TypeAlias = "RuntimeHttpClient | FleetHttpClient"
 RECORD, ENTRY = "sordino", "bytes"
 KIND = "query"
 """The type of our messages, of those that Flower knows."""
-PASSING = {408, 425, 429, 500, 502, 503, 504}
+TRANSIENT_STATUS = {408, 425, 429, 500, 502, 503, 504}
 """Answers of a web server after which the same request may succeed."""
 OBJECT_SECONDS = 120.0
 """How long the pieces of a message are waited for: their sender may still be sending."""
@@ -48,7 +48,7 @@ class UnfinishedObjectError(MissingObjectError):
     """A piece of a message is not there yet: its sender is still sending."""
 
 
-class Headed:
+class HeaderInterceptor:
     """Adds headers to each request of a client."""
 
     def __init__(self, headers: Mapping[str, str]) -> None:
@@ -60,12 +60,12 @@ class Headed:
         return call_next(context)
 
 
-def enclosed(content: bytes) -> RecordDict:
+def wrap(content: bytes) -> RecordDict:
     """Bytes as a message's content."""
     return RecordDict({RECORD: ConfigRecord({ENTRY: content})})
 
 
-def opened(message: Message) -> bytes | None:
+def unwrap(message: Message) -> bytes | None:
     """The bytes in a message; None where it carries something else."""
     if not message.has_content():
         return None
@@ -74,14 +74,14 @@ def opened(message: Message) -> bytes | None:
     return content if isinstance(content, bytes) else None
 
 
-def patiently(call: Callable[[], Any], seconds: float) -> Any:
+def retry(call: Callable[[], Any], seconds: float) -> Any:
     """What a request gives; while the network or the server fails in passing, it is made again."""
     until, pause = time.monotonic() + seconds, 0.1
     while True:
         try:
             return call()
         except httpx.HTTPStatusError as error:
-            if error.response.status_code not in PASSING or time.monotonic() > until:
+            if error.response.status_code not in TRANSIENT_STATUS or time.monotonic() > until:
                 raise
         except httpx.TransportError as error:
             if is_untrusted(error) or time.monotonic() > until:
@@ -95,7 +95,7 @@ def is_untrusted(error: httpx.TransportError) -> bool:
     return "CERTIFICATE_VERIFY_FAILED" in str(error)
 
 
-def handed_in(client: Client, node: Node, message: Message, request: Callable[[Any, ObjectTree], Any]) -> str:
+def push_message(client: Client, node: Node, message: Message, request: Callable[[Any, ObjectTree], Any]) -> str:
     """Hand a message in at the SuperLink; its name there, or "" where it was not accepted.
 
     `client` speaks for `node`; `request` makes the request of a message without its content and the tree of its pieces.
@@ -121,12 +121,12 @@ def handed_in(client: Client, node: Node, message: Message, request: Callable[[A
     return name if name in accepted else ""
 
 
-def taken_out(client: Client, node: Node, run: int, tree: ObjectTree, seconds: float = OBJECT_SECONDS) -> Message:
+def pull_message(client: Client, node: Node, run: int, tree: ObjectTree, seconds: float = OBJECT_SECONDS) -> Message:
     """Take a message with all of its pieces out of the SuperLink, where it is then deleted; pieces that are not there
     yet are waited for so many `seconds`."""
     pieces = {}
     for identity in dict.fromkeys(branch.object_id for branch in iterate_object_tree(tree)):
-        pieces[identity] = _piece(client, PullObjectRequest(node=node, run_id=run, object_id=identity), seconds)
+        pieces[identity] = _pull_piece(client, PullObjectRequest(node=node, run_id=run, object_id=identity), seconds)
     client.ConfirmMessageReceived(
         ConfirmMessageReceivedRequest(node=node, run_id=run, message_object_id=tree.object_id)
     )
@@ -137,7 +137,7 @@ def taken_out(client: Client, node: Node, run: int, tree: ObjectTree, seconds: f
     return message
 
 
-def _piece(client: Client, request: PullObjectRequest, seconds: float) -> bytes:
+def _pull_piece(client: Client, request: PullObjectRequest, seconds: float) -> bytes:
     until, pause = time.monotonic() + seconds, 0.05
     while True:
         answer = client.PullObject(request)

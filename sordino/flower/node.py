@@ -35,16 +35,16 @@ from sordino.deploy.site.site import Site
 from sordino.errors import UserError
 from sordino.flower import keys
 from sordino.flower.messages import (
-    PASSING,
+    TRANSIENT_STATUS,
     MissingObjectError,
-    enclosed,
-    handed_in,
     is_untrusted,
-    opened,
-    patiently,
-    taken_out,
+    pull_message,
+    push_message,
+    retry,
+    unwrap,
+    wrap,
 )
-from sordino.flower.serving import parsed_address
+from sordino.flower.serving import parse_address
 
 HEARTBEAT_SECONDS = 10.0
 """The shortest interval that Flower takes; after two without a sign the server counts a node as gone."""
@@ -59,16 +59,16 @@ NOT_OURS = Error(code=ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason="This site r
 Tell = Callable[[str], None]
 
 
-class RefusedError(UserError):
+class NotAdmittedError(UserError):
     """The server will not have this site."""
 
 
-class LostError(Exception):
+class ConnectionLostError(Exception):
     """The connection is gone, or the server has forgotten this node: connect again."""
 
 
 @dataclass(frozen=True)
-class Server:
+class ServerAddress:
     """Where a site connects to."""
 
     address: str
@@ -77,7 +77,7 @@ class Server:
     """The certificate of the authority that vouches for it."""
 
     @property
-    def place(self) -> tuple[str, int]:
+    def host_and_port(self) -> tuple[str, int]:
         """Host and port apart."""
         host, _, port = self.address.rpartition(":")
         return host.removeprefix("[").removesuffix("]"), int(port)
@@ -86,7 +86,7 @@ class Server:
 class Connection:
     """A site's connection to the SuperLink, from activation to deactivation."""
 
-    def __init__(self, server: Server, folder: Path) -> None:
+    def __init__(self, server: ServerAddress, folder: Path) -> None:
         self.server = server
         key = keys.node_key(folder)
         self._public = public_key_to_bytes(key.public_key())
@@ -96,7 +96,7 @@ class Connection:
                 RuntimeVersionHttpInterceptor(component_name="SuperNode"),
                 NodeAuthHttpInterceptor(key, key.public_key()),
             ],
-            verify=keys.trusting(server.authority),
+            verify=keys.tls_context(server.authority),
         )
         self._node = Node()
         self._ending = threading.Event()
@@ -115,7 +115,7 @@ class Connection:
         if not answer.messages_list:
             return None
         head = message_from_proto(answer.messages_list[0])
-        return taken_out(self._client, self._node, head.metadata.run_id, answer.message_object_trees[0])
+        return pull_message(self._client, self._node, head.metadata.run_id, answer.message_object_trees[0])
 
     def reply(self, message: Message) -> None:
         """Send a reply; while it cannot be sent, try again."""
@@ -125,7 +125,7 @@ class Connection:
                 node=self._node, messages_list=[head], message_object_trees=[tree], clientapp_runtime_list=[0.0]
             )  # no times: how long a site works tells of its data
 
-        patiently(lambda: handed_in(self._client, self._node, message, request), REFUSED_SECONDS)
+        retry(lambda: push_message(self._client, self._node, message, request), REFUSED_SECONDS)
 
     def close(self) -> None:
         """Tell the server that this node leaves, if it can be told."""
@@ -146,31 +146,33 @@ class Connection:
 
 def take_part(
     answer: Callable[[bytes], bytes],
-    server: Server,
+    server: ServerAddress,
     folder: Path,
     tell: Tell,
     stop: Callable[[], bool] = lambda: False,
-    slowest: float = SLOWEST_POLL,
+    max_pause: float = SLOWEST_POLL,
 ) -> None:
     """Connect, and answer what the server asks, until `stop`; a lost connection is made again."""
-    told = _Once(tell)
+    told = _TellOnce(tell)
     while not stop():
-        connection = _connected(server, folder, told, stop)
+        connection = _connect(server, folder, told, stop)
         if connection is None:
             return
         told(f"Connected to {server.address}.")
-        keys.keep_met(folder, *server.place, server.authority)
+        keys.keep_certificate(folder, *server.host_and_port, server.authority)
         for sentence in keys.warnings_for_site(folder):
             told(sentence)
         try:
-            _work(connection, answer, stop, slowest)
-        except LostError:
+            _answer_messages(connection, answer, stop, max_pause)
+        except ConnectionLostError:
             told(f"The connection to {server.address} is lost.")
         finally:
             connection.close()
 
 
-def _work(connection: Connection, answer: Callable[[bytes], bytes], stop: Callable[[], bool], slowest: float) -> None:
+def _answer_messages(
+    connection: Connection, answer: Callable[[bytes], bytes], stop: Callable[[], bool], max_pause: float
+) -> None:
     """Answer messages, one after the other."""
     pause = FIRST_POLL
     while not stop():
@@ -183,25 +185,25 @@ def _work(connection: Connection, answer: Callable[[bytes], bytes], stop: Callab
         except MissingObjectError:
             pass  # the server has given the message up
         except (httpx.HTTPError, ValueError) as error:
-            if not _passes(error):
-                raise LostError from error
+            if not _keeps_connection(error):
+                raise ConnectionLostError from error
         time.sleep(pause)
-        pause = min(GROWTH * pause, slowest)
+        pause = min(GROWTH * pause, max_pause)
 
 
 def _reply(message: Message, answer: Callable[[bytes], bytes]) -> Message:
-    content = opened(message)
+    content = unwrap(message)
     if content is None:
         return Message(NOT_OURS, reply_to=message)
-    return Message(enclosed(answer(content)), reply_to=message)
+    return Message(wrap(answer(content)), reply_to=message)
 
 
-def _passes(error: Exception) -> bool:
+def _keeps_connection(error: Exception) -> bool:
     """Whether a request failed in a way that leaves the connection as it was: the run of a message may have ended."""
     return isinstance(error, httpx.HTTPStatusError) and error.response.status_code != httpx.codes.UNAUTHORIZED
 
 
-def _connected(server: Server, folder: Path, told: _Once, stop: Callable[[], bool]) -> Connection | None:
+def _connect(server: ServerAddress, folder: Path, told: _TellOnce, stop: Callable[[], bool]) -> Connection | None:
     """A connection, once the server lets this site in; None where `stop` came first."""
     refused_until: float | None = None
     while not stop():
@@ -212,19 +214,19 @@ def _connected(server: Server, folder: Path, told: _Once, stop: Callable[[], boo
         except (httpx.HTTPError, ValueError) as error:
             connection.close()
             if isinstance(error, httpx.TransportError) and is_untrusted(error):
-                raise RefusedError(_untrusted(server, str(error))) from error
-            if _is_passing(error):
+                raise NotAdmittedError(_explain_untrusted(server, str(error))) from error
+            if _is_transient(error):
                 told(f"{server.address} does not answer: trying until it does. Ctrl-C ends this.")
                 refused_until = None
                 _wait(RETRY_SECONDS, stop)
                 continue
-            late = _clock(error)
+            late = _explain_clock_skew(error)
             if late is not None:
-                raise RefusedError(late) from error
+                raise NotAdmittedError(late) from error
             now = time.monotonic()
             refused_until = refused_until or now + REFUSED_SECONDS
             if now > refused_until:
-                raise RefusedError(
+                raise NotAdmittedError(
                     f"The server at {server.address} does not take this site's key: its operator adds the site with "
                     f"`sordino serve add {folder.name}.pub` and starts `sordino serve` again. If the site takes part "
                     "from another process or machine already, end that one first."
@@ -234,14 +236,14 @@ def _connected(server: Server, folder: Path, told: _Once, stop: Callable[[], boo
     return None
 
 
-def _is_passing(error: Exception) -> bool:
+def _is_transient(error: Exception) -> bool:
     """Whether a server cannot be reached, or is not ready yet."""
     if isinstance(error, httpx.HTTPStatusError):
-        return error.response.status_code in PASSING
+        return error.response.status_code in TRANSIENT_STATUS
     return isinstance(error, httpx.TransportError)
 
 
-def _untrusted(server: Server, why: str) -> str:
+def _explain_untrusted(server: ServerAddress, why: str) -> str:
     if "mismatch" in why or "not valid for" in why:
         return (
             f"The server's certificate is not for {server.address}: connect under a name that its operator gave to "
@@ -258,7 +260,7 @@ def _untrusted(server: Server, why: str) -> str:
     )
 
 
-def _clock(error: Exception) -> str | None:
+def _explain_clock_skew(error: Exception) -> str | None:
     """A sentence where the clocks of site and server differ too much for Flower."""
     if not isinstance(error, httpx.HTTPStatusError) or error.response.status_code != httpx.codes.UNAUTHORIZED:
         return None
@@ -280,7 +282,7 @@ def _wait(seconds: float, stop: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-class _Once:
+class _TellOnce:
     """Tells each sentence once, until another has been told."""
 
     def __init__(self, tell: Tell) -> None:
@@ -297,8 +299,8 @@ def join(folder: Path, address: str, authority: Path, threads: int, tell: Callab
 
     The first one lets the site finish what it is at; the second one ends it at once, which loses nothing either.
     """
-    parsed_address(address)
-    keys.trusting(authority)
+    parse_address(address)
+    keys.tls_context(authority)
     if not folder.is_dir():
         raise UserError(f"There is no site in {folder}: `sordino site init` makes one.")
     keys.node_key(folder)
@@ -312,17 +314,17 @@ def join(folder: Path, address: str, authority: Path, threads: int, tell: Callab
         tell("Leaving when the work at hand is done; once more ends it at once.")
 
     site = Site.open(folder)
-    site.desk.tell = lambda text: tell(f"{time.strftime('%H:%M:%S')} {text}")
-    for sentence in site.news:
+    site.context.tell = lambda text: tell(f"{time.strftime('%H:%M:%S')} {text}")
+    for sentence in site.notices:
         tell(sentence)
-    if site.desk.allowed.roster is None:
+    if site.context.policy.roster is None:
         tell(
             "No roster is pinned in site.toml: nobody else's noise is counted on, so that the budget lasts less long, "
             "and no other site can confirm this one's ledger."
         )
     before = {number: signal.signal(number, leave) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        take_part(site.answer, Server(address, authority), folder, tell, leaving.is_set)
+        take_part(site.answer, ServerAddress(address, authority), folder, tell, leaving.is_set)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from sordino.deploy.protocol.roster import Member, written_roster
+from sordino.deploy.protocol.roster import Member, roster_toml
 from sordino.errors import UserError, quoted, writing
 from sordino.flower import keys
 from sordino.flower.carrier import FlowerCarrier
@@ -73,7 +73,7 @@ def check_name(name: str) -> None:
         raise UserError(f"A site cannot be called {quoted(name)}: begin with a letter or a digit.")
 
 
-def init(folder: Path, hosts: Sequence[str]) -> None:
+def create_server(folder: Path, hosts: Sequence[str]) -> None:
     """Make a server's keys in a folder."""
     if (folder / keys.AUTHORITY_KEY).exists():
         raise UserError(f"{folder} has a server's keys already: sites know its ca.pem, so it is not replaced.")
@@ -83,20 +83,20 @@ def init(folder: Path, hosts: Sequence[str]) -> None:
         keys.make_authority(folder, hosts)
 
 
-def renew(folder: Path, hosts: Sequence[str]) -> datetime.datetime:
+def renew_certificate(folder: Path, hosts: Sequence[str]) -> datetime.datetime:
     """Make a new certificate under a server's authority, for `hosts` too; when it runs out."""
     if not (folder / keys.AUTHORITY_KEY).exists():
         raise UserError(f"There is no authority in {folder}: `sordino serve init --host NAME` makes a server's keys.")
     with writing(folder / keys.CERTIFICATE):
-        return keys.renew(folder, hosts)
+        return keys.renew_certificate(folder, hosts)
 
 
-def add(folder: Path, files: Sequence[Path]) -> list[PublicSite]:
+def add_sites(folder: Path, files: Sequence[Path]) -> list[PublicSite]:
     """Let sites take part, by their public lines; all sites that may."""
     keys.check_server_keys(folder)
-    found = {site.name: site for site in sites(folder)}
+    found = {site.name: site for site in read_sites(folder)}
     for file in files:
-        site = PublicSite.read(_text(file), str(file))
+        site = PublicSite.read(_read_public_line(file), str(file))
         known = [other for other in found.values() if other.identity == site.identity and other.name != site.name]
         if known:
             raise UserError(f"{file} is the site {known[0].name}, which was added under that name.")
@@ -116,7 +116,7 @@ def add(folder: Path, files: Sequence[Path]) -> list[PublicSite]:
     return list(found.values())
 
 
-def sites(folder: Path) -> list[PublicSite]:
+def read_sites(folder: Path) -> list[PublicSite]:
     """The sites that were added to a server."""
     path = folder / SITES
     if not path.exists():
@@ -128,19 +128,19 @@ def sites(folder: Path) -> list[PublicSite]:
         raise UserError(f"{path} cannot be read: `sordino serve add` writes it.") from error
 
 
-def roster(folder: Path) -> str:
+def roster_file(folder: Path) -> str:
     """The roster for owners to pin."""
-    found = [site.member for site in sites(folder)]
+    found = [site.member for site in read_sites(folder)]
     if not found:
         raise UserError(f"No site has been added to {folder}: `sordino serve add NAME.pub` does.")
     head = (
         '# Who takes part. With roster = "roster.toml" in site.toml, `sordino site status` shows their fingerprints:\n'
         "# compare each with what its owner told you, over another way than this file came.\n\n"
     )
-    return head + written_roster(found)
+    return head + roster_toml(found)
 
 
-def parsed_address(text: str) -> tuple[str, int]:
+def parse_address(text: str) -> tuple[str, int]:
     """Host and port of an address such as 0.0.0.0:8000, fl.example.org:8000 or [::]:8000."""
     host, colon, port = text.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]")
@@ -151,20 +151,20 @@ def parsed_address(text: str) -> tuple[str, int]:
 
 
 @contextlib.contextmanager
-def serving(
+def serve(
     folder: Path,
     address: tuple[str, int],
     node_keys: Sequence[str],
-    largest: int,
+    max_answer_bytes: int,
     fork: Callable[[Link], None] | None = None,
 ) -> Iterator[FlowerCarrier]:
     """A SuperLink at an address, and this process as the server that speaks through it.
 
-    `largest` is how many bytes a site's answer may have (`Terms.largest_answer`).
+    `max_answer_bytes` is how many bytes a site's answer may have (`Terms.largest_answer`).
     `fork` is called when the SuperLink is starting, and may start processes of a trial's sites in the meantime.
     """
     keys.check_server_keys(folder)
-    link = Link(folder, *address, folder, largest)
+    link = Link(folder, *address, folder, max_answer_bytes)
     try:
         link.start()
         if fork is not None:
@@ -179,7 +179,7 @@ def serving(
         link.stop()
 
 
-def _text(file: Path) -> str:
+def _read_public_line(file: Path) -> str:
     try:
         return read_text(file)[:4096].strip()
     except FileNotFoundError as error:

@@ -16,14 +16,14 @@ from typing import NoReturn
 
 import torch
 
-from sordino.deploy.protocol.roster import read_roster, written_roster
+from sordino.deploy.protocol.roster import read_roster, roster_toml
 from sordino.deploy.server import coordinator
 from sordino.deploy.server.journal import FILE as JOURNAL
-from sordino.deploy.server.journal import Journal
+from sordino.deploy.server.journal import DeploymentJournal
 from sordino.deploy.site.rules import FILE as RULES
 from sordino.deploy.site.site import Site
 from sordino.deploy.terms import terms_of
-from sordino.deploy.trial import lay_out, read_origin, with_accuracies
+from sordino.deploy.trial import add_accuracies, lay_out, read_origin
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.result import Summary
@@ -31,7 +31,7 @@ from sordino.federation.rounds import Watch
 from sordino.flower import keys, serving
 from sordino.flower.carrier import FlowerCarrier
 from sordino.flower.link import Link, free_port
-from sordino.flower.node import Server, take_part
+from sordino.flower.node import ServerAddress, take_part
 from sordino.store.store import Store
 from sordino.util.files import keep_rotating, rotate, write_output_to
 
@@ -42,23 +42,23 @@ SERVER = "server"
 JOIN_LOG = "join.log"
 
 
-class Household:
+class SiteProcesses:
     """The processes of a trial's sites."""
 
-    def __init__(self, folders: Sequence[Path], server: Server) -> None:
+    def __init__(self, folders: Sequence[Path], server: ServerAddress) -> None:
         self.folders, self.server = folders, server
         self.processes: dict[int, Path] = {}
-        self._leash = os.pipe()
+        self._lifeline = os.pipe()
 
     def start(self, link: Link) -> None:
         """Fork a process for each site."""
         for folder in self.folders:
             process = os.fork()
             if process == 0:
-                link.forget()
-                self._live(folder)
+                link.release_after_fork()
+                self._run_site(folder)
             self.processes[process] = folder
-        os.close(self._leash[0])
+        os.close(self._lifeline[0])
 
     def stop(self) -> None:
         """End the processes and wait for them."""
@@ -72,7 +72,7 @@ class Household:
         for process in self.processes:
             os.kill(process, signal.SIGKILL)
         self._reap(0)
-        os.close(self._leash[1])
+        os.close(self._lifeline[1])
 
     def _reap(self, options: int) -> None:
         for process in list(self.processes):
@@ -81,13 +81,13 @@ class Household:
                     continue
             del self.processes[process]
 
-    def _live(self, folder: Path) -> NoReturn:
+    def _run_site(self, folder: Path) -> NoReturn:
         """A site's process."""
         code = 1
         try:
             os.setsid()  # Ctrl-C is for the server, which ends the sites
-            os.close(self._leash[1])
-            threading.Thread(target=_follow, args=(self._leash[0],), daemon=True).start()
+            os.close(self._lifeline[1])
+            threading.Thread(target=_follow, args=(self._lifeline[0],), daemon=True).start()
             sys.stdout.flush()
             sys.stderr.flush()
             rotate(folder / JOIN_LOG)
@@ -116,17 +116,17 @@ class Household:
 
 
 @contextlib.contextmanager
-def household(folder: Path, folders: Sequence[Path], largest: int) -> Iterator[FlowerCarrier]:
+def run_processes(folder: Path, folders: Sequence[Path], max_answer_bytes: int) -> Iterator[FlowerCarrier]:
     """Run a server in `folder` and its sites in `folders` until the end of the block; a site's answer has at most
-    `largest` bytes."""
+    `max_answer_bytes` bytes."""
     server = folder / SERVER
     if not (server / keys.AUTHORITY_KEY).exists():
-        serving.init(server, ["localhost"])
+        serving.create_server(server, ["localhost"])
     node_keys = [_connection_key(site) for site in folders]
     port = free_port()
-    sites = Household(folders, Server(f"127.0.0.1:{port}", server / keys.AUTHORITY))
+    sites = SiteProcesses(folders, ServerAddress(f"127.0.0.1:{port}", server / keys.AUTHORITY))
     try:
-        with serving.serving(server, ("127.0.0.1", port), node_keys, largest, sites.start) as carrier:
+        with serving.serve(server, ("127.0.0.1", port), node_keys, max_answer_bytes, sites.start) as carrier:
             yield carrier
     finally:
         sites.stop()
@@ -139,9 +139,9 @@ def _connection_key(folder: Path) -> str:
     return keys.public_text(keys.node_key(folder))
 
 
-def _follow(leash: int) -> None:
+def _follow(lifeline: int) -> None:
     """End when the process that started this one has ended."""
-    os.read(leash, 1)
+    os.read(lifeline, 1)
     os._exit(1)
 
 
@@ -167,11 +167,11 @@ class Trial:
     def run(self, watch: Watch, tell: Tell) -> Summary:
         """The run, with the accuracies that a trial may read at its sites."""
         result = self.begin(watch, tell)
-        return with_accuracies(result, self.folders)
+        return add_accuracies(result, self.folders)
 
 
 @contextlib.contextmanager
-def new(experiment: Experiment, sites: int, folder: Path) -> Iterator[Trial]:
+def open_trial(experiment: Experiment, sites: int, folder: Path) -> Iterator[Trial]:
     """A trial of an experiment with so many sites, in a store's folder."""
     store = Store(folder)
     where = _new_folder(folder / TRIALS)
@@ -181,7 +181,7 @@ def new(experiment: Experiment, sites: int, folder: Path) -> Iterator[Trial]:
     except BaseException:
         shutil.rmtree(where, ignore_errors=True)
         raise
-    (where / ROSTER).write_text(written_roster(members))
+    (where / ROSTER).write_text(roster_toml(members))
     begun = False
 
     def begin(watch: Watch, tell: Tell) -> Summary:
@@ -190,7 +190,7 @@ def new(experiment: Experiment, sites: int, folder: Path) -> Iterator[Trial]:
         return coordinator.start(deployed, members, carrier, store, watch, tell, origin=read_origin(where))
 
     try:
-        with household(where, folders, terms_of(deployed).largest_answer) as carrier:
+        with run_processes(where, folders, terms_of(deployed).largest_answer) as carrier:
             yield Trial(carrier, store, folders, deployed.rounds, begin)
     finally:
         if not begun:  # no run will ever need these sites and their copies of the data
@@ -198,7 +198,7 @@ def new(experiment: Experiment, sites: int, folder: Path) -> Iterator[Trial]:
 
 
 @contextlib.contextmanager
-def taken_up(run: str, folder: Path) -> Iterator[Trial]:
+def resume_trial(run: str, folder: Path) -> Iterator[Trial]:
     """The trial of a run that was stopped."""
     store = Store(folder, must_exist=True)
     row = store.get(run)
@@ -207,8 +207,8 @@ def taken_up(run: str, folder: Path) -> Iterator[Trial]:
     where = _folder_of(run, store, folder / TRIALS)
     named = [where / member.name for member in read_roster(where / ROSTER)]
     folders = [path for path in named if (path / RULES).is_file()]  # enough may be left where a site is lost
-    largest = terms_of(coordinator.deployed_experiment(run, store)).largest_answer
-    with household(where, folders, largest) as carrier:
+    max_answer_bytes = terms_of(coordinator.deployed_experiment(run, store)).largest_answer
+    with run_processes(where, folders, max_answer_bytes) as carrier:
         yield Trial(
             carrier,
             store,
@@ -235,7 +235,7 @@ def _folder_of(run: str, store: Store, trials: Path) -> Path:
     """The folder of the trial with the sites of a run."""
     wanted = set()
     if (store.path(run) / JOURNAL).exists():
-        with contextlib.closing(Journal(store.path(run))) as journal:
+        with contextlib.closing(DeploymentJournal(store.path(run))) as journal:
             if journal.fact("run") is None:
                 raise UserError(f"The run {run!r} was stopped before it began: start it anew.")
             wanted = {identity for _, identity in journal.fact("roster")}

@@ -173,7 +173,7 @@ def test_a_site_counts_gradients_whatever_they_are_called(step: str, release: st
     session: Any = SimpleNamespace(clients=SimpleNamespace(steps=steps), gate=gate, number=0)
     row: Any = SimpleNamespace(step=step, release=release)
     paid: Any = [SimpleNamespace(release=name) for name in ("update", "more")]
-    assert Session.left(session, row, paid) == left
+    assert Session.turns_left(session, row, paid) == left
 
 
 def test_a_delta_that_promises_a_site_nothing_is_refused_there() -> None:

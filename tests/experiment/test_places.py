@@ -19,7 +19,7 @@ from sordino.data import Dataset, FederatedData, federate
 from sordino.data.own import Reading
 from sordino.data.partition import deal
 from sordino.data.selection import PublicChoice, fewer, set_aside
-from sordino.deploy.site.data import as_declared, read_records
+from sordino.deploy.site.data import encode_records, read_records
 from sordino.deploy.site.rules import Rules
 from sordino.deploy.site.session import Session
 from sordino.deploy.terms import terms_of
@@ -150,7 +150,7 @@ def a_site(folder: Path, kind: str, contents: float | None) -> FederatedData:
     limits = {**SITE_LIMITS, "unit": "record"}
     rules = Rules(name="s0", data=Path(f"records.{kind}"), label=None if kind == "npz" else "label", **limits)
     terms = terms_of(Experiment.make(given))
-    data = as_declared(read_records(folder, rules), terms, rules, b"secret")
+    data = encode_records(read_records(folder, rules), terms, rules, b"secret")
     session = Session.of("run", terms, 0, bytes(32), data, b"secret")
     plan = vars(session.gate.allowance.of_records)
     return dataclasses.replace(data, notes=[repr({name: plan[name].tolist() for name in plan})])

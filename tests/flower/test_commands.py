@@ -11,9 +11,9 @@ from types import SimpleNamespace
 import pytest
 
 from sordino import cli
-from sordino.deploy.protocol.roster import Member, written_roster
+from sordino.deploy.protocol.roster import Member, roster_toml
 from sordino.deploy.server.journal import FILE as JOURNAL
-from sordino.deploy.server.journal import Journal
+from sordino.deploy.server.journal import DeploymentJournal
 from sordino.errors import UserError
 from sordino.flower import keys, trial
 from sordino.store.store import NewRun, Store
@@ -250,11 +250,11 @@ def stopped(tmp_path, monkeypatch):
     for member in members:
         (where / member.name).mkdir(parents=True)
         (where / member.name / "site.toml").touch()
-    (where / trial.ROSTER).write_text(written_roster(members))
-    with contextlib.closing(Journal(store.path(name))) as journal:
-        journal.decide("roster", [[one.name, one.identity.hex()] for one in members])
-        journal.decide("run", name)
-    monkeypatch.setattr(trial, "household", lambda _, folders, largest: contextlib.nullcontext(folders))
+    (where / trial.ROSTER).write_text(roster_toml(members))
+    with contextlib.closing(DeploymentJournal(store.path(name))) as journal:
+        journal.set_fact("roster", [[one.name, one.identity.hex()] for one in members])
+        journal.set_fact("run", name)
+    monkeypatch.setattr(trial, "run_processes", lambda _, folders, largest: contextlib.nullcontext(folders))
     monkeypatch.setattr(trial, "terms_of", lambda _: SimpleNamespace(largest_answer=1))
     return store, name, where
 
@@ -266,17 +266,17 @@ def test_a_trial_is_taken_up_by_its_roster(stopped, tmp_path):
     other = tmp_path / trial.TRIALS / "0"
     other.mkdir()
     (other / trial.ROSTER).write_text("damaged")
-    with trial.taken_up(name, tmp_path) as found:
+    with trial.resume_trial(name, tmp_path) as found:
         assert found.folders == [where / "site-0", where / "site-1"]
-    with store.lock(name), pytest.raises(UserError, match="already running"), trial.taken_up(name, tmp_path):
+    with store.lock(name), pytest.raises(UserError, match="already running"), trial.resume_trial(name, tmp_path):
         pass
 
 
 def test_a_trial_that_was_stopped_before_it_began_is_told(stopped, tmp_path):
     store, name, _ = stopped
     (store.path(name) / JOURNAL).unlink()
-    Journal(store.path(name)).close()
-    with pytest.raises(UserError, match="stopped before it began"), trial.taken_up(name, tmp_path):
+    DeploymentJournal(store.path(name)).close()
+    with pytest.raises(UserError, match="stopped before it began"), trial.resume_trial(name, tmp_path):
         pass
 
 
@@ -290,8 +290,8 @@ def test_a_trial_that_never_began_leaves_no_copies_of_data(tmp_path, monkeypatch
 
     monkeypatch.setattr(trial, "lay_out", lay_out)
     monkeypatch.setattr(trial.coordinator, "check_deployable", lambda _: None)
-    monkeypatch.setattr(trial, "household", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(trial, "run_processes", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(trial, "terms_of", lambda _: SimpleNamespace(largest_answer=1))
-    with pytest.raises(KeyboardInterrupt), trial.new(None, 2, tmp_path):
+    with pytest.raises(KeyboardInterrupt), trial.open_trial(None, 2, tmp_path):
         raise KeyboardInterrupt
     assert not made[0].exists()

@@ -279,10 +279,12 @@ def test_the_secure_sum_gives_the_simulator_s_mean_to_the_bit() -> None:
     masked = {}
     for number, (name, masker) in enumerate(maskers.items()):
         mine = sent(made, release, rows[number : number + 1], Public(message, [number], layers=LAYERS))
-        masked[name] = masker.masked(mine[0].numpy(), 32)
+        masked[name] = masker.mask(mine[0].numpy(), 32)
     alive = [list(keys)[number] for number in who]
-    openings = {name: maskers[name].opening(alive, {one: masked[one].shares[name] for one in alive}) for name in alive}
-    total = masking.opened_sum(cohort, {name: masked[name].vector for name in alive}, alive, openings)
+    openings = {
+        name: maskers[name].make_opening(alive, {one: masked[one].shares[name] for one in alive}) for name in alive
+    }
+    total = masking.open_sum(cohort, {name: masked[name].vector for name in alive}, alive, openings)
     public = Public(message, who, layers=LAYERS)
     cover = release.cover(sum(LAYERS), made.allowance, public)
     assert cover is not None

@@ -28,7 +28,7 @@ class Carrier(Protocol):
         """
 
 
-class Answering(Protocol):
+class Responder(Protocol):
     """Whatever answers to messages, as a site does."""
 
     def answer(self, request: bytes) -> bytes:
@@ -39,10 +39,10 @@ Fault = Callable[[int, bytes, Callable[[], bytes]], bytes | Failure]
 """What becomes of a request to a node: it may let the site answer, alter what it says, or lose it."""
 
 
-class Direct:
+class InProcessCarrier:
     """A carrier to sites in this process; node numbers are places in the list."""
 
-    def __init__(self, sites: Sequence[Answering], fault: Fault | None = None) -> None:
+    def __init__(self, sites: Sequence[Responder], fault: Fault | None = None) -> None:
         self.sites, self.fault = sites, fault
 
     def nodes(self) -> Sequence[int]:

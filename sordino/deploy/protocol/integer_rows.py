@@ -31,7 +31,7 @@ def bits(releases: Releases, gate: Gate, public: Public, cohort: int) -> int:
     return max((integers.width(cohort, limit) for limit in limits), default=32)
 
 
-def as_row(values: Mapping[str, Tensor], releases: Releases) -> np.ndarray:
+def to_row(values: Mapping[str, Tensor], releases: Releases) -> np.ndarray:
     """What one site sends, behind one another."""
     return np.concatenate([values[name].reshape(-1).numpy() for name in releases])
 

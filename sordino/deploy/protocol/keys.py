@@ -22,21 +22,21 @@ def public_identity(private: bytes) -> bytes:
     return Ed25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
 
 
-def signed(private: bytes, purpose: str, *parts: bytes) -> bytes:
+def sign(private: bytes, purpose: str, *parts: bytes) -> bytes:
     """A signature of `parts` for one purpose."""
-    return Ed25519PrivateKey.from_private_bytes(private).sign(_said(purpose, parts))
+    return Ed25519PrivateKey.from_private_bytes(private).sign(_signed_bytes(purpose, parts))
 
 
 def is_signed(identity: bytes, signature: bytes, purpose: str, *parts: bytes) -> bool:
     """Whether a site has signed `parts` for this purpose."""
     try:
-        Ed25519PublicKey.from_public_bytes(identity).verify(signature, _said(purpose, parts))
+        Ed25519PublicKey.from_public_bytes(identity).verify(signature, _signed_bytes(purpose, parts))
     except (InvalidSignature, ValueError):
         return False
     return True
 
 
-def _said(purpose: str, parts: tuple[bytes, ...]) -> bytes:
+def _signed_bytes(purpose: str, parts: tuple[bytes, ...]) -> bytes:
     """What is signed: bytes that say where each part ends."""
     whole = (b"sordino 1", purpose.encode(), *parts)
     return b"".join(len(part).to_bytes(8, "big") + part for part in whole)

@@ -52,7 +52,7 @@ def check_members(members: Sequence[Member], where: str) -> None:
             raise UserError(f"{where} has the same {what} twice: each site has its own.")
 
 
-def written_roster(members: Sequence[Member]) -> str:
+def roster_toml(members: Sequence[Member]) -> str:
     """A roster as TOML, without fingerprints: whoever reads one works them out, because a comment may lie."""
     rows = [
         f'[[site]]\nname = {json.dumps(one.name, ensure_ascii=False)}\nidentity = "{one.identity.hex()}"\n'

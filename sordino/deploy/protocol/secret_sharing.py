@@ -31,10 +31,10 @@ def split(secret: int, threshold: int, places: Sequence[int]) -> list[int]:
     if len({place % FIELD for place in places} - {0}) < len(places):
         raise SharingError("Shares need places that are different and not zero.")
     coefficients = [secret, *(secrets.randbelow(FIELD) for _ in range(threshold - 1))]
-    return [_value(coefficients, place) for place in places]
+    return [_evaluate(coefficients, place) for place in places]
 
 
-def joined(shares: Mapping[int, int], threshold: int) -> int:
+def combine(shares: Mapping[int, int], threshold: int) -> int:
     """The secret of which `shares` maps places to shares. More than are needed must agree."""
     if len(shares) < threshold:
         raise SharingError(f"There are {len(shares)} shares of a secret for which {threshold} are needed.")
@@ -43,12 +43,12 @@ def joined(shares: Mapping[int, int], threshold: int) -> int:
     places = tuple(sorted(shares))
     used, others = places[:threshold], places[threshold:]
     for other in others:
-        if _interpolated(shares, used, other) != shares[other]:
+        if _interpolate(shares, used, other) != shares[other]:
             raise SharingError("The shares do not belong to one secret.")
-    return _interpolated(shares, used, 0)
+    return _interpolate(shares, used, 0)
 
 
-def _value(coefficients: Sequence[int], place: int) -> int:
+def _evaluate(coefficients: Sequence[int], place: int) -> int:
     """Of a polynomial, by Horner's rule."""
     value = 0
     for coefficient in reversed(coefficients):
@@ -56,7 +56,7 @@ def _value(coefficients: Sequence[int], place: int) -> int:
     return value
 
 
-def _interpolated(shares: Mapping[int, int], used: tuple[int, ...], at: int) -> int:
+def _interpolate(shares: Mapping[int, int], used: tuple[int, ...], at: int) -> int:
     return sum(shares[place] * weight for place, weight in zip(used, _weights(used, at), strict=True)) % FIELD
 
 

@@ -108,7 +108,7 @@ class Party:
 class Cohort:
     """U1: the sites that are asked, in the order of their places."""
 
-    ask: bytes
+    question: bytes
     """The hash of everything that the ask says: every key is bound to it."""
     parties: tuple[Party, ...]
     minimum: int
@@ -146,7 +146,7 @@ class Cohort:
 
 
 @dataclass(frozen=True)
-class Masked:
+class MaskedVector:
     """What a site sends in the first trip."""
 
     vector: np.ndarray
@@ -186,7 +186,7 @@ class Masker:
         self._private = X25519PrivateKey.from_private_bytes(private)
         self._agreed: dict[bytes, bytes] = {}
 
-    def masked(self, values: np.ndarray, bits: int, notes: Mapping[bytes, bytes] | None = None) -> Masked:
+    def mask(self, values: np.ndarray, bits: int, notes: Mapping[bytes, bytes] | None = None) -> MaskedVector:
         """Whole numbers under fresh masks: to be called once for an ask, whatever becomes of it.
 
         `notes` are for the receivers of the shares, by identity.
@@ -201,15 +201,15 @@ class Masker:
         places = range(1, len(self.cohort.parties) + 1)
         pieces = secret_sharing.split(own, self.cohort.minimum, places)
         sealed = {
-            party.identity: self._sealed(party.identity, piece, notes.get(party.identity, b""))
+            party.identity: self._encrypt_share(party.identity, piece, notes.get(party.identity, b""))
             for party, piece in zip(self.cohort.parties, pieces, strict=True)
         }
-        return Masked(vector, sealed)
+        return MaskedVector(vector, sealed)
 
-    def share_from(self, sender: bytes, sealed: bytes) -> Share:
+    def decrypt_share(self, sender: bytes, sealed: bytes) -> Share:
         """What `sender` has entrusted this site with; altered bytes are refused."""
         salt, content = sealed[:KEY_BYTES], sealed[KEY_BYTES:]
-        key = self._derived(sender, b"share", sender, self.identity, salt)
+        key = self._derive_key(sender, b"share", sender, self.identity, salt)
         try:
             plain = AESGCM(key).decrypt(NONCE, content, None)
         except InvalidTag as error:
@@ -218,7 +218,7 @@ class Masker:
             raise MaskingError("A share is too short.")
         return Share(int.from_bytes(plain[: secret_sharing.SHARE_BYTES], "big"), plain[secret_sharing.SHARE_BYTES :])
 
-    def opening(self, survivors: Sequence[bytes], sealed: Mapping[bytes, bytes]) -> Opening:
+    def make_opening(self, survivors: Sequence[bytes], sealed: Mapping[bytes, bytes]) -> Opening:
         """What opens the survivors' sum; `sealed` maps each of them to its share for this site.
 
         The caller sees to it that this is asked once for an ask: with two lists of survivors single messages open.
@@ -229,7 +229,7 @@ class Masker:
         missing = [one for one in survivors if one not in sealed]
         if missing:
             raise MaskingError("A survivor's share is missing.")
-        shares = {one: self.share_from(one, sealed[one]).value for one in survivors}
+        shares = {one: self.decrypt_share(one, sealed[one]).value for one in survivors}
         return Opening(
             {one: value.to_bytes(secret_sharing.SHARE_BYTES, "big") for one, value in shares.items()},
             {one: self._seed(one) for one in self.cohort.dropped(survivors)},
@@ -241,20 +241,20 @@ class Masker:
     def _seed(self, other: bytes) -> bytes:
         """s_ij: of the mask in common with another site."""
         first, second = sorted((self.identity, other), key=self.cohort.place)
-        return self._derived(other, b"mask", first, second)
+        return self._derive_key(other, b"mask", first, second)
 
-    def _sealed(self, receiver: bytes, share: int, note: bytes) -> bytes:
+    def _encrypt_share(self, receiver: bytes, share: int, note: bytes) -> bytes:
         salt = os.urandom(KEY_BYTES)  # another key for each message, even from a site that was restored from a backup
-        key = self._derived(receiver, b"share", self.identity, receiver, salt)
+        key = self._derive_key(receiver, b"share", self.identity, receiver, salt)
         plain = share.to_bytes(secret_sharing.SHARE_BYTES, "big") + note
         return salt + AESGCM(key).encrypt(NONCE, plain, None)
 
-    def _derived(self, other: bytes, *purpose: bytes) -> bytes:
+    def _derive_key(self, other: bytes, *purpose: bytes) -> bytes:
         """A key that only this site and another can derive, for one purpose of this ask."""
-        info = b"".join(len(part).to_bytes(4, "big") + part for part in (PROTOCOL, self.cohort.ask, *purpose))
-        return HKDF(SHA256(), KEY_BYTES, salt=None, info=info).derive(self._secret(other))
+        info = b"".join(len(part).to_bytes(4, "big") + part for part in (PROTOCOL, self.cohort.question, *purpose))
+        return HKDF(SHA256(), KEY_BYTES, salt=None, info=info).derive(self._shared_secret(other))
 
-    def _secret(self, other: bytes) -> bytes:
+    def _shared_secret(self, other: bytes) -> bytes:
         """What X25519 gives for this site and another; a key of small order, which gives zero, is refused."""
         if other not in self._agreed:
             key = self.cohort.parties[self.cohort.place(other)].key
@@ -281,7 +281,7 @@ def add_mask(vector: np.ndarray, seed: bytes, sign: int) -> None:
 # ---- the server
 
 
-def opened_sum(
+def open_sum(
     cohort: Cohort, vectors: Mapping[bytes, np.ndarray], survivors: Sequence[bytes], openings: Mapping[bytes, Opening]
 ) -> np.ndarray:
     """The sum of the survivors' whole numbers, as int64.
@@ -293,9 +293,9 @@ def opened_sum(
     given = {one: openings[one] for one in survivors if one in openings}
     if len(given) < (len(survivors) if dropped else cohort.minimum):
         raise MaskingError(f"{len(given)} of {len(survivors)} survivors have answered: too few to open their sum.")
-    total = _total([vectors[one] for one in survivors if one in vectors], len(survivors))
+    total = _add_vectors([vectors[one] for one in survivors if one in vectors], len(survivors))
     for one in survivors:
-        add_mask(total, _own_mask(cohort, one, given), -1)
+        add_mask(total, _recover_own_seed(cohort, one, given), -1)
         for other in dropped:
             seed = given[one].seeds.get(other, b"")
             if len(seed) != KEY_BYTES:
@@ -305,7 +305,7 @@ def opened_sum(
     return signed.astype(np.int64)
 
 
-def _total(vectors: Sequence[np.ndarray], count: int) -> np.ndarray:
+def _add_vectors(vectors: Sequence[np.ndarray], count: int) -> np.ndarray:
     """The sum of masked vectors."""
     kinds = {(vector.dtype, vector.shape) for vector in vectors}
     if len(vectors) < count or len(kinds) != 1:
@@ -319,7 +319,7 @@ def _total(vectors: Sequence[np.ndarray], count: int) -> np.ndarray:
     return total
 
 
-def _own_mask(cohort: Cohort, identity: bytes, openings: Mapping[bytes, Opening]) -> bytes:
+def _recover_own_seed(cohort: Cohort, identity: bytes, openings: Mapping[bytes, Opening]) -> bytes:
     """The seed of a site's own mask, from the shares that others give of it."""
     shares = {}
     for holder, opening in openings.items():
@@ -328,6 +328,6 @@ def _own_mask(cohort: Cohort, identity: bytes, openings: Mapping[bytes, Opening]
             raise MaskingError("A site's opening lacks its share of a survivor's mask.")
         shares[1 + cohort.place(holder)] = int.from_bytes(share, "big")
     try:
-        return secret_sharing.joined(shares, cohort.minimum).to_bytes(KEY_BYTES, "big")
+        return secret_sharing.combine(shares, cohort.minimum).to_bytes(KEY_BYTES, "big")
     except secret_sharing.SharingError as error:
         raise MaskingError(f"A survivor's mask cannot be opened: {str(error)[0].lower()}{str(error)[1:]}") from error

@@ -31,12 +31,12 @@ MAGIC = b"sordino1"
 LENGTH_BYTES = 8
 PROTOCOL = 2
 """Of what messages mean: both ends speak the same version."""
-MOST_BYTES = 512 * 2**20
+MAX_MESSAGE_BYTES = 512 * 2**20
 """How large a message may be, unless a site says otherwise."""
-MOST_HEAD = 16 * 2**20
-DEEPEST = 32
+MAX_HEAD_BYTES = 16 * 2**20
+MAX_DEPTH = 32
 """How many tables and lists may lie within each other."""
-MOST_DIGITS = 1024
+MAX_INTEGER_BITS = 1024
 """Of a whole number, in bits."""
 ARRAYS = {np.dtype(kind) for kind in ("f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1")}
 """Of what an array may be made."""
@@ -56,32 +56,32 @@ class WireError(UserError):
     """Bytes that are no message, or a value that cannot be sent."""
 
 
-def packed(message: Mapping[str, Any]) -> bytes:
+def pack(message: Mapping[str, Any]) -> bytes:
     """A message as bytes."""
     body: Body = {}
-    head = json.dumps(_written(dict(message), body, DEEPEST), allow_nan=False, separators=(",", ":")).encode()
-    if len(head) > MOST_HEAD:
+    head = json.dumps(_encode(dict(message), body, MAX_DEPTH), allow_nan=False, separators=(",", ":")).encode()
+    if len(head) > MAX_HEAD_BYTES:
         raise WireError(f"A message's head has {len(head):,} bytes, more than can be sent.")
     return MAGIC + len(head).to_bytes(LENGTH_BYTES, "little") + head + safetensors.save(body)
 
 
 def request(kind: str, **content: Any) -> bytes:
     """A message of a server to a site."""
-    return packed({"kind": kind, "protocol": PROTOCOL, **content})
+    return pack({"kind": kind, "protocol": PROTOCOL, **content})
 
 
-def unpacked(content: bytes, most: int = MOST_BYTES) -> dict[str, Any]:
+def unpack(content: bytes, max_bytes: int = MAX_MESSAGE_BYTES) -> dict[str, Any]:
     """The message that bytes hold; `most` is how many bytes it may have."""
-    if len(content) > most:
-        raise WireError(f"A message has {len(content):,} bytes, but at most {most:,} are taken.")
+    if len(content) > max_bytes:
+        raise WireError(f"A message has {len(content):,} bytes, but at most {max_bytes:,} are taken.")
     begin = len(MAGIC) + LENGTH_BYTES
     size = int.from_bytes(content[len(MAGIC) : begin], "little")
-    if content[: len(MAGIC)] != MAGIC or len(content) < begin + size or size > MOST_HEAD:
+    if content[: len(MAGIC)] != MAGIC or len(content) < begin + size or size > MAX_HEAD_BYTES:
         raise WireError("These bytes are no message of Sordino.")
     try:
-        head = json.loads(content[begin : begin + size], parse_constant=_refused)
+        head = json.loads(content[begin : begin + size], parse_constant=_refuse_constant)
         body = safetensors.load(content[begin + size :])
-        found = _read(head, body, DEEPEST)
+        found = _decode(head, body, MAX_DEPTH)
     except WireError:
         raise
     except Exception as error:  # whatever a library finds wrong with bytes from outside, it is one sentence here
@@ -91,54 +91,54 @@ def unpacked(content: bytes, most: int = MOST_BYTES) -> dict[str, Any]:
     return found
 
 
-def _refused(constant: str) -> Any:
+def _refuse_constant(constant: str) -> Any:
     raise WireError(f"A message is damaged: {constant} is no number that a head may hold.")
 
 
 # ---- writing
 
 
-def _written(value: Any, body: Body, deep: int) -> Any:
+def _encode(value: Any, body: Body, depth: int) -> Any:
     """A value as JSON; what is large goes into the body."""
-    if deep < 0:
-        raise WireError(f"A message is nested more than {DEEPEST} deep.")
+    if depth < 0:
+        raise WireError(f"A message is nested more than {MAX_DEPTH} deep.")
     if isinstance(value, Each):
-        return ["each", _stored_tensor(value.values, body)]
+        return ["each", _store_tensor(value.values, body)]
     if isinstance(value, Tensor):
-        return ["tensor", _stored_tensor(value, body)]
+        return ["tensor", _store_tensor(value, body)]
     if isinstance(value, np.ndarray):
-        return ["array", _stored_array(value, body)]
+        return ["array", _store_array(value, body)]
     if isinstance(value, Mapping):
-        pairs = [[_scalar(key), _written(one, body, deep - 1)] for key, one in value.items()]
+        pairs = [[_encode_scalar(key), _encode(one, body, depth - 1)] for key, one in value.items()]
         return ["table", pairs]
     if type(value) in (list, tuple):
-        return [type(value).__name__, [_written(one, body, deep - 1) for one in value]]
-    return _scalar(value)
+        return [type(value).__name__, [_encode(one, body, depth - 1) for one in value]]
+    return _encode_scalar(value)
 
 
-def _scalar(value: Any) -> Any:
+def _encode_scalar(value: Any) -> Any:
     """A single value as JSON."""
     kind = type(value)
     if kind is float and not math.isfinite(value):
         return ["float", repr(value)]
     if kind is bytes:
         return ["bytes", base64.b64encode(value).decode()]
-    if kind is int and value.bit_length() > MOST_DIGITS:
+    if kind is int and value.bit_length() > MAX_INTEGER_BITS:
         raise WireError(f"A whole number of {value.bit_length()} bits cannot be sent.")
     if value is None or kind in (bool, int, float, str):
         return value
     raise WireError(f"A {kind.__name__} cannot be sent: a message holds tensors, numbers, texts, lists and tables.")
 
 
-def _stored_tensor(value: Tensor, body: Body) -> list[Any]:
+def _store_tensor(value: Tensor, body: Body) -> list[Any]:
     content = value.detach().cpu().contiguous()
     if content.dtype not in CARRIERS:
         raise WireError(f"A tensor of {content.dtype} cannot be sent.")
     name = str(content.dtype).removeprefix("torch.")
-    return [_stored_array(content.view(CARRIERS[content.dtype]).numpy(), body), name]
+    return [_store_array(content.view(CARRIERS[content.dtype]).numpy(), body), name]
 
 
-def _stored_array(value: np.ndarray, body: Body) -> int:
+def _store_array(value: np.ndarray, body: Body) -> int:
     """Put an array into the body; its place."""
     if value.dtype not in ARRAYS:
         raise WireError(f"An array of {value.dtype} cannot be sent.")
@@ -150,32 +150,32 @@ def _stored_array(value: np.ndarray, body: Body) -> int:
 # ---- reading
 
 
-def _read(value: Any, body: Body, deep: int) -> Any:
+def _decode(value: Any, body: Body, depth: int) -> Any:
     """The value that JSON stands for; what is taken out of the body is gone from there."""
-    if deep < 0:
-        raise WireError(f"A message is nested more than {DEEPEST} deep.")
+    if depth < 0:
+        raise WireError(f"A message is nested more than {MAX_DEPTH} deep.")
     if not isinstance(value, list):
-        return _read_scalar(value)
+        return _decode_scalar(value)
     kind, content = value
     if kind == "table":
-        pairs = [_list(pair) for pair in _list(content)]
-        found = {_read_scalar(key): _read(one, body, deep - 1) for key, one in pairs}
+        pairs = [_as_list(pair) for pair in _as_list(content)]
+        found = {_decode_scalar(key): _decode(one, body, depth - 1) for key, one in pairs}
         if len(found) < len(pairs):
             raise WireError("A message is damaged: a table has a key twice.")
         return found
     if kind in ("list", "tuple"):
-        items = [_read(one, body, deep - 1) for one in _list(content)]
+        items = [_decode(one, body, depth - 1) for one in _as_list(content)]
         return items if kind == "list" else tuple(items)
     if kind == "array":
-        return _taken(content, body)
+        return _take_array(content, body)
     if kind in ("tensor", "each"):
         place, name = content
-        tensor = _tensor(_taken(place, body), TYPES[name])
+        tensor = _to_tensor(_take_array(place, body), TYPES[name])
         return Each(tensor) if kind == "each" else tensor
-    return _read_scalar(value)
+    return _decode_scalar(value)
 
 
-def _read_scalar(value: Any) -> Any:
+def _decode_scalar(value: Any) -> Any:
     if isinstance(value, list):
         kind, content = value
         if kind == "bytes":
@@ -185,20 +185,20 @@ def _read_scalar(value: Any) -> Any:
         raise WireError("A message is damaged: it holds a value of an unknown kind.")
     if isinstance(value, dict):
         raise WireError("A message is damaged: it holds a value of an unknown kind.")
-    if type(value) is int and value.bit_length() > MOST_DIGITS:
+    if type(value) is int and value.bit_length() > MAX_INTEGER_BITS:
         raise WireError(f"A whole number of {value.bit_length()} bits is more than is taken.")
     if type(value) is float and not math.isfinite(value):  # 1e999 is written without a name
         raise WireError("A message is damaged: it holds a number beyond all floating-point ones.")
     return value
 
 
-def _list(content: Any) -> list[Any]:
+def _as_list(content: Any) -> list[Any]:
     if not isinstance(content, list):
         raise WireError("A message is damaged: a list is none.")
     return content
 
 
-def _taken(place: Any, body: Body) -> np.ndarray:
+def _take_array(place: Any, body: Body) -> np.ndarray:
     """An array out of the body, which is then no longer there."""
     array = body.pop(str(place)) if type(place) is int else None
     if array is None or array.dtype not in ARRAYS:
@@ -206,7 +206,7 @@ def _taken(place: Any, body: Body) -> np.ndarray:
     return array.copy()
 
 
-def _tensor(array: np.ndarray, kind: torch.dtype) -> Tensor:
+def _to_tensor(array: np.ndarray, kind: torch.dtype) -> Tensor:
     """A tensor from what carried it."""
     content = torch.from_numpy(array)
     if content.dtype != CARRIERS[kind] or (kind is torch.bool and bool((content > 1).any())):

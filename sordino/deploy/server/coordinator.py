@@ -27,7 +27,7 @@ from sordino.deploy.declared import Origin
 from sordino.deploy.protocol.carrier import Carrier
 from sordino.deploy.protocol.roster import Member, check_members
 from sordino.deploy.server.dry_run import rehearse
-from sordino.deploy.server.journal import FILE, Heads, Journal
+from sordino.deploy.server.journal import FILE, DeploymentJournal, Heads
 from sordino.deploy.server.questions import Sites
 from sordino.deploy.server.trips import Deadlines
 from sordino.deploy.terms import Terms, terms_of
@@ -145,11 +145,11 @@ def start(
             planned=to_be_kept(terms, deal),
         ),
     )
-    with contextlib.closing(Journal(store.path(run))) as journal:
-        journal.decide("roster", [[member.name, member.identity.hex()] for member in roster])
-        journal.decide("run", f"{run} {secrets.token_hex(16)}")
+    with contextlib.closing(DeploymentJournal(store.path(run))) as journal:
+        journal.set_fact("roster", [[member.name, member.identity.hex()] for member in roster])
+        journal.set_fact("run", f"{run} {secrets.token_hex(16)}")
         if origin is not None:
-            journal.decide("trial_of", origin.data)
+            journal.set_fact("trial_of", origin.data)
     return resume(run, carrier, store, watch, tell, deadlines)
 
 
@@ -173,7 +173,7 @@ def resume(
     experiment = deployed_experiment(run, store)
     row, terms = store.get(run), terms_of(experiment)
     with store.lock(run), single_threaded(), saving(store.folder), contextlib.ExitStack() as closing:
-        journal = Journal(store.path(run))
+        journal = DeploymentJournal(store.path(run))
         closing.callback(journal.close)
         if journal.fact("run") is None:
             raise UserError(f"The run {run!r} was stopped before it began: start it anew.")
@@ -257,14 +257,14 @@ def _shared_accuracies(
         return {}, 0.0
     gate, schedule = server_gate(terms), terms.schedule
     served = ending.served
-    told = accuracies.message(served.models[0].clone() if served is not None and len(served.models) == 1 else None)
+    told = accuracies.make_message(served.models[0].clone() if served is not None and len(served.models) == 1 else None)
     drawn = torch.randperm(schedule.clients, generator=gate.source.generator(accuracies.STEP))
     who = sorted(drawn[: schedule.cohort].tolist())
     question = Question(ending.now.questions, schedule.rounds, accuracies.STEP, told, who)
-    return accuracies.shared(sites.ask, question, terms.steps()[accuracies.STEP], gate, books)
+    return accuracies.collect(sites.ask, question, terms.steps()[accuracies.STEP], gate, books)
 
 
-def _end(run: str, sites: Sites, journal: Journal, store: Store) -> None:
+def _end(run: str, sites: Sites, journal: DeploymentJournal, store: Store) -> None:
     """Give every site that can be reached the models that are its own, and let it destroy its keys of the run."""
     if journal.fact("ended"):
         return
@@ -279,7 +279,7 @@ def _end(run: str, sites: Sites, journal: Journal, store: Store) -> None:
         return given if clusters is None else {word: rows[int(clusters[number])] for word, rows in given.items()}
 
     if sites.end(models):
-        journal.decide("ended", True)
+        journal.set_fact("ended", True)
 
 
 def server_gate(terms: Terms) -> Gate:

@@ -10,12 +10,12 @@ from typing import Any
 from sordino.deploy.protocol import keys, wire
 from sordino.deploy.protocol.carrier import Carrier, Failure
 from sordino.deploy.protocol.roster import Member
-from sordino.deploy.server.journal import Enrolled, Heads, Journal
+from sordino.deploy.server.journal import DeploymentJournal, EnrolledSite, Heads
 from sordino.deploy.site.ledger import Head
 from sordino.deploy.terms import Terms
 from sordino.errors import UserError
 
-PAUSE = 0.5
+PAUSE_SECONDS = 0.5
 """Seconds between two looks for sites that are missing."""
 
 
@@ -27,7 +27,7 @@ class Presence:
         terms: Terms,
         roster: Sequence[Member],
         carrier: Carrier,
-        journal: Journal,
+        journal: DeploymentJournal,
         heads: Heads,
         tell: Callable[[str], None],
         patience: float,
@@ -51,11 +51,11 @@ class Presence:
     def echo(self, identity: bytes) -> list[Any] | None:
         """Last known head of a site's ledger, over all runs, as it is sent to the site."""
         head = self._heads.head(identity)
-        return None if head is None else head.packed()
+        return None if head is None else head.to_list()
 
-    def saw(self, identity: bytes, head: Head) -> None:
+    def record_head(self, identity: bytes, head: Head) -> None:
         """Store the head of a site's ledger, as the site reports it."""
-        self._heads.saw(identity, head)
+        self._heads.update(identity, head)
 
     def gather(self) -> None:
         """Wait until all sites of the roster take part, or, when the time is over, enough of them."""
@@ -67,7 +67,7 @@ class Presence:
                 return
             if time.monotonic() > until:
                 break
-            time.sleep(PAUSE)
+            time.sleep(PAUSE_SECONDS)
         there = len(self.roster) - len(missing)
         if there < self._terms.minimum:
             raise UserError(
@@ -85,7 +85,7 @@ class Presence:
         challenge = secrets.token_bytes(32)
         new = dict.fromkeys(online - self._greeted, wire.request("hello", challenge=challenge))
         found: dict[bytes, int] = {}
-        for node, reply in accepted(self._carrier, new, self._patience, lambda node, sentence: None):
+        for node, reply in exchange_accepted(self._carrier, new, self._patience, lambda node, sentence: None):
             identity, signature = reply.get("identity"), reply.get("signature")
             self._greeted.add(node)
             if not isinstance(identity, bytes) or identity not in self.number or not isinstance(signature, bytes):
@@ -104,11 +104,11 @@ class Presence:
             node: wire.request("enrol", number=self.number[identity], echo=self.echo(identity), **about)
             for identity, node in found.items()
         }
-        known = {one.identity: one for one in self._journal.enrolled()}
-        for node, reply in accepted(self._carrier, requests, self._patience, self.telling(back)):
+        known = {one.identity: one for one in self._journal.enrolled_sites()}
+        for node, reply in exchange_accepted(self._carrier, requests, self._patience, self.refusal_reporter(back)):
             identity = back[node]
             try:
-                site, head = self._enrolled(identity, reply, known.get(identity))
+                site, head = self._read_enrolment(identity, reply, known.get(identity))
             except ValueError:
                 self._tell(f"{self.name(identity)} gave no key that it has signed: it is left out.")
                 continue
@@ -116,13 +116,15 @@ class Presence:
             if before is not None and head.position < before.position:
                 self._tell(f"{self.name(identity)} has a ledger that is older than one seen before: it is left out.")
                 continue
-            self._heads.saw(identity, head)
+            self._heads.update(identity, head)
             if identity not in known:
                 self._journal.enrol(site)
                 self._tell(f"{self.name(identity)} takes part.")
             self.nodes[identity] = node
 
-    def _enrolled(self, identity: bytes, reply: Mapping[str, Any], known: Enrolled | None) -> tuple[Enrolled, Head]:
+    def _read_enrolment(
+        self, identity: bytes, reply: Mapping[str, Any], known: EnrolledSite | None
+    ) -> tuple[EnrolledSite, Head]:
         key, signature = reply.get("key"), reply.get("signature")
         if not isinstance(key, bytes) or not isinstance(signature, bytes):
             raise ValueError("a key is missing")
@@ -131,14 +133,14 @@ class Presence:
             raise ValueError("a key is not signed")
         if known is not None and known.key != key:
             raise ValueError("a key has changed")
-        return Enrolled(identity, key, signature), Head.read(reply.get("head"))
+        return EnrolledSite(identity, key, signature), Head.from_list(reply.get("head"))
 
-    def telling(self, back: Mapping[int, bytes]) -> Callable[[int, str], None]:
+    def refusal_reporter(self, back: Mapping[int, bytes]) -> Callable[[int, str], None]:
         """Tells people what a site refuses; `back` is which site is at which node."""
         return lambda node, sentence: self._tell(f"{self.name(back[node])}: {sentence}")
 
 
-def replies(carrier: Carrier, requests: Mapping[int, bytes], seconds: float) -> Iterable[tuple[int, Any]]:
+def exchange(carrier: Carrier, requests: Mapping[int, bytes], seconds: float) -> Iterable[tuple[int, Any]]:
     """Answers as messages, or failures; bytes that are no message are a failure."""
     if not requests:
         return
@@ -147,24 +149,24 @@ def replies(carrier: Carrier, requests: Mapping[int, bytes], seconds: float) -> 
             yield node, content
             continue
         try:
-            yield node, wire.unpacked(content)
+            yield node, wire.unpack(content)
         except wire.WireError as error:
             yield node, Failure(str(error))
 
 
-def accepted(
+def exchange_accepted(
     carrier: Carrier, requests: Mapping[int, bytes], seconds: float, refused: Callable[[int, str], None]
 ) -> Iterable[tuple[int, Mapping[str, Any]]]:
     """Answers that are no refusals; of those `refused` is told."""
-    for node, reply in replies(carrier, requests, seconds):
+    for node, reply in exchange(carrier, requests, seconds):
         if isinstance(reply, Failure):
             continue
         if reply.get("ok") is True:
             yield node, reply
         else:
-            refused(node, said(reply))
+            refused(node, refusal_text(reply))
 
 
-def said(reply: Mapping[str, Any]) -> str:
+def refusal_text(reply: Mapping[str, Any]) -> str:
     """Why a site refuses, in its own words; what could do more at the operator's terminal than be read is left out."""
     return "".join(letter for letter in str(reply.get("sentence"))[:300] if letter.isprintable())

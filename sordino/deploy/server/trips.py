@@ -15,10 +15,10 @@ from torch import Tensor
 from sordino.deploy.protocol import wire
 from sordino.deploy.protocol.carrier import Carrier, Failure
 from sordino.deploy.protocol.secure_sum import Cohort, MaskingError, Opening
-from sordino.deploy.server.journal import Enrolled
-from sordino.deploy.server.presence import PAUSE, Presence, accepted, replies, said
+from sordino.deploy.server.journal import EnrolledSite
+from sordino.deploy.server.presence import PAUSE_SECONDS, Presence, exchange, exchange_accepted, refusal_text
 from sordino.deploy.site.freshness import UNCONFIRMED, LedgerStatement
-from sordino.deploy.site.ledger import Ask, Head
+from sordino.deploy.site.ledger import Head, QuestionId
 from sordino.errors import UserError
 from sordino.federation.client import Question
 from sordino.federation.message import Each
@@ -27,7 +27,7 @@ from sordino.privacy.release import Public, Releases
 
 
 @dataclass(frozen=True)
-class Work:
+class WorkReply:
     """What a site answered to a question."""
 
     content: Any
@@ -38,12 +38,12 @@ class Work:
     """Where its ledger ends, by its own account."""
 
     @classmethod
-    def read(cls, reply: Mapping[str, Any], content: Any) -> Work:
+    def read(cls, reply: Mapping[str, Any], content: Any) -> WorkReply:
         """From a reply whose content has been read."""
-        return cls(content, _size(reply), Head.read(reply.get("head")))
+        return cls(content, _size(reply), Head.from_list(reply.get("head")))
 
 
-def values(reply: Mapping[str, Any], releases: Releases, public: Public, parameters: int) -> dict[str, Tensor]:
+def read_values(reply: Mapping[str, Any], releases: Releases, public: Public, parameters: int) -> dict[str, Tensor]:
     """What a site sent where each message is protected by itself; the network has so many `parameters`."""
     found = reply.get("values")
     if not isinstance(found, dict) or set(found) != set(releases):
@@ -62,7 +62,7 @@ def values(reply: Mapping[str, Any], releases: Releases, public: Public, paramet
     return found
 
 
-def masked(
+def read_masked(
     reply: Mapping[str, Any], cohort: Cohort, width: int, kind: np.dtype
 ) -> tuple[np.ndarray, dict[bytes, bytes]]:
     """A site's masked vector of so many numbers, and its shares for all."""
@@ -75,7 +75,7 @@ def masked(
     return vector, shares
 
 
-def opening(reply: Mapping[str, Any], survivors: Sequence[bytes], dropped: Sequence[bytes]) -> Opening:
+def read_opening(reply: Mapping[str, Any], survivors: Sequence[bytes], dropped: Sequence[bytes]) -> Opening:
     """What a site gives to open a sum."""
     shares, seeds = reply.get("shares"), reply.get("seeds")
     if not isinstance(shares, dict) or not isinstance(seeds, dict):
@@ -100,18 +100,20 @@ Reader = Callable[[bytes, Mapping[str, Any]], Any]
 
 
 @dataclass(frozen=True)
-class Put:
+class OutgoingQuestion:
     """A question as it is put to sites."""
 
     question: Question
-    ask: Ask
+    id: QuestionId
     releases: Releases
-    cohort: list[Enrolled]
+    cohort: list[EnrolledSite]
     content: bytes
     """What all of them are told."""
 
     @classmethod
-    def of(cls, question: Question, ask: Ask, releases: Releases, cohort: list[Enrolled], summed: bool) -> Put:
+    def of(
+        cls, question: Question, id: QuestionId, releases: Releases, cohort: list[EnrolledSite], summed: bool
+    ) -> OutgoingQuestion:
         """A question to a cohort, whose answers are `summed` or read one by one."""
         told = {name: value for name, value in question.message.items() if not isinstance(value, Each)}
         if summed and len(told) < len(question.message):
@@ -119,14 +121,14 @@ class Put:
                 "The method tells each client something of its own, but the secure sum adds up answers to one question "
                 'only: simulate it with `sordino run`, or deploy it with protect_from = "server".'
             )
-        content = wire.packed(
+        content = wire.pack(
             {
-                **{"run": ask.run, "round": ask.round, "place": ask.place, "attempt": ask.attempt},
+                **{"run": id.run, "round": id.round, "place": id.place, "attempt": id.attempt},
                 **{"question": question.number, "step": question.step, "message": told},
                 "parties": [[one.identity, one.key, one.signature] for one in cohort] if summed else [],
             }
         )
-        return cls(question, ask, releases, cohort, content)
+        return cls(question, id, releases, cohort, content)
 
     @property
     def identities(self) -> list[bytes]:
@@ -142,7 +144,7 @@ class Put:
         rows = {name: value for name, value in self.question.message.items() if isinstance(value, Each)}
         if not rows:
             return b""
-        return wire.packed({name: value.values[number : number + 1] for name, value in rows.items()})
+        return wire.pack({name: value.values[number : number + 1] for name, value in rows.items()})
 
     def request(self, number: int, echo: list[Any] | None, notes: Mapping[bytes, Any]) -> bytes:
         """The message to client `number`, with the `notes` of others on its ledger."""
@@ -158,7 +160,7 @@ class Put:
 
 @dataclass(frozen=True)
 class Deadlines:
-    """How long sites are waited for, in seconds, and how often a question is put."""
+    """How long sites are waited for, in seconds, and how often a question is question."""
 
     hello: float = 60.0
     work: float = 600.0
@@ -180,30 +182,32 @@ class Trips:
         """`least` is with how many sites that can pay the run goes on."""
         self.presence, self.deadlines, self.tell = presence, deadlines, tell
         self._carrier, self._least = carrier, least
-        self._broke: set[bytes] = set()
+        self._exhausted: set[bytes] = set()
         """Sites whose budget is used up."""
         self._notes: dict[bytes, dict[bytes, Any]] = {}
         """Notes of other sites, by site that waits until its ledger is confirmed."""
-        self._waited = ""
+        self._last_told = ""
         """Last sentence on who waits for whom."""
 
-    def work(self, put: Put, asked: Sequence[bytes], read: Reader, patient: bool) -> dict[bytes, Work]:
+    def ask_work(
+        self, question: OutgoingQuestion, asked: Sequence[bytes], read: Reader, patient: bool
+    ) -> dict[bytes, WorkReply]:
         """What sites answer to a question, its content by `read`; `patient`: nobody of them can be done without."""
 
         def request(one: bytes) -> bytes:
-            return put.request(self.presence.number[one], self.presence.echo(one), self._notes.pop(one, {}))
+            return question.request(self.presence.number[one], self.presence.echo(one), self._notes.pop(one, {}))
 
-        def answered(one: bytes, reply: Mapping[str, Any]) -> Work:
-            return Work.read(reply, read(one, reply))
+        def answered(one: bytes, reply: Mapping[str, Any]) -> WorkReply:
+            return WorkReply.read(reply, read(one, reply))
 
-        got: dict[bytes, Work] = self.answers(asked, request, answered, self.deadlines.work, len(asked), patient)
+        got: dict[bytes, WorkReply] = self.collect(asked, request, answered, self.deadlines.work, len(asked), patient)
         for one, found in got.items():
-            self.presence.saw(one, found.head)
-        if self._broke and len(self.presence.roster) - len(self._broke) < self._least:
+            self.presence.record_head(one, found.head)
+        if self._exhausted and len(self.presence.roster) - len(self._exhausted) < self._least:
             raise OutOfBudgetError
         return got
 
-    def answers(
+    def collect(
         self,
         sites: Sequence[bytes],
         request: Callable[[bytes], bytes],
@@ -221,24 +225,24 @@ class Trips:
         got: dict[bytes, Any] = {}
         refused: set[bytes] = set()
         looked = 0
-        unsure: dict[bytes, Any] = {}
+        unconfirmed: dict[bytes, Any] = {}
         while len(got) < needed:
             waiting = [one for one in sites if one not in got and one not in refused]
             left = until - time.monotonic()
-            enough = not patient and (not unsure or len(got) >= self._least)
+            enough = not patient and (not unconfirmed or len(got) >= self._least)
             if not waiting or left <= 0 or (looked > 1 and enough):
                 break
             if looked:
-                time.sleep(min(PAUSE * (looked > 1), left))
+                time.sleep(min(PAUSE_SECONDS * (looked > 1), left))
                 self.presence.find()
             looked += 1
-            unsure = {}
+            unconfirmed = {}
             back = {self.presence.nodes[one]: one for one in waiting if one in self.presence.nodes}
-            for node, reply in replies(self._carrier, {n: request(one) for n, one in back.items()}, left):
+            for node, reply in exchange(self._carrier, {n: request(one) for n, one in back.items()}, left):
                 if isinstance(reply, Failure):
                     continue
                 if reply.get("code") == UNCONFIRMED:
-                    unsure[back[node]] = reply.get("statement")
+                    unconfirmed[back[node]] = reply.get("statement")
                     continue
                 answer = self._read(back[node], reply, read)
                 if answer is None:
@@ -247,13 +251,13 @@ class Trips:
                     got[back[node]] = answer
                 if len(got) >= needed:
                     break
-            self._collect(unsure, min(until - time.monotonic(), self.deadlines.open))
+            self._collect_notes(unconfirmed, min(until - time.monotonic(), self.deadlines.open))
         return got
 
-    def _collect(self, unsure: Mapping[bytes, Any], seconds: float) -> None:
+    def _collect_notes(self, unconfirmed: Mapping[bytes, Any], seconds: float) -> None:
         """Bring the statements of sites to all others, keep the notes that these return, and tell whom a site waits
         for."""
-        known = {one: statement for one, statement in unsure.items() if _is_statement(statement)}
+        known = {one: statement for one, statement in unconfirmed.items() if _is_statement(statement)}
         if not known:
             return
         back = {node: one for one, node in self.presence.reached.items()}
@@ -262,7 +266,7 @@ class Trips:
             for node, one in back.items()
         }
         silent = {member.identity for member in self.presence.roster}
-        for node, reply in accepted(self._carrier, requests, seconds, self.presence.telling(back)):
+        for node, reply in exchange_accepted(self._carrier, requests, seconds, self.presence.refusal_reporter(back)):
             found = reply.get("notes")
             notes = found if isinstance(found, dict) else {}
             silent.discard(back[node])
@@ -275,8 +279,8 @@ class Trips:
             self._tell_once(f"Waiting until other sites confirm the ledger of {owners}; no answer yet from {missing}.")
 
     def _tell_once(self, sentence: str) -> None:
-        if sentence != self._waited:
-            self._waited = sentence
+        if sentence != self._last_told:
+            self._last_told = sentence
             self.tell(sentence)
 
     def _read(self, one: bytes, reply: Mapping[str, Any], read: Reader) -> Any:
@@ -284,8 +288,8 @@ class Trips:
         name = self.presence.name(one)
         if reply.get("ok") is not True:
             if reply.get("code") == "budget":
-                self._broke.add(one)
-            self.tell(f"{name}: {said(reply)}")
+                self._exhausted.add(one)
+            self.tell(f"{name}: {refusal_text(reply)}")
             return None
         try:
             return read(one, reply)
@@ -297,7 +301,7 @@ class Trips:
 def _is_statement(value: Any) -> bool:
     """Whether a reply of a waiting site holds its statement, for which others can be asked."""
     try:
-        LedgerStatement.read(value)
+        LedgerStatement.from_list(value)
     except ValueError:
         return False
     return True

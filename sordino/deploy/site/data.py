@@ -42,20 +42,20 @@ def keyed_fingerprint(file: SiteFile, secret: bytes) -> str:
     return hmac.new(secret, people_of([file.path]).encode(), hashlib.sha256).hexdigest()
 
 
-def as_declared(file: SiteFile, terms: Terms, rules: Rules, secret: bytes) -> FederatedData:
+def encode_records(file: SiteFile, terms: Terms, rules: Rules, secret: bytes) -> FederatedData:
     """The records as the experiment's clients have them; those of this site stand under every number, and it is asked
     under its own only."""
     try:
         content = file.content
-        found, counted = (content, []) if isinstance(content, ClientFile) else _encoded(content, terms, rules)
-        x, y = _fitted(found, terms)
+        found, counted = (content, []) if isinstance(content, ClientFile) else _encode_table(content, terms, rules)
+        x, y = _to_tensors(found, terms)
     except UserError as error:
         raise RefusedError("data", error) from error
-    test = found.test if found.test is not None else _own_split(len(y), rules.test_fraction, secret)
+    test = found.test if found.test is not None else _choose_test_records(len(y), rules.test_fraction, secret)
     if test.all():
         raise RefusedError("data", f"{file.path} has no training records")
     many = terms.schedule.clients
-    train, held = (_everywhere(x[places], y[places], many) for places in (~test, test))
+    train, held = (_repeat_for_clients(x[places], y[places], many) for places in (~test, test))
     name = file.path.stem
     tables, arrays = ([], [content.x]) if isinstance(content, ClientFile) else ([content], [])
     people = known_people([file.path], tables, arrays)
@@ -63,7 +63,7 @@ def as_declared(file: SiteFile, terms: Terms, rules: Rules, secret: bytes) -> Fe
     return FederatedData(name, dealt, len(terms.labels), terms.shape, "", people, disclosed=counted)
 
 
-def _encoded(table: Table, terms: Terms, rules: Rules) -> tuple[ClientFile, list[str]]:
+def _encode_table(table: Table, terms: Terms, rules: Rules) -> tuple[ClientFile, list[str]]:
     """A table's records, by the experiment's schema or its declared columns as numbers, and sentences with what was
     counted in them."""
     schema = terms.schema(rules.label)
@@ -82,14 +82,14 @@ def _encoded(table: Table, terms: Terms, rules: Rules) -> tuple[ClientFile, list
     return ClientFile(table.path, found.x[found.kept], labels, None), found.counted
 
 
-def _fitted(file: ClientFile, terms: Terms) -> tuple[torch.Tensor, torch.Tensor]:
+def _to_tensors(file: ClientFile, terms: Terms) -> tuple[torch.Tensor, torch.Tensor]:
     if math.prod(file.x.shape[1:]) != math.prod(terms.shape):
         raise UserError(f"The records of {file.path} have shape {file.x.shape[1:]}, but {terms.shape} is declared.")
     x = np.ascontiguousarray(file.x.reshape(-1, *terms.shape))
     return torch.from_numpy(x), torch.from_numpy(numbered([file], terms.labels))
 
 
-def _own_split(records: int, fraction: float, secret: bytes) -> np.ndarray:
+def _choose_test_records(records: int, fraction: float, secret: bytes) -> np.ndarray:
     """Which records are for testing: chosen by a secret of the site."""
     many = min(records - 1, max(1, round(records * fraction))) if records > 1 else 0
     chosen = np.zeros(records, dtype=bool)
@@ -98,5 +98,5 @@ def _own_split(records: int, fraction: float, secret: bytes) -> np.ndarray:
     return chosen
 
 
-def _everywhere(x: torch.Tensor, y: torch.Tensor, clients: int) -> Split:
+def _repeat_for_clients(x: torch.Tensor, y: torch.Tensor, clients: int) -> Split:
     return Split(x, y, np.zeros(clients, dtype=np.int64), np.full(clients, len(y), dtype=np.int64))

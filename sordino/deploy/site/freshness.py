@@ -18,74 +18,75 @@ from sordino.deploy.protocol import keys
 from sordino.deploy.protocol.roster import IDENTITY_BYTES
 from sordino.deploy.protocol.secure_sum import Cohort, MaskingError
 from sordino.deploy.site import requests
-from sordino.deploy.site.context import Desk
-from sordino.deploy.site.ledger import LINK_BYTES, Book, Entry, Head
+from sordino.deploy.site.ledger import LINK_BYTES, Entry, Head, SiteLedger
 from sordino.deploy.site.rules import RefusedError
-from sordino.deploy.site.session import Session
-from sordino.deploy.site.spending import payable
+from sordino.deploy.site.session import Session, SiteContext
+from sordino.deploy.site.spending import authorize_payment
 
 NOTE = struct.Struct(">Q32s64sQ32s64s")
 """What goes with a share, unseen by the server: the sender's head with its signature, and what it has last seen of the
 receiver's, with that one's signature; zeros where it has seen nothing."""
 
 
-class BehindError(Exception):
+class LedgerBehindError(Exception):
     """Others know more of this site's ledger than it does itself."""
 
 
-def check_only_one(book: Book, message: Mapping[str, Any]) -> None:
+def check_single_ledger(ledger: SiteLedger, message: Mapping[str, Any]) -> None:
     """Refuse where this ledger may not be the only one of these data."""
-    if any(entry.kind == "spoiled" for entry in book.entries()):
+    if any(entry.kind == "spoiled" for entry in ledger.entries()):
         raise RefusedError("closed", "there may be another ledger of these data")
     if message.get("echo") is None:
         return
     try:
-        echo = Head.read(message["echo"])
+        echo = Head.from_list(message["echo"])
     except ValueError as error:
         raise RefusedError("message", error) from error
-    if echo.position and book.link(echo.position) != echo.link:
+    if echo.position and ledger.link(echo.position) != echo.link:
         raise RefusedError(
             "restored", f"row {echo.position - 1} of this ledger is not the one that the server has seen"
         )
 
 
-def notes(book: Book, cohort: Cohort, head: Head, private: bytes) -> dict[bytes, bytes]:
+def write_notes(ledger: SiteLedger, cohort: Cohort, head: Head, private: bytes) -> dict[bytes, bytes]:
     """For each site of a cohort: where this ledger ends, signed with the `private` key, and where that one's did when
     it was last heard of."""
-    signature, found = keys.signed(private, *head.said()), {}
+    signature, found = keys.sign(private, *head.signed_parts()), {}
     for party in cohort.parties:
-        seen, theirs = book.seen(party.identity) or (Head(0, bytes(32)), b"")
+        seen, theirs = ledger.head_of(party.identity) or (Head(0, bytes(32)), b"")
         found[party.identity] = NOTE.pack(head.position, head.link, signature, seen.position, seen.link, theirs)
     return found
 
 
-def check_note(book: Book, own: bytes, sender: bytes, note: bytes) -> None:
+def check_note(ledger: SiteLedger, own: bytes, sender: bytes, note: bytes) -> None:
     """Compare what another site has seen of this ledger, whose owner is `own`, with it, and remember what it says of
     its own."""
     if len(note) != NOTE.size:
         raise MaskingError("A share's note is not of the right length.")
     position, link, signature, place, known, mine = NOTE.unpack(note)
     head, seen = Head(position, link), Head(place, known)
-    if not keys.is_signed(sender, signature, *head.said()):
+    if not keys.is_signed(sender, signature, *head.signed_parts()):
         raise MaskingError("A site did not sign what it says of its ledger.")
-    if place and not keys.is_signed(own, mine, *seen.said()):
+    if place and not keys.is_signed(own, mine, *seen.signed_parts()):
         raise MaskingError("A site tells of a ledger that this one never had.")
-    if place and book.link(place) != known:
-        raise BehindError(f"row {place - 1} of this ledger is missing, or is not the one that another site has seen")
-    book.see(sender, head, signature)
+    if place and ledger.link(place) != known:
+        raise LedgerBehindError(
+            f"row {place - 1} of this ledger is missing, or is not the one that another site has seen"
+        )
+    ledger.note_head(sender, head, signature)
 
 
-def spoil(book: Book, why: object) -> None:
+def spoil(ledger: SiteLedger, why: object) -> None:
     """Close the site for good."""
-    with book.transaction():
-        book.append([Entry("spoiled", {"why": str(why)})])
+    with ledger.transaction():
+        ledger.append([Entry("spoiled", {"why": str(why)})])
 
 
 UNCONFIRMED = "unconfirmed"
 """The refusal of a site that waits until others confirm its ledger; its statement goes with it."""
 SIGNATURE_BYTES = 64
 NONCE_BYTES = 32
-MOST_STATEMENTS = 1000
+MAX_STATEMENTS = 1000
 """Most statements in one message."""
 BEGINNING = ("start", "reserve")
 """Kinds of rows with which a run begins."""
@@ -105,24 +106,28 @@ class LedgerStatement:
     """Signature over all of the statement."""
 
     @classmethod
-    def made(cls, private: bytes, nonce: bytes, since: int, links: bytes) -> LedgerStatement:
+    def sign(cls, private: bytes, nonce: bytes, since: int, links: bytes) -> LedgerStatement:
         """Sign a statement with the owner's key."""
-        head = _last(since, links)
+        head = _last_head(since, links)
         return cls(
-            nonce, since, links, keys.signed(private, *head.said()), keys.signed(private, *_said(nonce, since, links))
+            nonce,
+            since,
+            links,
+            keys.sign(private, *head.signed_parts()),
+            keys.sign(private, *_statement_parts(nonce, since, links)),
         )
 
     @property
     def head(self) -> Head:
         """The ledger's end."""
-        return _last(self.since, self.links)
+        return _last_head(self.since, self.links)
 
-    def packed(self) -> list[Any]:
+    def to_list(self) -> list[Any]:
         """Fields in the order in which they are sent."""
         return [self.nonce, self.since, self.links, self.heads_signature, self.signature]
 
     @classmethod
-    def read(cls, value: Any) -> LedgerStatement:
+    def from_list(cls, value: Any) -> LedgerStatement:
         """The inverse of `packed`; anything else raises `ValueError`."""
         if not isinstance(value, list) or [type(part) for part in value] != [bytes, int, bytes, bytes, bytes]:
             raise ValueError("a statement is a nonce, a position, links and two signatures")
@@ -136,11 +141,11 @@ class LedgerStatement:
 
     def is_signed(self, owner: bytes) -> bool:
         """Whether both signatures are the owner's."""
-        return keys.is_signed(owner, self.heads_signature, *self.head.said()) and keys.is_signed(
-            owner, self.signature, *_said(self.nonce, self.since, self.links)
+        return keys.is_signed(owner, self.heads_signature, *self.head.signed_parts()) and keys.is_signed(
+            owner, self.signature, *_statement_parts(self.nonce, self.since, self.links)
         )
 
-    def passed(self, head: Head) -> bool:
+    def includes(self, head: Head) -> bool:
         """Whether a head is among the statement's links."""
         begin = (head.position - self.since) * LINK_BYTES
         return begin >= 0 and self.links[begin : begin + LINK_BYTES] == head.link
@@ -159,158 +164,162 @@ class Note:
     """Signature of the confirming site."""
 
     @classmethod
-    def made(cls, private: bytes, nonce: bytes, owner: bytes, head: Head, heads_signature: bytes, began: int) -> Note:
+    def sign(cls, private: bytes, nonce: bytes, owner: bytes, head: Head, heads_signature: bytes, began: int) -> Note:
         """Sign a note for the owner of a ledger, who has sent a nonce."""
-        about = _noted(nonce, owner, head, heads_signature, began)
-        return cls(head, heads_signature, began, keys.signed(private, "note", *about))
+        about = _note_parts(nonce, owner, head, heads_signature, began)
+        return cls(head, heads_signature, began, keys.sign(private, "note", *about))
 
-    def packed(self) -> list[Any]:
+    def to_list(self) -> list[Any]:
         """Fields in the order in which they are sent."""
-        return [*self.head.packed(), self.heads_signature, self.began, self.signature]
+        return [*self.head.to_list(), self.heads_signature, self.began, self.signature]
 
     @classmethod
-    def read(cls, value: Any) -> Note:
+    def from_list(cls, value: Any) -> Note:
         """The inverse of `packed`; anything else raises `ValueError`."""
         if not isinstance(value, list) or [type(part) for part in value] != [int, bytes, bytes, int, bytes]:
             raise ValueError("a note is a head, a position and two signatures")
         position, link, heads_signature, began, signature = value
         if not 0 <= began < 2**53:
             raise ValueError("a position is no such number")
-        return cls(Head.read([position, link]), heads_signature, began, signature)
+        return cls(Head.from_list([position, link]), heads_signature, began, signature)
 
     def is_signed(self, sender: bytes, nonce: bytes, owner: bytes) -> bool:
         """Whether the sender signed it over this nonce, for a head that the owner signed."""
-        about = _noted(nonce, owner, self.head, self.heads_signature, self.began)
+        about = _note_parts(nonce, owner, self.head, self.heads_signature, self.began)
         return keys.is_signed(sender, self.signature, "note", *about) and keys.is_signed(
-            owner, self.heads_signature, *self.head.said()
+            owner, self.heads_signature, *self.head.signed_parts()
         )
 
 
 # ---- the site whose ledger it is
 
 
-def check_confirmed(desk: Desk, book: Book, session: Session, cost: list[Entry], message: Mapping[str, Any]) -> None:
+def check_confirmed(
+    context: SiteContext, ledger: SiteLedger, session: Session, cost: list[Entry], message: Mapping[str, Any]
+) -> None:
     """Refuse a question that cannot be paid for, or whose run others have not confirmed since this process began."""
     # An accepted ledger counts on the others: nothing leaves before they have confirmed it.
-    assumed = [Entry("confirmed", {})] if desk.others else []
-    entries = book.entries()
-    rows = payable([*entries, *assumed], session, cost, desk.allowed)
-    if not desk.others:
+    assumed = [Entry("confirmed", {})] if context.others else []
+    entries = ledger.entries()
+    rows = authorize_payment([*entries, *assumed], session, cost, context.policy)
+    if not context.others:
         return
     reserved = [row for row in rows if row.kind == "reserve"]
-    if reserved or not _beginning(entries, session.run):
-        _begin(book, session, reserved)
-        entries = book.entries()
-    begun = sorted(_beginning(entries, session.run).values())
+    if reserved or not _start_rows(entries, session.run):
+        _write_start(ledger, session, reserved)
+        entries = ledger.entries()
+    begun = sorted(_start_rows(entries, session.run).values())
     if any(entry.kind == "accepted" for entry in entries[begun[0] :]):
         raise RefusedError("closed", "the run had begun before the ledger was accepted")
     confirmed = any(one.kind == "confirmed" and one.content["run"] == session.run for one in entries[begun[-1] :])
-    if not (confirmed and desk.is_fresh):
-        _confirm(desk, book, entries, session.run, begun[-1] + 1, message.get("notes"))
+    if not (confirmed and context.is_fresh):
+        _confirm(context, ledger, entries, session.run, begun[-1] + 1, message.get("notes"))
 
 
-def _beginning(entries: Sequence[Entry], run: str) -> dict[str, int]:
+def _start_rows(entries: Sequence[Entry], run: str) -> dict[str, int]:
     """Where the rows stand with which a run begins, by their kinds."""
     rows = enumerate(entries)
     return {one.kind: place for place, one in rows if one.kind in BEGINNING and one.content["run"] == run}
 
 
-def _begin(book: Book, session: Session, reserved: list[Entry]) -> None:
+def _write_start(ledger: SiteLedger, session: Session, reserved: list[Entry]) -> None:
     """Commit the beginning of a run and what it reserves, before anybody confirms it."""
-    with book.transaction():
-        there = _beginning(book.entries(), session.run)
+    with ledger.transaction():
+        there = _start_rows(ledger.entries(), session.run)
         # Random, so that a ledger that is restored and begins the run again comes to another head.
         about = {"run": session.run, "unlimited": session.unlimited, "random": secrets.token_hex(16)}
         start = Entry("start", about)
-        book.append([row for row in (start, *reserved) if row.kind not in there])
+        ledger.append([row for row in (start, *reserved) if row.kind not in there])
 
 
-def _confirm(desk: Desk, book: Book, entries: Sequence[Entry], run: str, needed: int, notes: Any) -> None:
+def _confirm(
+    context: SiteContext, ledger: SiteLedger, entries: Sequence[Entry], run: str, needed: int, notes: Any
+) -> None:
     """Record which sites confirm this ledger from the row `needed` on; refuse, with a statement, while they are too
     few."""
     first: dict[str, int] = {}
     for entry in entries:
         for one, position in entry.content.get("by", {}).items():
             first.setdefault(one, position)
-            desk.held.setdefault(bytes.fromhex(one), position)
+            context.held.setdefault(bytes.fromhex(one), position)
     counted: dict[str, int] = {}
-    for member in desk.others:
-        note = _read(notes, member.identity, desk)
+    for member in context.others:
+        note = _valid_note(notes, member.identity, context)
         if note is None:
             continue
         position, name = note.head.position, member.identity.hex()
-        if book.link(position) != note.head.link:
+        if ledger.link(position) != note.head.link:
             why = f"row {position - 1} of this ledger is missing, or is not the one that {member.name} has seen"
-            spoil(book, why)
+            spoil(ledger, why)
             raise RefusedError("restored", why)
-        desk.held[member.identity] = position
+        context.held[member.identity] = position
         forgot = note.began > first.get(name, note.began)  # that site was restored itself: it is no witness
         if position >= needed and not forgot:
             counted[name] = position
-    if len(counted) < desk.quorum:
-        missing = [one.name for one in desk.others if one.identity.hex() not in counted] if notes else []
+    if len(counted) < context.quorum:
+        missing = [one.name for one in context.others if one.identity.hex() not in counted] if notes else []
         detail = f"missing: {', '.join(missing)}" if missing else ""
-        raise RefusedError(UNCONFIRMED, detail, statement=_statement(desk, book).packed())
-    with book.transaction():
-        book.append([Entry("confirmed", {"run": run, "by": counted})])
-    desk.is_fresh = True
+        raise RefusedError(UNCONFIRMED, detail, statement=_make_statement(context, ledger).to_list())
+    with ledger.transaction():
+        ledger.append([Entry("confirmed", {"run": run, "by": counted})])
+    context.is_fresh = True
 
 
-def _read(notes: Any, sender: bytes, desk: Desk) -> Note | None:
+def _valid_note(notes: Any, sender: bytes, context: SiteContext) -> Note | None:
     """The valid note of a site; None where it sent none, or one that is not signed for this site and nonce."""
     try:
-        found = Note.read(notes[sender])
+        found = Note.from_list(notes[sender])
     except (ValueError, KeyError, TypeError):
         return None
-    return found if found.is_signed(sender, desk.nonce, desk.identity) else None
+    return found if found.is_signed(sender, context.nonce, context.identity) else None
 
 
-def _statement(desk: Desk, book: Book) -> LedgerStatement:
+def _make_statement(context: SiteContext, ledger: SiteLedger) -> LedgerStatement:
     """State where this ledger ends, with its links from the oldest head that another site is known to hold."""
-    since = min([desk.held.get(one.identity, book.head().position) for one in desk.others])
-    return LedgerStatement.made(desk.private, desk.nonce, since, book.links(since))
+    since = min([context.held.get(one.identity, ledger.head().position) for one in context.others])
+    return LedgerStatement.sign(context.private, context.nonce, since, ledger.links(since))
 
 
 # ---- those who confirm it
 
 
-def note(desk: Desk, message: Mapping[str, Any]) -> bytes:
+def answer_note(context: SiteContext, message: Mapping[str, Any]) -> bytes:
     """Keep the heads that other sites state, and answer with a signed note on each."""
     statements = message.get("statements")
-    if not isinstance(statements, dict) or len(statements) > MOST_STATEMENTS:
+    if not isinstance(statements, dict) or len(statements) > MAX_STATEMENTS:
         raise RefusedError("message", "it has no statements, or too many")
-    known = None if desk.allowed.roster is None else {one.identity for one in desk.others}
+    known = None if context.policy.roster is None else {one.identity for one in context.others}
     notes = {}
-    with Book(desk.folder) as book, book.transaction():
+    with SiteLedger(context.folder) as ledger, ledger.transaction():
         for owner, value in statements.items():
             if not isinstance(owner, bytes) or len(owner) != IDENTITY_BYTES or not (known is None or owner in known):
                 continue
             try:
-                statement = LedgerStatement.read(value)
+                statement = LedgerStatement.from_list(value)
             except ValueError as error:
                 raise RefusedError("message", error) from error
             if statement.is_signed(owner):
-                notes[owner] = _hold(desk, book, owner, statement).packed()
-    return requests.answered(notes=notes)
+                notes[owner] = _keep_and_sign(context, ledger, owner, statement).to_list()
+    return requests.ok_reply(notes=notes)
 
 
-def _hold(desk: Desk, book: Book, owner: bytes, statement: LedgerStatement) -> Note:
-    held = book.seen(owner)
-    if held is None or statement.passed(held[0]):  # else it is another branch, which no longer one may hide
-        book.see(owner, statement.head, statement.heads_signature)
-    head, signature = book.seen(owner) or (statement.head, statement.heads_signature)
-    return Note.made(desk.private, statement.nonce, owner, head, signature, book.began(owner))
+def _keep_and_sign(context: SiteContext, ledger: SiteLedger, owner: bytes, statement: LedgerStatement) -> Note:
+    held = ledger.head_of(owner)
+    if held is None or statement.includes(held[0]):  # else it is another branch, which no longer one may hide
+        ledger.note_head(owner, statement.head, statement.heads_signature)
+    head, signature = ledger.head_of(owner) or (statement.head, statement.heads_signature)
+    return Note.sign(context.private, statement.nonce, owner, head, signature, ledger.first_position(owner))
 
 
-def _last(since: int, links: bytes) -> Head:
+def _last_head(since: int, links: bytes) -> Head:
     return Head(since + len(links) // LINK_BYTES - 1, links[-LINK_BYTES:])
 
 
-def _said(nonce: bytes, since: int, links: bytes) -> tuple[str, bytes, bytes, bytes]:
+def _statement_parts(nonce: bytes, since: int, links: bytes) -> tuple[str, bytes, bytes, bytes]:
     """Parts that a site signs of its statement."""
     return "statement", nonce, since.to_bytes(8, "big"), links
 
 
-def _noted(nonce: bytes, owner: bytes, head: Head, signature: bytes, began: int) -> tuple[bytes, ...]:
+def _note_parts(nonce: bytes, owner: bytes, head: Head, signature: bytes, began: int) -> tuple[bytes, ...]:
     """Parts that a site signs of its note."""
     return nonce, owner, head.position.to_bytes(8, "big"), head.link, signature, began.to_bytes(8, "big")

@@ -132,7 +132,7 @@ class Rules(BaseModel):
 
 
 @dataclass(frozen=True)
-class Allowed:
+class SitePolicy:
     """A site's rules as they were read, with its roster."""
 
     rules: Rules
@@ -236,7 +236,7 @@ def check_finite(value: Any) -> None:
         raise RefusedError("bounds", "a number of the message is not finite")
 
 
-def read_rules(folder: Path) -> Allowed:
+def read_rules(folder: Path) -> SitePolicy:
     """The rules of the site in a folder."""
     path = folder / FILE
     try:
@@ -246,7 +246,7 @@ def read_rules(folder: Path) -> Allowed:
     except ValidationError as error:
         missing = [str(one["loc"][0]) for one in error.errors() if one["type"] == "missing"]
         if missing:
-            raise UserError(_lacking(path, missing)) from error
+            raise UserError(_missing_limits(path, missing)) from error
         problem = error.errors()[0]
         key = ".".join(str(part) for part in problem["loc"])
         raise UserError(f"{path}: invalid value for {key or 'a key'}: {problem['msg'].lower()}.") from error
@@ -263,10 +263,10 @@ def read_rules(folder: Path) -> Allowed:
     roster = None if rules.roster is None else tuple(read_roster(folder / rules.roster))
     if rules.witnesses is not None:
         _check_witnesses(path, rules.witnesses, rules.colluders, roster)
-    return Allowed(rules, roster)
+    return SitePolicy(rules, roster)
 
 
-def _lacking(path: Path, missing: Sequence[str]) -> str:
+def _missing_limits(path: Path, missing: Sequence[str]) -> str:
     examples = ", ".join(LIMITS.get(key, f"{key} = ...") for key in missing)
     return (
         f"{path} lacks {', '.join(missing)}: a site's limits have no defaults, so that a file that was cut short "
@@ -274,7 +274,7 @@ def _lacking(path: Path, missing: Sequence[str]) -> str:
     )
 
 
-def least_witnesses(sites: int, colluders: int) -> int:
+def min_witnesses(sites: int, colluders: int) -> int:
     """Number of others that must confirm a ledger, so that any two such groups share a site that does not collude."""
     return -(-(sites + colluders) // 2)
 
@@ -284,7 +284,7 @@ def _check_witnesses(path: Path, witnesses: int, colluders: int, roster: Sequenc
     if roster is None:
         raise UserError(f"{path}: witnesses need a roster: without one the server could invent them.")
     sites = len(roster)
-    least = least_witnesses(sites, colluders)
+    least = min_witnesses(sites, colluders)
     if not least <= witnesses < sites:
         raise UserError(
             f"{path}: witnesses is {witnesses}, but of {sites} sites, {colluders} of them colluders, at least "

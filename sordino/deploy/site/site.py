@@ -14,15 +14,24 @@ from pydantic import ValidationError
 from sordino.data.tables import Table
 from sordino.deploy.database import AlteredError, DatabaseError
 from sordino.deploy.protocol import keys, wire
-from sordino.deploy.site.context import Desk
 from sordino.deploy.site.data import keyed_fingerprint, read_records
-from sordino.deploy.site.end import end, remove_leftovers
-from sordino.deploy.site.enrol import enrol, hello
-from sordino.deploy.site.freshness import note
-from sordino.deploy.site.ledger import WITNESSED, Book, Entry, Head, linked, noted_last
-from sordino.deploy.site.rules import FILE, MEGABYTE, RULES_CHANGED, SENTENCES, Allowed, RefusedError, Rules, read_rules
-from sordino.deploy.site.witness import DoubtError, Witness, hold
-from sordino.deploy.site.work import open_sum, work
+from sordino.deploy.site.end import answer_end, remove_leftovers
+from sordino.deploy.site.enrol import answer_enrol, answer_hello
+from sordino.deploy.site.freshness import answer_note
+from sordino.deploy.site.ledger import WITNESSED, Entry, Head, SiteLedger, chain_link, last_noted
+from sordino.deploy.site.rules import (
+    FILE,
+    MEGABYTE,
+    RULES_CHANGED,
+    SENTENCES,
+    RefusedError,
+    Rules,
+    SitePolicy,
+    read_rules,
+)
+from sordino.deploy.site.session import SiteContext
+from sordino.deploy.site.witness import Witness, WitnessError, lock_site
+from sordino.deploy.site.work import answer_open, answer_work
 from sordino.errors import UserError, unknown, writing
 from sordino.methods import names
 from sordino.privacy.ledger import BLANK
@@ -51,7 +60,7 @@ COMMENTS = {
     "methods": "the methods that may be run here (last, so that a file that was cut short lacks them and is refused)",
 }
 """The keys in their order, each with its meaning."""
-USUAL: dict[str, Any] = {"unit": "client", "max_epsilon": 8.0, "max_delta": 1e-5, "min_cohort": 3}
+DEFAULT_LIMITS: dict[str, Any] = {"unit": "client", "max_epsilon": 8.0, "max_delta": 1e-5, "min_cohort": 3}
 """Default limits of a new site, which are then written into its file."""
 
 
@@ -59,7 +68,9 @@ def create(folder: Path, name: str, data: Path, label: str | None, rules: Mappin
     """Make a site in a folder; its public key."""
     if (folder / FILE).exists():
         raise UserError(f"There is a site in {folder} already: its ledger must not be lost.")
-    given = USUAL | {"methods": tuple(names())} | {key: value for key, value in rules.items() if value is not None}
+    given = (
+        DEFAULT_LIMITS | {"methods": tuple(names())} | {key: value for key, value in rules.items() if value is not None}
+    )
     try:
         made = Rules(name=name, data=data, label=label, **given)
     except ValidationError as error:
@@ -72,16 +83,16 @@ def create(folder: Path, name: str, data: Path, label: str | None, rules: Mappin
         private, secret = keys.new_identity(), secrets.token_bytes(32)
         content = {"random": secrets.token_hex(32), "data": keyed_fingerprint(file, secret)}
         if made.roster is None:  # else the roster, which is yet to be put there, belongs to the rules
-            content["rules"] = Allowed(made, None).digest(secret)
+            content["rules"] = SitePolicy(made, None).digest(secret)
         begin = Entry("begin", content)
         # First: where it cannot be written, there is no site yet.
-        Witness.of(folder, made, private).write(Head(1, linked(BLANK, begin.written())))
-        Book.create(folder, {"identity": private, "secret": secret, WITNESSED: b"1"}, begin)
-        write_whole(folder / FILE, written(made))
+        Witness.of(folder, made, private).write(Head(1, chain_link(BLANK, begin.to_json())))
+        SiteLedger.create(folder, {"identity": private, "secret": secret, WITNESSED: b"1"}, begin)
+        write_whole(folder / FILE, rules_toml(made))
     return keys.public_identity(private)
 
 
-def written(rules: Rules) -> str:
+def rules_toml(rules: Rules) -> str:
     """Rules as a TOML file with a comment on each."""
     lines = [f"name = {toml_value(rules.name)}"]
     for key, comment in COMMENTS.items():
@@ -90,40 +101,42 @@ def written(rules: Rules) -> str:
     return "\n".join(lines) + "\n"
 
 
-HANDLERS: dict[str, Callable[[Desk, Mapping[str, Any]], bytes]] = {
-    "hello": hello,
-    "enrol": enrol,
-    "work": work,
-    "open": open_sum,
-    "note": note,
-    "end": end,
+HANDLERS: dict[str, Callable[[SiteContext, Mapping[str, Any]], bytes]] = {
+    "hello": answer_hello,
+    "enrol": answer_enrol,
+    "work": answer_work,
+    "open": answer_open,
+    "note": answer_note,
+    "end": answer_end,
 }
 
 
 class Site:
     """A site that is open: its rules and records have been read, and no other process answers for it."""
 
-    def __init__(self, desk: Desk, witness: Witness, news: Sequence[str], held: contextlib.ExitStack) -> None:
-        self.desk, self._witness, self._held = desk, witness, held
-        self.news = news
+    def __init__(
+        self, context: SiteContext, witness: Witness, notices: Sequence[str], held: contextlib.ExitStack
+    ) -> None:
+        self.context, self._witness, self._held = context, witness, held
+        self.notices = notices
         """Sentences that its owner should read before it takes part."""
         self._witnessed: Head | None = None
         self._refused = ""
-        self.name, self.identity = desk.allowed.rules.name, desk.identity
+        self.name, self.identity = context.policy.rules.name, context.identity
 
     @classmethod
     def open(cls, folder: Path) -> Site:
         """Open the site in a folder; one that another process has opened, or whose ledger was altered, is refused."""
-        allowed = read_rules(folder)
+        policy = read_rules(folder)
         with contextlib.ExitStack() as held:
-            held.enter_context(hold(folder))
-            file = read_records(folder, allowed.rules)
-            with Book(folder) as book:
-                desk = Desk(folder, allowed, file, book.known("identity"), book.known("secret"))
-                witness = Witness.of(folder, allowed.rules, desk.private)
-                news = _take_stock(desk, book, witness)
-                remove_leftovers(folder, book)
-            return cls(desk, witness, news, held.pop_all())
+            held.enter_context(lock_site(folder))
+            file = read_records(folder, policy.rules)
+            with SiteLedger(folder) as ledger:
+                context = SiteContext(folder, policy, file, ledger.fact("identity"), ledger.fact("secret"))
+                witness = Witness.of(folder, policy.rules, context.private)
+                notices = _check_ledger(context, ledger, witness)
+                remove_leftovers(folder, ledger)
+            return cls(context, witness, notices, held.pop_all())
 
     @classmethod
     def create(cls, folder: Path, name: str, data: Path, *, label: str | None = None, **rules: Any) -> bytes:
@@ -137,66 +150,66 @@ class Site:
     def answer(self, request: bytes) -> bytes:
         """Answer a message, once the witness has seen the ledger. Never raises; refusals give one of a few fixed
         reasons."""
-        reply = self._answered(request)
+        reply = self._dispatch(request)
         try:
-            with Book(self.desk.folder) as book:
-                if book.head() != self._witnessed:
-                    self._witnessed = self._witness.follow(book)
-        except DoubtError as error:
-            return self._refusal("witness", error)
+            with SiteLedger(self.context.folder) as ledger:
+                if ledger.head() != self._witnessed:
+                    self._witnessed = self._witness.update(ledger)
+        except WitnessError as error:
+            return self._refuse("witness", error)
         except AlteredError as error:
-            return self._refusal("closed", error)
+            return self._refuse("closed", error)
         except DatabaseError as error:
-            return self._refusal("disk", error)
+            return self._refuse("disk", error)
         return reply
 
-    def _answered(self, request: bytes) -> bytes:
+    def _dispatch(self, request: bytes) -> bytes:
         try:
-            message = wire.unpacked(request, self.desk.allowed.rules.max_message_mb * MEGABYTE)
+            message = wire.unpack(request, self.context.policy.rules.max_message_mb * MEGABYTE)
             handler = HANDLERS.get(str(message.get("kind")))
             if handler is None:
                 raise RefusedError("message", "it has no known kind")
             if message.get("protocol") != wire.PROTOCOL:
                 raise RefusedError("protocol", f"its version is {message.get('protocol')!r:.20}")
-            return handler(self.desk, message)
+            return handler(self.context, message)
         except RefusedError as refused:
-            return self._refusal(refused.code, refused.detail, **refused.more)
+            return self._refuse(refused.code, refused.detail, **refused.more)
         except wire.WireError as error:
-            return self._refusal("message", error)
+            return self._refuse("message", error)
         except AlteredError as error:
-            return self._refusal("closed", error)
+            return self._refuse("closed", error)
         except DatabaseError as error:
-            return self._refusal("disk", error)
+            return self._refuse("disk", error)
         except Exception:  # whatever goes wrong at a site, its text may tell of the data
-            return self._refusal("failed", traceback.format_exc())
+            return self._refuse("failed", traceback.format_exc())
 
-    def _refusal(self, code: str, detail: object, **more: Any) -> bytes:
+    def _refuse(self, code: str, detail: object, **more: Any) -> bytes:
         told = f"refused: {SENTENCES[code]} {detail}"
         if told != self._refused:  # a site that waits says so once
-            self.desk.note(told)
+            self.context.log(told)
         self._refused = told if more else ""
-        return wire.packed({"ok": False, "code": code, "sentence": SENTENCES[code], **more})
+        return wire.pack({"ok": False, "code": code, "sentence": SENTENCES[code], **more})
 
 
-def _take_stock(desk: Desk, book: Book, witness: Witness) -> list[str]:
+def _check_ledger(context: SiteContext, ledger: SiteLedger, witness: Witness) -> list[str]:
     """Check that the ledger is as it was written, and the newest that its witness knows; note changes of data or rules.
     Returns sentences for the owner."""
-    book.check()
-    witness.check(book)  # before anything is added to the ledger
-    entries = book.entries()
-    now = {"data": keyed_fingerprint(desk.file, desk.secret), "rules": desk.allowed.digest(desk.secret)}
-    noted = {kind: noted_last(entries, kind) for kind in now}
+    ledger.check()
+    witness.check(ledger)  # before anything is added to the ledger
+    entries = ledger.entries()
+    now = {"data": keyed_fingerprint(context.file, context.secret), "rules": context.policy.digest(context.secret)}
+    noted = {kind: last_noted(entries, kind) for kind in now}
     changed = [Entry(kind, {kind: digest}) for kind, digest in now.items() if noted[kind] != digest]
     if changed:
-        with book.transaction():
-            book.append(changed)
-    witness.follow(book)
-    news = [RULES_CHANGED] if noted["rules"] not in (None, now["rules"]) else []
-    for sentence in news:
-        desk.note(sentence)
-    if book.is_witnessed():
-        return news
-    with book.transaction():  # only now: a site that is killed before has no witness that could be missing
-        book.know(WITNESSED, b"1")
+        with ledger.transaction():
+            ledger.append(changed)
+    witness.update(ledger)
+    notices = [RULES_CHANGED] if noted["rules"] not in (None, now["rules"]) else []
+    for sentence in notices:
+        context.log(sentence)
+    if ledger.is_witnessed():
+        return notices
+    with ledger.transaction():  # only now: a site that is killed before has no witness that could be missing
+        ledger.set_fact(WITNESSED, b"1")
     first = f"This site's ledger has a witness from now on, {witness.path}: it shows when the folder was restored."
-    return [*news, first]
+    return [*notices, first]

@@ -13,8 +13,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from sordino.deploy.site.ledger import Entry, row_of
-from sordino.deploy.site.rules import Allowed, RefusedError
+from sordino.deploy.site.ledger import Entry, row_from
+from sordino.deploy.site.rules import RefusedError, SitePolicy
 from sordino.deploy.site.session import Session
 from sordino.privacy import integers
 from sordino.privacy.accounting.gaussian import epsilon_of
@@ -27,7 +27,7 @@ ROUNDING = 1 + 1e-9
 
 
 @dataclass
-class Spending:
+class SiteSpending:
     """What all rows of a site's ledger come to, for one observer."""
 
     view: View
@@ -43,12 +43,12 @@ class Spending:
     """Whether the owner accepted a ledger without a witness, and other sites have not confirmed it since."""
 
     @classmethod
-    def of(cls, entries: Iterable[Entry], view: View) -> Spending:
+    def of(cls, entries: Iterable[Entry], view: View) -> SiteSpending:
         """What the rows of a ledger come to."""
         found = cls(view)
         for entry in entries:
             if entry.kind == "release":
-                found.add(row_of(entry))
+                found.add(row_from(entry))
             elif entry.kind == "reserve":
                 found.reserve(entry.content["run"], entry.content["epsilon"], entry.content["delta"])
             elif entry.kind == "spoiled":
@@ -74,14 +74,14 @@ class Spending:
         if self.spoiled or self.doubtful:
             return math.inf
         if unit == "client":
-            return math.inf if self.reserved else self._of_the_whole(1, delta)
+            return math.inf if self.reserved else self._site_epsilon(1, delta)
         left = delta - sum(one for _, one in self.reserved.values())
         records = sum(one for one, _ in self.reserved.values())
         if left < 0:
             return math.inf
         if not self.squares:
             return records
-        return records + (self._of_the_whole(2, left) if left > 0 else math.inf)
+        return records + (self._site_epsilon(2, left) if left > 0 else math.inf)
 
     def fits(self, unit: Unit, epsilon: float, delta: float) -> bool:
         """Whether it is within a budget."""
@@ -89,34 +89,36 @@ class Spending:
             math.isinf(epsilon) or self.epsilon(unit, delta) <= epsilon * ROUNDING
         )
 
-    def _of_the_whole(self, times: int, delta: float) -> float:
+    def _site_epsilon(self, times: int, delta: float) -> float:
         gaps = [whole_gap(many, "", shares, self.view) for shares, many in self.entries.items()]
         return integers.spent(gaps, functools.partial(epsilon_of, times * math.sqrt(self.squares)), delta)
 
 
-def payable(before: Sequence[Entry], session: Session, entries: Sequence[Entry], allowed: Allowed) -> list[Entry]:
+def authorize_payment(
+    before: Sequence[Entry], session: Session, entries: Sequence[Entry], policy: SitePolicy
+) -> list[Entry]:
     """What is to be written down for a question, behind a ledger; one that costs more than is allowed is refused."""
-    rules = allowed.rules
-    of_records = any(row_of(entry).pool for entry in entries)
+    rules = policy.rules
+    of_records = any(row_from(entry).pool for entry in entries)
     known = {entry.content["run"] for entry in before if entry.kind == "reserve"}
     reserved = [session.reservation()] if of_records and session.run not in known else []
-    spending = Spending.of([*before, *reserved, *entries], allowed.view)
+    spending = SiteSpending.of([*before, *reserved, *entries], policy.view)
     if spending.spoiled:
         raise RefusedError("closed", "there may be another ledger of these data")
     if entries and not spending.fits(rules.unit, rules.max_epsilon, rules.max_delta):
         now = spending.epsilon(rules.unit, rules.max_delta)
         raise RefusedError("budget", f"epsilon would be {now:g}, and {rules.max_epsilon:g} is allowed")
     if of_records:
-        _check_turns(before, session, [row_of(entry) for entry in entries])
+        _check_turns(before, session, [row_from(entry) for entry in entries])
     return [*reserved, *entries]
 
 
 def _check_turns(before: Sequence[Entry], session: Session, rows: Sequence[Row]) -> None:
     """Refuse to release anything of records more often than was reserved for, or with another plan than before: the
     noise that is right for as many records as there are now is not so for some turns of each."""
-    paid = [row_of(one) for one in before if one.kind == "release" and one.content["ask"][0] == session.run]
+    paid = [row_from(one) for one in before if one.kind == "release" and one.content["ask"][0] == session.run]
     for row in rows:
         if any(one.release == row.release and one.sampled != row.sampled for one in paid):
             raise RefusedError("data", "there are more or fewer records than when the run began")
-        if row.pool and session.left(row, paid) < 1:
+        if row.pool and session.turns_left(row, paid) < 1:
             raise RefusedError("budget", f"{row.release} has left as often as was reserved for")

@@ -19,21 +19,21 @@ from pathlib import Path
 
 from sordino.deploy.database import DatabaseError
 from sordino.deploy.protocol import keys
-from sordino.deploy.site.ledger import WITNESSED, Book, Entry, Head, row_of
-from sordino.deploy.site.rules import FILE, Allowed, Rules, read_rules
+from sordino.deploy.site.ledger import WITNESSED, Entry, Head, SiteLedger, row_from
+from sordino.deploy.site.rules import FILE, Rules, SitePolicy, read_rules
 from sordino.errors import UserError
 from sordino.store.lock import HeldError, holding
 from sordino.util.files import write_whole
 
-LARGEST = 4096
+MAX_WITNESS_BYTES = 4096
 """Largest witness file in bytes."""
 
 
-class DoubtError(UserError):
+class WitnessError(UserError):
     """A folder whose witness is missing, unreadable or newer."""
 
 
-class OlderThanWitnessError(DoubtError):
+class OlderThanWitnessError(WitnessError):
     """A folder whose witness has seen rows that its ledger lacks."""
 
 
@@ -59,23 +59,23 @@ class Witness:
         return cls(where / f"{keys.public_identity(private).hex()}.json", private)
 
     def read(self) -> Head | None:
-        """The last head written; None without a file. A file that cannot be read or verified raises `DoubtError`."""
+        """The last head written; None without a file. A file that cannot be read or verified raises `WitnessError`."""
         try:
             with self.path.open("rb") as file:
-                found = json.loads(file.read(LARGEST))
-            head = Head.read([found["position"], bytes.fromhex(found["link"])])
+                found = json.loads(file.read(MAX_WITNESS_BYTES))
+            head = Head.from_list([found["position"], bytes.fromhex(found["link"])])
             signature = bytes.fromhex(found["signature"])
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise DoubtError(f"The witness {self.path} of this site's ledger cannot be read: {ADVICE}") from error
-        if not keys.is_signed(keys.public_identity(self.private), signature, *head.said()):
-            raise DoubtError(f"The witness {self.path} is damaged, or is that of another site: {ADVICE}")
+            raise WitnessError(f"The witness {self.path} of this site's ledger cannot be read: {ADVICE}") from error
+        if not keys.is_signed(keys.public_identity(self.private), signature, *head.signed_parts()):
+            raise WitnessError(f"The witness {self.path} is damaged, or is that of another site: {ADVICE}")
         return head
 
     def write(self, head: Head) -> None:
         """Write a head durably; after a crash the file holds the last one or this one."""
-        signature = keys.signed(self.private, *head.said())
+        signature = keys.sign(self.private, *head.signed_parts())
         text = json.dumps({"position": head.position, "link": head.link.hex(), "signature": signature.hex()})
         try:
             self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -86,24 +86,24 @@ class Witness:
                 f"`witness` in {FILE}."
             ) from error
 
-    def follow(self, book: Book) -> Head:
+    def update(self, ledger: SiteLedger) -> Head:
         """Write the ledger's head to the witness. Nobody else commits meanwhile, so that the witness never goes
         back."""
-        with book.transaction():
-            self.check(book)
-            head = book.head()
+        with ledger.transaction():
+            self.check(ledger)
+            head = ledger.head()
             self.write(head)
         return head
 
-    def check(self, book: Book) -> None:
+    def check(self, ledger: SiteLedger) -> None:
         """Refuse a ledger that is behind its witness or on another branch, and one whose witness is gone."""
         seen = self.read()
         if seen is None:
-            if book.is_witnessed():
-                raise DoubtError(f"The witness {self.path} of this site's ledger is gone: {ADVICE}")
-        elif book.link(seen.position) != seen.link:
+            if ledger.is_witnessed():
+                raise WitnessError(f"The witness {self.path} of this site's ledger is gone: {ADVICE}")
+        elif ledger.link(seen.position) != seen.link:
             raise OlderThanWitnessError(
-                f"The ledger in {book.path} ends at row {book.head().position}, and its witness {self.path} has seen "
+                f"The ledger in {ledger.path} ends at row {ledger.head().position}, and its witness {self.path} has seen "
                 f"row {seen.position} of another one: this folder was restored from a backup or copied, and does not "
                 "know all that left. Put the newest folder back; where it is lost, `sordino site accept` goes on with "
                 "this one, whose budget then counts as used up."
@@ -118,7 +118,7 @@ ADVICE = (
 
 
 @contextlib.contextmanager
-def hold(folder: Path) -> Iterator[None]:
+def lock_site(folder: Path) -> Iterator[None]:
     """Keep other processes from answering for the site."""
     with contextlib.ExitStack() as held:
         try:
@@ -134,20 +134,20 @@ def accept(folder: Path) -> str:
     What left since is unknown, so the budget counts as used up: for good where the ledger is known to lack rows or a
     run was open that could spend without limit, and else until the other sites confirm the ledger.
     """
-    allowed = read_rules(folder)
-    with hold(folder), Book(folder) as book:
-        book.check()
-        witness = Witness.of(folder, allowed.rules, book.known("identity"))
+    policy = read_rules(folder)
+    with lock_site(folder), SiteLedger(folder) as ledger:
+        ledger.check()
+        witness = Witness.of(folder, policy.rules, ledger.fact("identity"))
         try:
-            witness.check(book)
-        except DoubtError as doubt:
-            entry = _accepted(book, allowed, doubt)
+            witness.check(ledger)
+        except WitnessError as doubt:
+            entry = _acceptance_entry(ledger, policy, doubt)
         else:
             raise UserError(f"The witness {witness.path} vouches for the site in {folder}: there is nothing to accept.")
-        with book.transaction():
-            book.append([entry])
-            book.know(WITNESSED, b"1")
-        witness.write(book.head())
+        with ledger.transaction():
+            ledger.append([entry])
+            ledger.set_fact(WITNESSED, b"1")
+        witness.write(ledger.head())
     if entry.kind == "spoiled":
         return f"The budget of the site in {folder} counts as used up: {entry.content['why']}."
     return (
@@ -155,20 +155,20 @@ def accept(folder: Path) -> str:
     )
 
 
-def _accepted(book: Book, allowed: Allowed, doubt: DoubtError) -> Entry:
+def _acceptance_entry(ledger: SiteLedger, policy: SitePolicy, doubt: WitnessError) -> Entry:
     unlimited = set()
-    for entry in book.entries():
+    for entry in ledger.entries():
         if entry.kind == "start" and entry.content["unlimited"]:
             unlimited.add(entry.content["run"])
-        elif entry.kind == "release" and not row_of(entry).pool:
+        elif entry.kind == "release" and not row_from(entry).pool:
             unlimited.add(entry.content["ask"][0])
     if isinstance(doubt, OlderThanWitnessError):
         return Entry("spoiled", {"why": "it was restored or copied, and accepted by its owner"})
-    if allowed.roster is None:
+    if policy.roster is None:
         return Entry(
             "spoiled", {"why": "its witness was lost, and no roster names sites that could confirm its ledger"}
         )
-    if any(run["state"] == "open" and run["run"] in unlimited for run in book.runs()):
+    if any(run["state"] == "open" and run["run"] in unlimited for run in ledger.runs()):
         return Entry("spoiled", {"why": "its witness was lost while a run was open for which nothing was reserved"})
     return Entry("accepted", {"why": "its witness was lost"})
 
