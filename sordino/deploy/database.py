@@ -1,8 +1,7 @@
-"""A SQLite file of which every row is checked when it is read.
+"""SQLite files whose rows carry digests, so that damage or tampering is found when a row is read.
 
-A row ends with the SHA-256 of its table's name and of all its other values. What a disk or a hand has changed is found
-when it is read, before anything follows from it. There is no write-ahead log: one whose first bytes are damaged is
-dropped by SQLite without a word, and charges with it.
+The last column of a row is the SHA-256 of its table's name and of all its other values. There is no write-ahead log:
+SQLite silently drops a log whose first bytes are damaged, and the charges in it.
 """
 
 from __future__ import annotations
@@ -20,35 +19,35 @@ from sordino.errors import UserError
 
 DIGEST = "digest"
 LOCK_TIMEOUT_SECONDS = 30.0
-"""Seconds for which another process that writes is waited for."""
+"""Seconds to wait for another process that writes."""
 
 
 class DatabaseError(UserError):
-    """A file that cannot be written or read."""
+    """A database file that cannot be written or read."""
 
 
 class AlteredError(DatabaseError):
-    """A file that is not as it was written."""
+    """A database file that was damaged or altered since it was written."""
 
 
 @dataclass(frozen=True)
 class CheckedTable:
-    """A table whose rows carry digests."""
+    """Schema of a table whose rows carry digests."""
 
     name: str
     columns: Mapping[str, str]
-    """The type of each."""
+    """SQL type of each column."""
     key: Sequence[str]
-    """The columns by which a row is known."""
+    """Columns of the primary key."""
 
     def creation_sql(self, if_not_exists: bool = False) -> str:
-        """The SQL that makes it; `if_not_exists`: and leaves one as it is that is there already."""
+        """SQL statement that creates the table; with `if_not_exists` an existing table is left as it is."""
         columns = ", ".join(f"{name} {kind}" for name, kind in self.columns.items())
         name = f"if not exists {self.name}" if if_not_exists else self.name
         return f"create table {name} ({columns}, {DIGEST} blob not null, primary key ({', '.join(self.key)}))"
 
     def digest(self, row: Mapping[str, Any]) -> bytes:
-        """Of a row's values."""
+        """SHA-256 of a row's values, each with its column's name, type and length."""
         made = hashlib.sha256(self.name.encode())
         for name in self.columns:
             content = row[name] if isinstance(row[name], bytes) else json.dumps(row[name]).encode()
@@ -58,14 +57,14 @@ class CheckedTable:
 
 
 class CheckedDatabase:
-    """A connection to such a file."""
+    """A connection to a SQLite file whose rows are checked."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         with self.report_errors():
             self._connection = sqlite3.connect(path, timeout=LOCK_TIMEOUT_SECONDS, isolation_level=None)
             self._connection.execute("pragma synchronous = extra")
-            self._connection.execute("pragma secure_delete = on")  # a key that is destroyed is gone from the file
+            self._connection.execute("pragma secure_delete = on")  # a key that is deleted must be gone from the file
 
     def close(self) -> None:
         """Close the connection."""
@@ -79,7 +78,7 @@ class CheckedDatabase:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """All or nothing, and nobody else writes meanwhile."""
+        """Write everything in the block or nothing, while no other process writes."""
         with self.report_errors():
             self._connection.execute("begin immediate")
             try:
@@ -94,7 +93,7 @@ class CheckedDatabase:
         self._connection.execute("commit")
 
     def upsert(self, table: CheckedTable, **row: Any) -> None:
-        """Write a row, or what it is from now on."""
+        """Insert or update a row."""
         values = [row[name] for name in table.columns]
         names = [*table.columns, DIGEST]
         changed = ", ".join(f"{name} = excluded.{name}" for name in names if name not in table.key)
@@ -105,34 +104,39 @@ class CheckedDatabase:
         )
 
     def select(self, table: CheckedTable, where: str = "", *values: Any) -> list[dict[str, Any]]:
-        """Rows, oldest first unless `where` says otherwise; one that is not as it was written is refused."""
+        """Rows of a table as dictionaries, oldest first; a row that does not match its digest raises `AlteredError`.
+
+        `where` is SQL behind the table's name, with `values` for its question marks; it may set another order.
+        """
         names = [*table.columns, DIGEST]
         order = "" if "order by" in where else "order by rowid"
         found = []
         for values_of in self.query(f"select {', '.join(names)} from {table.name} {where} {order}", *values):
             row = dict(zip(names, values_of, strict=True))
             if row.pop(DIGEST) != table.digest(row):
-                raise AlteredError(f"{self.path} is damaged or was altered: a row of {table.name} is not as written.")
+                raise AlteredError(
+                    f"{self.path} is damaged or was altered: a row of its table {table.name} is not as written."
+                )
             found.append(row)
         return found
 
     def delete(self, table: CheckedTable, where: str, *values: Any) -> None:
-        """Delete rows."""
+        """Delete the rows that the SQL `where` selects."""
         self.execute(f"delete from {table.name} {where}", *values)
 
     def execute(self, statement: str, *values: Any) -> None:
-        """Execute a statement."""
+        """Execute a SQL statement that returns nothing."""
         with self.report_errors():
             self._connection.execute(statement, values)
 
     def query(self, query: str, *values: Any) -> list[Any]:
-        """The rows of a query."""
+        """Rows of a SQL query as tuples, unchecked."""
         with self.report_errors():
             return self._connection.execute(query, values).fetchall()
 
     @contextlib.contextmanager
     def report_errors(self) -> Iterator[None]:
-        """Turn a failure to write or read the file into a sentence."""
+        """Turn a failure to write or read the file into a `DatabaseError`."""
         try:
             yield
         except (OSError, sqlite3.Error) as error:

@@ -1,4 +1,4 @@
-"""A deployment on one machine: an experiment's data dealt to sites of their own."""
+"""Trials of a deployment: an experiment's data dealt to site folders on one machine."""
 
 from __future__ import annotations
 
@@ -30,16 +30,25 @@ from sordino.federation.rounds import mean, worst
 ROSTER = "roster.toml"
 DATA = "data.npz"
 WITNESS = Path("..", "witness")
-"""Folder of the witnesses of a trial's sites, beside the sites' folders: a trial leaves nothing elsewhere."""
+"""Folder of the sites' witnesses, relative to a site: beside the sites, so that a trial leaves nothing elsewhere."""
 PUBLIC = "public"
 ORIGIN = "origin.json"
-"""File of a trial that says whose records its sites hold."""
+"""File in a trial's folder that says whose records its sites hold."""
 
 
 def lay_out(experiment: Experiment, folder: Path, sites: int) -> tuple[Experiment, list[Member], list[Path]]:
-    """Deal an experiment's data to so many new site folders; the deployed experiment, the roster and the folders."""
+    """Deal an experiment's data to new sites in `folder`, which must be empty or missing.
+
+    Args:
+        experiment: A simulated experiment.
+        folder: Where the sites' folders are made.
+        sites: Number of sites.
+
+    Returns:
+        The experiment as it is deployed, the roster, and the sites' folders.
+    """
     if folder.exists() and any(folder.iterdir()):
-        raise UserError(f"The folder {folder} is not empty: sites of a trial need a new one.")
+        raise UserError(f"The folder {folder} is not empty: name a new folder for the trial's sites.")
     experiment = experiment.model_copy(update={"clients": sites})
     data, public = deal_with_public(experiment)
     folder.mkdir(parents=True, exist_ok=True)
@@ -78,11 +87,13 @@ def read_origin(folder: Path) -> Origin:
 
 
 def _rules(experiment: Experiment, terms: Terms) -> dict[str, Any]:
-    """Rules that allow this experiment, once."""
+    """Site rules that allow this experiment and whose budget pays for it once."""
     given = experiment.noise == "integers" or experiment.noise_multiplier or has_published_noise(terms.method)
     epsilon = math.inf if given else experiment.asked_epsilon
     sites = terms.schedule.clients
-    witnesses = min_witnesses(sites, experiment.colluders)  # as few as will do: a trial goes on where a site is lost
+    witnesses = min_witnesses(
+        sites, experiment.colluders
+    )  # as few as allowed, so that a trial can continue without a lost site
     return {
         "witnesses": witnesses if witnesses < sites else None,
         "unit": terms.method.unit,
@@ -106,14 +117,19 @@ def _write_records(path: Path, client: ClientData, meaning: Meaning) -> None:
 
 
 def _label_names(labels: Tensor, meaning: Meaning) -> np.ndarray:
-    """Labels by the names of their classes; whole numbers where these have no other names."""
+    """Class names of labels; the whole numbers themselves where classes have no other names."""
     if meaning.classes == Meaning.numbered(len(meaning.classes)).classes:
         return labels.numpy()
     return np.array(meaning.classes)[labels.numpy()]
 
 
 def prepare_simulation(deployed: Experiment, original: Experiment) -> Prepared:
-    """The simulation that a trial with noise from the seed equals to the bit: `original` is what was laid out."""
+    """Prepare the simulation that a trial with noise from the seed equals to the bit.
+
+    Args:
+        deployed: The experiment that `lay_out` returned.
+        original: The experiment that `lay_out` was given.
+    """
     terms = terms_of(deployed)
     experiment = original.model_copy(update={"clients": terms.schedule.clients, "engine": "one-by-one"})
     prepared = prepare(experiment.model_copy(update={"compiled": "never"}))
@@ -121,8 +137,11 @@ def prepare_simulation(deployed: Experiment, original: Experiment) -> Prepared:
 
 
 def add_accuracies(summary: Summary, folders: Sequence[Path]) -> Summary:
-    """A trial's summary with the means of the accuracies that its sites keep, unless they share them, with noise; who
-    runs all of them may look."""
+    """Add to a trial's summary the means of the accuracies that the sites in `folders` keep.
+
+    A real server never sees these; whoever runs a trial owns all of its sites. A summary with accuracies that sites
+    shared with noise is returned as it is.
+    """
     if "accuracy_noise" in summary:
         return summary
     runs = [one for folder in folders for one in status(folder)["runs"][-1:]]

@@ -1,8 +1,8 @@
-"""Keys and certificates, made here: nobody needs openssl.
+"""Keys and certificates of servers and sites.
 
-A server has an authority of its authority (`ca.pem`, which every site gets) and a certificate by it for the names that it is
-reached under. A site has a key on the curve P-384 with which Flower knows its connection; it is no identity: that one
-lies in the site's database.
+A server has its own certificate authority (`ca.pem`, which every site gets) and a certificate by it for the names under
+which sites reach the server. A site has a P-384 key by which Flower recognizes its connection. That key is not the
+site's identity, which is in its ledger file.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ AUTHORITY, AUTHORITY_KEY = "ca.pem", "ca.key"
 CERTIFICATE, CERTIFICATE_KEY = "server.pem", "server.key"
 NODE_KEY = "node.key"
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
-"""Names of this machine, for which every certificate holds."""
+"""Names of this machine, which every certificate includes."""
 HOST = re.compile(r"(?=.{1,253}$)(\*\.)?[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*", re.IGNORECASE)
-"""A host's name, perhaps for all names below it."""
+"""Host name, perhaps a wildcard."""
 SHOWN_CERTIFICATE = "server.pem"
-"""File in a site's folder with the certificate that the server showed last."""
+"""File in a site's folder with the certificate that the server last showed."""
 AUTHORITY_DAYS, CERTIFICATE_DAYS = 3650, 1825
 NEW_AUTHORITY = (
     "make another server's folder with `sordino serve init`, add all sites there, and give its ca.pem to their owners"
 )
 WARN_DAYS = 60
-"""Days before the end of a certificate from which on its users are warned."""
+"""Days before a certificate expires from which on its users are warned."""
 MEET_SECONDS = 5.0
 CLOCK_TOLERANCE = datetime.timedelta(days=1)
-"""Certificates hold from a day ago: clocks differ."""
+"""Time before now from which certificates are valid, because clocks differ."""
 
 
 def make_authority(folder: Path, hosts: Sequence[str]) -> None:
-    """Write an authority and a certificate for `hosts`, host names or addresses, into a folder."""
+    """Write an authority and a server's certificate for `hosts` (host names or IP addresses) into a folder."""
     names = [_general_name(host) for host in dict.fromkeys((*hosts, *LOCAL_NAMES))]
     authority_key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Sordino deployment")])
@@ -65,14 +65,14 @@ def make_authority(folder: Path, hosts: Sequence[str]) -> None:
     _write_secret(folder / CERTIFICATE_KEY, _private_pem(key))
     (folder / CERTIFICATE).write_bytes(_issue_certificate(key.public_key(), subject, names, authority, authority_key))
     (folder / AUTHORITY).write_bytes(authority.public_bytes(serialization.Encoding.PEM))
-    # Last: where it is there, all are, and what was stopped before can be begun anew.
+    # Last: `serve init` takes this file as the sign that all are there, and can be repeated if it was stopped before.
     _write_secret(folder / AUTHORITY_KEY, _private_pem(authority_key))
 
 
 def renew_certificate(folder: Path, hosts: Sequence[str]) -> datetime.datetime:
-    """Replace a server's certificate by one that holds longer, for its names and `hosts` besides; when it runs out.
+    """Replace a server's certificate by one that is valid longer, also for `hosts`; returns when it expires.
 
-    Authority and key stay, so that sites need nothing new and only one file is replaced, all of it or nothing.
+    Authority and key stay the same, so that sites need nothing new and only one file is replaced, atomically.
     """
     authority, server = _certificates(folder)
     if authority.not_valid_after_utc < _in_days(0):
@@ -93,7 +93,15 @@ def _issue_certificate(
     authority: x509.Certificate,
     authority_key: ec.EllipticCurvePrivateKey,
 ) -> bytes:
-    """A server's certificate by the authority `authority`, which it does not outlive."""
+    """Issue a server's certificate in PEM; it does not outlive the authority.
+
+    Args:
+        key: The server's public key.
+        subject: Name that the certificate is issued to.
+        names: Host names and addresses for which it is valid.
+        authority: The authority's certificate.
+        authority_key: Key with which the authority signs.
+    """
     until = min(_in_days(CERTIFICATE_DAYS), authority.not_valid_after_utc)
     made = (
         _certificate_builder(subject, authority.subject, key, authority_key.public_key(), until)
@@ -107,33 +115,37 @@ def _issue_certificate(
 
 
 def make_node_key(folder: Path) -> str:
-    """Write the key of a site's connection into its folder; the public half as a line of text."""
+    """Write a new key for a site's connection into its folder; returns the public half in hexadecimal digits."""
     key = ec.generate_private_key(ec.SECP384R1())
     _write_secret(folder / NODE_KEY, _private_pem(key))
     return public_text(key)
 
 
 def node_key(folder: Path) -> ec.EllipticCurvePrivateKey:
-    """The key of a site's connection."""
+    """Key of the connection of the site in `folder`."""
     path = folder / NODE_KEY
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     except FileNotFoundError as error:
         raise UserError(f"There is no site in {folder}: `sordino site init` makes one.") from error
     except (OSError, ValueError) as error:
-        raise UserError(f"The key of the site's connection, {path}, cannot be read.") from error
+        raise UserError(
+            f"The key of the site's connection, {path}, cannot be read: put it back from a backup."
+        ) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP384R1):
-        raise UserError(f"{path} holds no key on the curve P-384.")
+        raise UserError(
+            f"{path} holds no key on the curve P-384, as `sordino site init` makes it: put it back from a backup."
+        )
     return key
 
 
 def public_text(key: ec.EllipticCurvePrivateKey) -> str:
-    """The public half of a connection's key, in hexadecimal digits."""
+    """Public half of a connection's key, in hexadecimal digits."""
     return key.public_key().public_bytes(serialization.Encoding.X962, serialization.PublicFormat.CompressedPoint).hex()
 
 
 def public_pem(text: str) -> bytes:
-    """The public half of a connection's key as Flower wants it, from hexadecimal digits."""
+    """Public half of a connection's key in PEM, as Flower wants it, from hexadecimal digits."""
     try:
         key = ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP384R1(), bytes.fromhex(text))
     except ValueError as error:
@@ -142,7 +154,7 @@ def public_pem(text: str) -> bytes:
 
 
 def tls_context(authority: Path, any_name: bool = False) -> ssl.SSLContext:
-    """A TLS context that trusts one authority only; `any_name`: whatever the server is called."""
+    """TLS context that trusts only the certificate in `authority`; with `any_name` the server's name is not checked."""
     try:
         text = read_file(authority).decode("ascii")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -157,8 +169,10 @@ def tls_context(authority: Path, any_name: bool = False) -> ssl.SSLContext:
 
 
 def check_server_keys(folder: Path) -> list[str]:
-    """Refuse a server's folder whose keys are missing, have run out or do not belong together; warnings of those that
-    soon will."""
+    """Refuse a server's folder whose keys are missing, expired or do not belong together.
+
+    Returns warnings on certificates that expire soon.
+    """
     if not (folder / CERTIFICATE_KEY).is_file():
         raise UserError(f"{folder} has no {CERTIFICATE_KEY}: `sordino serve init --host NAME` makes a server's keys.")
     authority, server = _certificates(folder)
@@ -172,7 +186,7 @@ def check_server_keys(folder: Path) -> list[str]:
 
 
 def expiry_warnings(certificate: x509.Certificate, what: str, cure: str) -> list[str]:
-    """Warn where a certificate runs out within `WARN_DAYS`; `what` names it, `cure` says what to do."""
+    """Warnings on a certificate that expires within `WARN_DAYS`; `what` names it, `cure` says what to do."""
     left = certificate.not_valid_after_utc - _in_days(0)
     if left > datetime.timedelta(days=WARN_DAYS):
         return []
@@ -180,7 +194,7 @@ def expiry_warnings(certificate: x509.Certificate, what: str, cure: str) -> list
 
 
 def warnings_for_site(folder: Path) -> list[str]:
-    """Warnings of the certificate that the server showed to a site last, if any."""
+    """Warnings on the certificate that the server last showed to the site in `folder`."""
     try:
         met = x509.load_pem_x509_certificate((folder / SHOWN_CERTIFICATE).read_bytes())
     except (OSError, ValueError):
@@ -189,7 +203,14 @@ def warnings_for_site(folder: Path) -> list[str]:
 
 
 def keep_certificate(folder: Path, host: str, port: int, authority: Path) -> None:
-    """Keep the certificate that a server shows to a site, if it can be had, for `warnings_for_site`."""
+    """Keep the certificate that a server shows, if it can be reached, for `warnings_for_site`.
+
+    Args:
+        folder: The site's folder.
+        host: Host name of the server.
+        port: Its port.
+        authority: Certificate file of the authority that the site trusts.
+    """
     with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=MEET_SECONDS) as plain:
         with tls_context(authority).wrap_socket(plain, server_hostname=host) as secured:
             found = secured.getpeercert(binary_form=True)
@@ -198,7 +219,7 @@ def keep_certificate(folder: Path, host: str, port: int, authority: Path) -> Non
 
 
 def _certificates(folder: Path) -> tuple[x509.Certificate, x509.Certificate]:
-    """The authority's and the server's certificate."""
+    """Certificates of the authority and of the server in `folder`."""
     for name in (AUTHORITY, CERTIFICATE):
         if not (folder / name).is_file():
             raise UserError(f"{folder} has no {name}: `sordino serve init --host NAME` makes a server's keys.")
@@ -207,7 +228,9 @@ def _certificates(folder: Path) -> tuple[x509.Certificate, x509.Certificate]:
         server = x509.load_pem_x509_certificate((folder / CERTIFICATE).read_bytes())
         server.verify_directly_issued_by(authority)
     except (ValueError, TypeError, InvalidSignature) as error:
-        raise UserError(f"The certificates in {folder} cannot be read, or do not belong together.") from error
+        raise UserError(
+            f"The certificates in {folder} cannot be read, or do not belong together: put them back from a backup."
+        ) from error
     return authority, server
 
 
@@ -215,9 +238,11 @@ def _private_key(path: Path) -> ec.EllipticCurvePrivateKey:
     try:
         key = serialization.load_pem_private_key(path.read_bytes(), password=None)
     except (OSError, ValueError) as error:
-        raise UserError(f"The key {path} cannot be read, and without it no certificate can be renewed.") from error
+        raise UserError(
+            f"The key {path} cannot be read, and without it no certificate can be renewed: put it back from a backup."
+        ) from error
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise UserError(f"{path} holds no key that `sordino serve init` makes.")
+        raise UserError(f"{path} holds no key as `sordino serve init` makes it: put it back from a backup.")
     return key
 
 
@@ -232,7 +257,7 @@ def _certificate_builder(
     by: ec.EllipticCurvePublicKey,
     until: datetime.datetime,
 ) -> x509.CertificateBuilder:
-    """A certificate to which its uses have yet to be added."""
+    """Certificate builder with everything but the permitted uses; `by` is the issuer's public key."""
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -266,7 +291,7 @@ def _general_name(host: str) -> x509.GeneralName:
     except ValueError:
         pass
     if HOST.fullmatch(host) is None:
-        raise UserError(f"{quoted(host)} is neither a host's name nor an address: write it as sites reach it.")
+        raise UserError(f"{quoted(host)} is neither a host name nor an IP address: write it as sites reach the server.")
     return x509.DNSName(host)
 
 
@@ -277,7 +302,7 @@ def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write_secret(path: Path, content: bytes) -> None:
-    """Write a file that only its owner reads."""
+    """Write a file that only its owner may read."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(handle, "wb") as file:
         file.write(content)

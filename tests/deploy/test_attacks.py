@@ -282,7 +282,7 @@ def test_no_site_closes_another_with_a_row_that_there_never_was(tmp_path: Path) 
             genuine = keys.sign(victim.private, *head.signed_parts())
 
             def note(seen: Head, signature: bytes) -> bytes:
-                mine = keys.sign(hostile.private, *ours.refusal_text())
+                mine = keys.sign(hostile.private, *ours.signed_parts())
                 return freshness.NOTE.pack(ours.position, ours.link, mine, seen.position, seen.link, signature)
 
             def check(one: bytes) -> None:
@@ -301,7 +301,7 @@ def test_no_site_closes_another_with_a_row_that_there_never_was(tmp_path: Path) 
                     check(forged)
             ahead = Head(head.position + 1, os.urandom(32))
             with pytest.raises(freshness.LedgerBehindError):
-                check(note(ahead, keys.sign(victim.private, *ahead.refusal_text())))
+                check(note(ahead, keys.sign(victim.private, *ahead.signed_parts())))
 
 
 @pytest.mark.parametrize("value", [2**40, -(2**62)])
@@ -318,7 +318,7 @@ def test_a_plain_message_that_no_clip_allows_is_left_out(value: int, tmp_path: P
 
         summary = made.run(poison)
         assert summary["rounds_done"] == 1
-        assert any("site-1 sent something that is no answer" in sentence for sentence in made.told)
+        assert any("site-1 sent a reply that is no valid answer" in sentence for sentence in made.told)
         assert float(made.model(summary["run"]).abs().max()) < 100
 
 

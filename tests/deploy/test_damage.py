@@ -211,5 +211,5 @@ def test_a_journal_of_version_2_is_brought_up_to_date(tmp_path: Path) -> None:
             assert journal.enrolled_sites() == sites
     write_as_before(b"other")
     for _ in range(2):
-        with pytest.raises(AlteredError, match="a row of sites"):
+        with pytest.raises(AlteredError, match="a row of its table sites"):
             DeploymentJournal(tmp_path)

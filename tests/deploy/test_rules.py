@@ -86,8 +86,12 @@ def rules(**changes: Any) -> SitePolicy:
     ("asked", "owner", "sentence"),
     [
         ({"method": "dp-fedavg-record"}, {"unit": "client"}, "this site as a whole is to be protected"),
-        ({"minimum_cohort": 7}, {"min_cohort": 8}, "minimum_cohort is 7, but min_cohort 8"),
-        ({"minimum_cohort": 9, "colluders": 1}, {"colluders": 2}, "it counts on 1 colluders at the most"),
+        ({"minimum_cohort": 7}, {"min_cohort": 8}, "minimum_cohort is 7, but min_cohort is 8"),
+        (
+            {"minimum_cohort": 9, "colluders": 1},
+            {"colluders": 2},
+            "it assumes at most 1 colluders, but `colluders` is 2",
+        ),
     ],
     ids=["unit", "min_cohort", "colluders"],
 )

@@ -112,7 +112,7 @@ def test_a_site_of_an_earlier_version_gets_a_witness_once(site: Path) -> None:
     first.close()
     second = Site.open(site)
     second.close()
-    assert ["from now on" in sentence for sentence in first.notices] == [True]
+    assert ["now has a witness" in sentence for sentence in first.notices] == [True]
     assert second.notices == []
     witness_of(site).unlink()
     with pytest.raises(WitnessError, match="is gone"):

@@ -1,14 +1,14 @@
-"""What travels between a site and the server, as bytes: a JSON head and a safetensors body.
+"""Messages between a site and the server as bytes: a JSON head and a safetensors body.
 
-Nothing that is read can run code or make more than its own size in memory. Every sequence of bytes is a message or
-raises one `WireError`; what was packed is unpacked as it was: tensors and arrays with their types, whole numbers and
-floating-point ones, texts, bytes, lists, tuples, tables, and rows of which every client gets its own.
+Reading a message runs no code, and nothing in it can expand beyond its own size in memory. Bytes that are no message
+raise `WireError`. Unpacking gives back what was packed: tensors and arrays with their types, whole and floating-point
+numbers, texts, bytes, lists, tuples, tables, and rows of which every client gets its own.
 
     "sordino1" | length of the head, 8 bytes | head | body
 
-In the head a value is what it is, or a list that begins with its kind: ["table", [[key, value], ...]], ["list", ...],
-["tuple", ...], ["float", "nan"], ["bytes", base64], and ["array", place] or ["tensor" | "each", [place, type]] for what
-lies in the body.
+In the head a value is plain JSON, or a list that begins with its kind: ["table", [[key, value], ...]], ["list", ...],
+["tuple", ...], ["float", "nan"], ["bytes", base64], and ["array", place] or ["tensor" | "each", [place, type]] for
+values in the body.
 """
 
 from __future__ import annotations
@@ -30,50 +30,50 @@ from sordino.federation.message import Each
 MAGIC = b"sordino1"
 LENGTH_BYTES = 8
 PROTOCOL = 2
-"""Of what messages mean: both ends speak the same version."""
+"""Version of the protocol; both ends must have the same."""
 MAX_MESSAGE_BYTES = 512 * 2**20
-"""How large a message may be, unless a site says otherwise."""
+"""Size of the largest message that is read, unless a site's rules say otherwise."""
 MAX_HEAD_BYTES = 16 * 2**20
 MAX_DEPTH = 32
-"""How many tables and lists may lie within each other."""
+"""Levels to which tables and lists may be nested."""
 MAX_INTEGER_BITS = 1024
-"""Of a whole number, in bits."""
+"""Length of the largest whole number, in bits."""
 ARRAYS = {np.dtype(kind) for kind in ("f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1")}
-"""Of what an array may be made."""
+"""Types of arrays that can be sent."""
 CARRIERS: dict[torch.dtype, torch.dtype] = {
     **{kind: kind for kind in (torch.float64, torch.float32, torch.float16)},
     **{kind: kind for kind in (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)},
     torch.bfloat16: torch.int16,
     torch.bool: torch.uint8,
 }
-"""Of what a tensor may be made, and as what its entries travel: numpy has no bfloat16, and a boolean that is neither
-zero nor one would be undefined."""
+"""Types of tensors that can be sent, with the type in which entries travel: numpy has no bfloat16, and reading a
+boolean that is neither zero nor one would be undefined."""
 TYPES = {str(kind).removeprefix("torch."): kind for kind in CARRIERS}
 Body = dict[str, np.ndarray]
 
 
 class WireError(UserError):
-    """Bytes that are no message, or a value that cannot be sent."""
+    """Bytes are no message, or a value cannot be sent."""
 
 
 def pack(message: Mapping[str, Any]) -> bytes:
-    """A message as bytes."""
+    """Pack a message into bytes."""
     body: Body = {}
     head = json.dumps(_encode(dict(message), body, MAX_DEPTH), allow_nan=False, separators=(",", ":")).encode()
     if len(head) > MAX_HEAD_BYTES:
-        raise WireError(f"A message's head has {len(head):,} bytes, more than can be sent.")
+        raise WireError(f"A message's head has {len(head):,} bytes, but at most {MAX_HEAD_BYTES:,} can be sent.")
     return MAGIC + len(head).to_bytes(LENGTH_BYTES, "little") + head + safetensors.save(body)
 
 
 def request(kind: str, **content: Any) -> bytes:
-    """A message of a server to a site."""
+    """Pack a server's message to a site, of the given kind."""
     return pack({"kind": kind, "protocol": PROTOCOL, **content})
 
 
 def unpack(content: bytes, max_bytes: int = MAX_MESSAGE_BYTES) -> dict[str, Any]:
-    """The message that bytes hold; `most` is how many bytes it may have."""
+    """Unpack a message of at most `max_bytes` bytes."""
     if len(content) > max_bytes:
-        raise WireError(f"A message has {len(content):,} bytes, but at most {max_bytes:,} are taken.")
+        raise WireError(f"A message has {len(content):,} bytes, but at most {max_bytes:,} are accepted.")
     begin = len(MAGIC) + LENGTH_BYTES
     size = int.from_bytes(content[len(MAGIC) : begin], "little")
     if content[: len(MAGIC)] != MAGIC or len(content) < begin + size or size > MAX_HEAD_BYTES:
@@ -84,7 +84,7 @@ def unpack(content: bytes, max_bytes: int = MAX_MESSAGE_BYTES) -> dict[str, Any]
         found = _decode(head, body, MAX_DEPTH)
     except WireError:
         raise
-    except Exception as error:  # whatever a library finds wrong with bytes from outside, it is one sentence here
+    except Exception as error:  # libraries raise all kinds of errors on damaged bytes
         raise WireError("A message is damaged: its head or its body cannot be read.") from error
     if body or not isinstance(found, dict):
         raise WireError("A message is damaged: its head and its body do not belong together.")
@@ -92,14 +92,14 @@ def unpack(content: bytes, max_bytes: int = MAX_MESSAGE_BYTES) -> dict[str, Any]
 
 
 def _refuse_constant(constant: str) -> Any:
-    raise WireError(f"A message is damaged: {constant} is no number that a head may hold.")
+    raise WireError(f"A message is damaged: {constant} is not a number that a head may hold.")
 
 
 # ---- writing
 
 
 def _encode(value: Any, body: Body, depth: int) -> Any:
-    """A value as JSON; what is large goes into the body."""
+    """Encode a value as JSON; arrays and tensors go into the body. `depth` more levels of nesting are allowed."""
     if depth < 0:
         raise WireError(f"A message is nested more than {MAX_DEPTH} deep.")
     if isinstance(value, Each):
@@ -117,7 +117,7 @@ def _encode(value: Any, body: Body, depth: int) -> Any:
 
 
 def _encode_scalar(value: Any) -> Any:
-    """A single value as JSON."""
+    """Encode a single value as JSON."""
     kind = type(value)
     if kind is float and not math.isfinite(value):
         return ["float", repr(value)]
@@ -139,7 +139,7 @@ def _store_tensor(value: Tensor, body: Body) -> list[Any]:
 
 
 def _store_array(value: np.ndarray, body: Body) -> int:
-    """Put an array into the body; its place."""
+    """Put an array into the body and return its place there."""
     if value.dtype not in ARRAYS:
         raise WireError(f"An array of {value.dtype} cannot be sent.")
     place = len(body)
@@ -151,7 +151,7 @@ def _store_array(value: np.ndarray, body: Body) -> int:
 
 
 def _decode(value: Any, body: Body, depth: int) -> Any:
-    """The value that JSON stands for; what is taken out of the body is gone from there."""
+    """Decode a value from JSON; arrays and tensors are taken out of the body."""
     if depth < 0:
         raise WireError(f"A message is nested more than {MAX_DEPTH} deep.")
     if not isinstance(value, list):
@@ -186,28 +186,30 @@ def _decode_scalar(value: Any) -> Any:
     if isinstance(value, dict):
         raise WireError("A message is damaged: it holds a value of an unknown kind.")
     if type(value) is int and value.bit_length() > MAX_INTEGER_BITS:
-        raise WireError(f"A whole number of {value.bit_length()} bits is more than is taken.")
-    if type(value) is float and not math.isfinite(value):  # 1e999 is written without a name
-        raise WireError("A message is damaged: it holds a number beyond all floating-point ones.")
+        raise WireError(
+            f"A whole number of {value.bit_length()} bits is too long: {MAX_INTEGER_BITS} bits are accepted."
+        )
+    if type(value) is float and not math.isfinite(value):  # such as 1e999, which JSON admits
+        raise WireError("A message is damaged: it holds a number that is too large for floating point.")
     return value
 
 
 def _as_list(content: Any) -> list[Any]:
     if not isinstance(content, list):
-        raise WireError("A message is damaged: a list is none.")
+        raise WireError("A message is damaged: it holds something else where a list must be.")
     return content
 
 
 def _take_array(place: Any, body: Body) -> np.ndarray:
-    """An array out of the body, which is then no longer there."""
+    """Remove an array from the body and return a copy of it."""
     array = body.pop(str(place)) if type(place) is int else None
     if array is None or array.dtype not in ARRAYS:
-        raise WireError("A message is damaged: its body lacks what its head names.")
+        raise WireError("A message is damaged: its body lacks an array that its head names.")
     return array.copy()
 
 
 def _to_tensor(array: np.ndarray, kind: torch.dtype) -> Tensor:
-    """A tensor from what carried it."""
+    """Tensor of the type `kind` from the array that carried it."""
     content = torch.from_numpy(array)
     if content.dtype != CARRIERS[kind] or (kind is torch.bool and bool((content > 1).any())):
         raise WireError("A message is damaged: a tensor is not of the type that its head names.")

@@ -1,8 +1,8 @@
-"""What the server of a deployment keeps besides its run's books: who takes part, and how far each question is.
+"""The journal of a deployed run: the sites that take part, and the progress of each question.
 
-For a question it keeps the cohort, the list of survivors, which is on disk before anybody is told of it, and the sum;
-single messages are never written. A server that is killed goes on with the same cohort and the same survivors; the
-sites send again what they sent.
+For a question it holds the cohort, the list of survivors, which is on disk before any site learns of it, and the sum.
+Single messages are never written. A killed server continues with the same cohort and the same survivors, and the sites
+send the same answers again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ State = Literal["asked", "fixed", "done", "failed"]
 FACTS = CheckedTable("facts", {"name": "text", "value": "text"}, ("name",))
 SITES = CheckedTable("sites", {"identity": "blob", "key": "blob", "signature": "blob"}, ("identity",))
 SITES_OF_2 = CheckedTable("sites", {**SITES.columns, "position": "integer", "head": "blob"}, SITES.key)
-"""As journals of version 2 have them, with where each ledger ended; that is kept for all runs together (`Heads`)."""
+"""Sites in journals of version 2, with the head of each ledger; `Heads` now keeps those for all runs together."""
 HEADS = CheckedTable("heads", {"identity": "blob", "position": "integer", "head": "blob"}, ("identity",))
 ASKS = CheckedTable(
     "asks",
@@ -41,9 +41,9 @@ class EnrolledSite:
 
     identity: bytes
     key: bytes
-    """Its public X25519 key of this run."""
+    """Public X25519 key of the site for this run."""
     signature: bytes
-    """With which it signed that key."""
+    """Signature of the site over that key."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,11 @@ class Attempt:
     """An attempt at a question."""
 
     cohort: list[Any]
-    """Identity, key and signature of each site that was asked; for what is not summed, identities only."""
+    """Identity, key and signature of each site that was asked."""
     state: State
     survivors: list[bytes]
     result: bytes | None
-    """The sum, once it is known."""
+    """Packed sum, once it is known."""
 
 
 class DeploymentJournal(CheckedDatabase):
@@ -75,7 +75,7 @@ class DeploymentJournal(CheckedDatabase):
             raise AlteredError(f"The journal {self.path} was written by another version of Sordino, or is damaged.")
 
     def _migrate_from_2(self) -> None:
-        """Rows have digests over all of their columns: they are read as they were written, and written anew."""
+        """Drop the columns that version 3 lacks. Digests cover all columns, so every row is read and written anew."""
         with self.transaction():
             sites = self.select(SITES_OF_2)
             self.execute(f"drop table {SITES.name}")
@@ -85,24 +85,24 @@ class DeploymentJournal(CheckedDatabase):
             self.execute(f"pragma user_version = {VERSION}")
 
     def fact(self, name: str) -> Any:
-        """Something that was decided when the run began; None where nothing was."""
+        """Value of a fact about the run; None where it is not set."""
         found = self.select(FACTS, "where name = ?", name)
         return json.loads(found[0]["value"]) if found else None
 
     def set_fact(self, name: str, value: Any) -> None:
-        """Write down what is decided once."""
+        """Set a fact about the run."""
         self.upsert(FACTS, name=name, value=json.dumps(value))
 
     def enrolled_sites(self) -> list[EnrolledSite]:
-        """The sites that take part."""
+        """Sites that take part in the run."""
         return [EnrolledSite(row["identity"], row["key"], row["signature"]) for row in self.select(SITES)]
 
     def enrol(self, site: EnrolledSite) -> None:
-        """Write down a site."""
+        """Add a site that takes part."""
         self.upsert(SITES, identity=site.identity, key=site.key, signature=site.signature)
 
     def attempt(self, question: QuestionId) -> Attempt | None:
-        """An attempt at a question, if it was made."""
+        """Progress of an attempt at a question; None where it was not begun."""
         row = self._row(question)
         if row is None:
             return None
@@ -110,7 +110,7 @@ class DeploymentJournal(CheckedDatabase):
         return Attempt(_from_json(row["content"]), row["state"], survivors, row["result"])
 
     def begin_attempt(self, question: QuestionId, cohort: list[Any]) -> Attempt:
-        """Write down an attempt before anybody is asked."""
+        """Store an attempt before any site is asked; `cohort` lists identity, key and signature of each."""
         self.delete(ASKS, "where round < ?", question.round - 1)
         known = {
             "round": question.round,
@@ -122,15 +122,15 @@ class DeploymentJournal(CheckedDatabase):
         return Attempt(cohort, "asked", [], None)
 
     def fix_survivors(self, question: QuestionId, survivors: list[bytes]) -> None:
-        """Write down who answered, before any of them is told."""
+        """Store the identities of the survivors, before any site learns of them."""
         self._set(question, state="fixed", survivors=_to_json(survivors))
 
     def keep_sum(self, question: QuestionId, result: bytes) -> None:
-        """Write down the sum."""
+        """Store the packed sum and end the attempt."""
         self._set(question, state="done", result=result)
 
     def give_up(self, question: QuestionId) -> None:
-        """Give an attempt up."""
+        """Mark an attempt as failed."""
         self._set(question, state="failed")
 
     def _row(self, question: QuestionId) -> dict[str, Any] | None:
@@ -144,29 +144,31 @@ class DeploymentJournal(CheckedDatabase):
 
 
 class Heads(CheckedDatabase):
-    """Last known head of each site's ledger, over all runs of a store."""
+    """Newest known head of each site's ledger, over all runs of a store."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder / HEADS_FILE)
         self.execute(HEADS.creation_sql(if_not_exists=True))
 
     def update(self, identity: bytes, head: Head) -> None:
-        """Store the head of a site's ledger, as the site reports it."""
+        """Store the head of a site's ledger that the site reports, if it is newer than the one known."""
         known = self.head(identity)
         if known is None or known.position < head.position:
             self.upsert(HEADS, identity=identity, position=head.position, head=head.link)
 
     def head(self, identity: bytes) -> Head | None:
-        """Last known head of a site's ledger; None where there is none."""
+        """Newest known head of a site's ledger; None where none is known."""
         found = self.select(HEADS, "where identity = ?", identity)
         return Head(found[0]["position"], found[0]["head"]) if found else None
 
 
 def _to_json(value: list[Any]) -> str:
+    """Encode a list of bytes, or of lists of bytes."""
     return json.dumps([one.hex() if isinstance(one, bytes) else [part.hex() for part in one] for one in value])
 
 
 def _from_json(text: str) -> list[Any]:
+    """Inverse of `_to_json`."""
     return [
         bytes.fromhex(one) if isinstance(one, str) else [bytes.fromhex(part) for part in one]
         for one in json.loads(text)

@@ -1,6 +1,6 @@
-"""How a site answers to `end`: it keeps its models, blended where that is wanted, and destroys the run's keys.
+"""A site's answer to `end`: it keeps its models, blended where the experiment says so, and destroys the run's key.
 
-Nothing of what is worked out here leaves the site.
+Nothing that is computed here leaves the site.
 """
 
 from __future__ import annotations
@@ -34,8 +34,11 @@ ACCURACY = METRICS.index("accuracy")
 
 
 def answer_end(context: SiteContext, message: Mapping[str, Any]) -> bytes:
-    """A run is over; `model` is what the server has for this site, and `averaged`, where sites blend, the mean of such
-    models over the rounds. A server that knows of no mean sends none: the model stands for it."""
+    """Answer `end`: keep the run's models and destroy its key.
+
+    The message's `model` is the server's model for this site, and `averaged`, where sites blend, the mean of such
+    models over the rounds. A server without such a mean sends none; the model then takes its place.
+    """
     run = requests.read_text(message, "run")
     with SiteLedger(context.folder) as ledger:
         known = ledger.run(run)
@@ -45,7 +48,7 @@ def answer_end(context: SiteContext, message: Mapping[str, Any]) -> bytes:
         assert known is not None
         model, averaged = (_read_model(message.get(name), session.terms) for name in ("model", "averaged"))
         if model is None and averaged is not None:
-            raise RefusedError("bounds", "the mean over the rounds came without a model")
+            raise RefusedError("bounds", "it has the mean over the rounds, but no model")
         content = ledger.latest_memory(run)
         state = session.blank if content is None else loaded(content)
         tensors, served = _models(session, state, model, averaged)
@@ -64,18 +67,18 @@ def answer_end(context: SiteContext, message: Mapping[str, Any]) -> bytes:
 
 
 def _read_model(model: Any, terms: Terms) -> Tensor | None:
-    """A model that came with the message, if it can be one."""
+    """Check a model that came with the message; None where there is none."""
     if model is None:
         return None
     if not isinstance(model, Tensor) or model.shape != terms.initial.shape:
-        raise RefusedError("bounds", "the model is not of this network's size")
+        raise RefusedError("bounds", "the model does not have as many parameters as this network")
     return model.float()
 
 
 def _models(
     session: Session, state: dict[str, Tensor], model: Tensor | None, averaged: Tensor | None
 ) -> tuple[dict[str, Tensor], Served | None]:
-    """The site's own model and the server's, as models are stored; and the server's by themselves."""
+    """Tensors of the site's own model and the server's, as models are stored; and the server's model alone."""
     number, terms = session.number, session.terms
     own, there = state["model"].reshape(1, -1), bool(state["participations"] > 0)
     tensors = {"clients": torch.tensor([number] * there, dtype=torch.int64), "personal": own[: int(there)]}
@@ -105,7 +108,7 @@ def _blend_and_evaluate(
 
 
 def remove_leftovers(folder: Path, ledger: SiteLedger) -> None:
-    """Remove the models of ends that were stopped before the ledger knew of them."""
+    """Remove models whose run was stopped between writing them and committing the end to the ledger."""
     kept = {run["model"] for run in ledger.runs()}
     for path in (folder / MODELS).glob("*"):
         if f"{MODELS}/{path.name}" not in kept:
@@ -115,7 +118,15 @@ def remove_leftovers(folder: Path, ledger: SiteLedger) -> None:
 def _write_models(
     context: SiteContext, session: Session, run: str, tensors: dict[str, Tensor], figures: np.ndarray
 ) -> KeptFile:
-    """The models in a file; a crash leaves either nothing or the whole of it."""
+    """Write models into a file that the ledger will name; a crash leaves the whole file or nothing.
+
+    Args:
+        context: The site's context.
+        session: Session of the run.
+        run: The run's name.
+        tensors: Models, by the names under which they are stored.
+        figures: Metrics of the model that the site predicts with.
+    """
     names = [str(number) for number in range(session.terms.schedule.clients)]
     names[session.number] = context.policy.rules.name
     rows = np.full((len(names), len(METRICS)), np.nan)

@@ -231,7 +231,7 @@ class Session:
         return Entry("reserve", {"run": self.run, "epsilon": epsilon, "delta": self.terms.budget.delta})
 
     def turns_left(self, row: Row, paid: Sequence[Row]) -> int:
-        """Number of further times that the release of `row` may leave, as reserved, after the `paid` rows of this run."""
+        """Number of times that the release of `row` may still leave, as reserved, after the `paid` rows of this run."""
         steps = self.clients.steps
         most = 1 if steps[row.step][row.release].once else int(self.gate.allowance.of_records.turns[self.number])
         names = same_turns(steps, row.step, row.release)

@@ -1,4 +1,4 @@
-"""A new site: its rules, its identity, and a ledger with nothing in it but a beginning."""
+"""A site: created with its rules, identity and ledger; opened to answer a server's messages."""
 
 from __future__ import annotations
 
@@ -43,29 +43,37 @@ COMMENTS = {
     "label": "the label column of a table",
     "test_fraction": "the share of the records kept for testing, where the file has no test records of its own",
     "unit": "what is protected: this site as a whole (client), or each of its records (record)",
-    "max_epsilon": "what all runs on these data may cost together ...",
+    "max_epsilon": "the most that all runs on these data may cost together ...",
     "max_delta": "... at this delta",
-    "min_cohort": "the fewest sites with which this one lets itself be added up",
-    "colluders": "how many other sites may work together with the server",
+    "min_cohort": "the smallest cohort with which this site lets its message be summed",
+    "colluders": "number of other sites assumed to work together with the server",
     "package": "the hash of Sordino's code that may run here (`sordino site status` shows it); without this key, any",
     "models": "the networks that may be trained here; without this key, all that come with Sordino",
-    "clip": "between which clipping thresholds must lie",
-    "roster": "the sites that may be in a cohort; without it others' noise is not counted on",
-    "witness": "the folder outside of this one with the file that shows when this one was restored or copied; without "
+    "clip": "the smallest and the largest clipping threshold that is accepted",
+    "roster": "file with the sites that may be in a cohort; without it other sites' noise is not counted",
+    "witness": "the folder, outside of this one, of the file that shows when this one was restored or copied; without "
     "this key, the user's state directory",
     "witnesses": "number of other sites of the roster that must confirm this one's ledger; without this key, all",
-    "allow_trusted_server": "whether the server may be taken to follow the protocol (active_server = false)",
-    "max_message_mb": "the largest message that is read",
-    "max_misfits": "how often a server is told that something does not fit these data: that is told without noise",
-    "methods": "the methods that may be run here (last, so that a file that was cut short lacks them and is refused)",
+    "allow_trusted_server": "whether experiments may trust the server to follow the protocol (active_server = false)",
+    "max_message_mb": "size of the largest message that is read, in MiB",
+    "max_misfits": "number of refusals that may depend on the data; each tells the server something without noise",
+    "methods": "the methods that may run here (last, so that a truncated file lacks them and is refused)",
 }
-"""The keys in their order, each with its meaning."""
+"""Keys of `site.toml` in their order, each with the comment that stands above it."""
 DEFAULT_LIMITS: dict[str, Any] = {"unit": "client", "max_epsilon": 8.0, "max_delta": 1e-5, "min_cohort": 3}
-"""Default limits of a new site, which are then written into its file."""
+"""Limits of a new site whose owner gives none; they are written into its file."""
 
 
 def create(folder: Path, name: str, data: Path, label: str | None, rules: Mapping[str, Any]) -> bytes:
-    """Make a site in a folder; its public key."""
+    """Create a site and return its public key.
+
+    Args:
+        folder: The site's folder, which must exist.
+        name: Name of the site in rosters and messages.
+        data: File with its records, absolute or relative to the folder.
+        label: Label column, where the file is a table.
+        rules: Other keys of `site.toml`; None stands for a default.
+    """
     if (folder / FILE).exists():
         raise UserError(f"There is a site in {folder} already: its ledger must not be lost.")
     given = (
@@ -76,16 +84,16 @@ def create(folder: Path, name: str, data: Path, label: str | None, rules: Mappin
     except ValidationError as error:
         problem = error.errors()[0]
         raise UserError(f"Invalid value for {problem['loc'][0]}: {problem['msg'].lower()}.") from error
-    file = read_records(folder, made)  # before anything is written: it may not be readable
+    file = read_records(folder, made)  # before anything is written, because it may fail
     if label is not None and isinstance(file.content, Table) and label not in file.content.columns:
         raise unknown("column", label, list(file.content.columns))
     with writing(folder / FILE):
         private, secret = keys.new_identity(), secrets.token_bytes(32)
         content = {"random": secrets.token_hex(32), "data": keyed_fingerprint(file, secret)}
-        if made.roster is None:  # else the roster, which is yet to be put there, belongs to the rules
+        if made.roster is None:  # else the digest waits for the roster, which the owner has yet to put there
             content["rules"] = SitePolicy(made, None).digest(secret)
         begin = Entry("begin", content)
-        # First: where it cannot be written, there is no site yet.
+        # The witness first: if it cannot be written, no site has been created.
         Witness.of(folder, made, private).write(Head(1, chain_link(BLANK, begin.to_json())))
         SiteLedger.create(folder, {"identity": private, "secret": secret, WITNESSED: b"1"}, begin)
         write_whole(folder / FILE, rules_toml(made))
@@ -93,7 +101,7 @@ def create(folder: Path, name: str, data: Path, label: str | None, rules: Mappin
 
 
 def rules_toml(rules: Rules) -> str:
-    """Rules as a TOML file with a comment on each."""
+    """Content of `site.toml`, with a comment on each key."""
     lines = [f"name = {toml_value(rules.name)}"]
     for key, comment in COMMENTS.items():
         value = getattr(rules, key)
@@ -112,21 +120,21 @@ HANDLERS: dict[str, Callable[[SiteContext, Mapping[str, Any]], bytes]] = {
 
 
 class Site:
-    """A site that is open: its rules and records have been read, and no other process answers for it."""
+    """An open site: its rules and records have been read, and no other process answers for it."""
 
     def __init__(
         self, context: SiteContext, witness: Witness, notices: Sequence[str], held: contextlib.ExitStack
     ) -> None:
         self.context, self._witness, self._held = context, witness, held
         self.notices = notices
-        """Sentences that its owner should read before it takes part."""
+        """Sentences for the owner to read before the site takes part."""
         self._witnessed: Head | None = None
         self._refused = ""
         self.name, self.identity = context.policy.rules.name, context.identity
 
     @classmethod
     def open(cls, folder: Path) -> Site:
-        """Open the site in a folder; one that another process has opened, or whose ledger was altered, is refused."""
+        """Open the site in a folder; refuse one that is open elsewhere, or whose ledger was altered or restored."""
         policy = read_rules(folder)
         with contextlib.ExitStack() as held:
             held.enter_context(lock_site(folder))
@@ -140,16 +148,18 @@ class Site:
 
     @classmethod
     def create(cls, folder: Path, name: str, data: Path, *, label: str | None = None, **rules: Any) -> bytes:
-        """Make a site: its rules in `site.toml`, a new identity and an empty ledger; its public key."""
+        """Create a site and return its public key; see `create`."""
         return create(folder, name, data, label, rules)
 
     def close(self) -> None:
-        """Let another process answer for the site."""
+        """Release the site's lock."""
         self._held.close()
 
     def answer(self, request: bytes) -> bytes:
-        """Answer a message, once the witness has seen the ledger. Never raises; refusals give one of a few fixed
-        reasons."""
+        """Answer a message; the reply leaves only when the witness has the ledger's head. Never raises.
+
+        Refusals give one of the fixed `SENTENCES`.
+        """
         reply = self._dispatch(request)
         try:
             with SiteLedger(self.context.folder) as ledger:
@@ -168,9 +178,12 @@ class Site:
             message = wire.unpack(request, self.context.policy.rules.max_message_mb * MEGABYTE)
             handler = HANDLERS.get(str(message.get("kind")))
             if handler is None:
-                raise RefusedError("message", "it has no known kind")
+                raise RefusedError("message", "its kind is unknown")
             if message.get("protocol") != wire.PROTOCOL:
-                raise RefusedError("protocol", f"its version is {message.get('protocol')!r:.20}")
+                raise RefusedError(
+                    "protocol",
+                    f"the message has version {message.get('protocol')!r:.20}, this site has {wire.PROTOCOL}",
+                )
             return handler(self.context, message)
         except RefusedError as refused:
             return self._refuse(refused.code, refused.detail, **refused.more)
@@ -180,22 +193,24 @@ class Site:
             return self._refuse("closed", error)
         except DatabaseError as error:
             return self._refuse("disk", error)
-        except Exception:  # whatever goes wrong at a site, its text may tell of the data
+        except Exception:  # the text of an error may reveal the data, so it goes into the log only
             return self._refuse("failed", traceback.format_exc())
 
     def _refuse(self, code: str, detail: object, **more: Any) -> bytes:
         told = f"refused: {SENTENCES[code]} {detail}"
-        if told != self._refused:  # a site that waits says so once
+        if told != self._refused:  # a site that waits logs that once
             self.context.log(told)
         self._refused = told if more else ""
         return wire.pack({"ok": False, "code": code, "sentence": SENTENCES[code], **more})
 
 
 def _check_ledger(context: SiteContext, ledger: SiteLedger, witness: Witness) -> list[str]:
-    """Check that the ledger is as it was written, and the newest that its witness knows; note changes of data or rules.
-    Returns sentences for the owner."""
+    """Check the ledger's integrity and its witness, and note in it that data or rules have changed.
+
+    Returns sentences for the owner.
+    """
     ledger.check()
-    witness.check(ledger)  # before anything is added to the ledger
+    witness.check(ledger)  # before anything is appended to the ledger
     entries = ledger.entries()
     now = {"data": keyed_fingerprint(context.file, context.secret), "rules": context.policy.digest(context.secret)}
     noted = {kind: last_noted(entries, kind) for kind in now}
@@ -209,7 +224,7 @@ def _check_ledger(context: SiteContext, ledger: SiteLedger, witness: Witness) ->
         context.log(sentence)
     if ledger.is_witnessed():
         return notices
-    with ledger.transaction():  # only now: a site that is killed before has no witness that could be missing
+    with ledger.transaction():  # last: until this is stored, a missing witness is no reason to refuse
         ledger.set_fact(WITNESSED, b"1")
-    first = f"This site's ledger has a witness from now on, {witness.path}: it shows when the folder was restored."
+    first = f"This site's ledger now has a witness, {witness.path}, which shows whether the site's folder was restored."
     return [*notices, first]

@@ -1,11 +1,11 @@
-"""A site's witness: a small file outside its folder that says how far its ledger was when something last left.
+"""A site's witness: a small file outside its folder that holds the ledger's head when something last left.
 
-A folder that is restored from a backup has forgotten what left since, and would pay with the same budget again. Nobody
-who looks at the folder alone can tell. So each commit of the ledger is followed by the witness, on disk, and only then
-by the reply. A folder that lacks the row its witness names does not open; one that is ahead of it on the same chain was
-killed between the two, and goes on.
+A folder restored from a backup has forgotten what left since, and would spend the same budget again. The folder alone
+cannot show that. So each commit of the ledger is followed by writing the witness to disk, and only then by the reply.
+A folder that lacks the row its witness names does not open. One that is ahead of its witness on the same chain was
+killed between commit and witness, and continues.
 
-The file holds a head of the ledger, signed with the site's own key: damage shows, and another site's witness is none.
+The head in the file is signed with the site's own key, so that damage and another site's witness are noticed.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from sordino.store.lock import HeldError, holding
 from sordino.util.files import write_whole
 
 MAX_WITNESS_BYTES = 4096
-"""Largest witness file in bytes."""
+"""Number of bytes of a witness file that are read."""
 
 
 class WitnessError(UserError):
-    """A folder whose witness is missing, unreadable or newer."""
+    """The witness of a site's ledger is missing, unreadable or newer than the ledger."""
 
 
 class OlderThanWitnessError(WitnessError):
-    """A folder whose witness has seen rows that its ledger lacks."""
+    """The witness of a site's ledger has seen rows that the ledger lacks."""
 
 
 @dataclass(frozen=True)
@@ -43,23 +43,24 @@ class Witness:
 
     path: Path
     private: bytes
-    """The site's own key."""
+    """The site's private Ed25519 key."""
 
     @classmethod
     def of(cls, folder: Path, rules: Rules, private: bytes) -> Witness:
-        """The witness of the site in `folder`: in the folder that `witness` names, or in the user's state directory.
+        """Witness of the site in `folder`: in the folder that `witness` names, or in the user's state directory.
 
-        Its name is the site's identity, so that sites share a folder."""
+        The file is named after the site's identity, so that several sites can share a folder.
+        """
         where = (_state_folder() if rules.witness is None else folder / rules.witness).resolve()
         if where.is_relative_to(folder.resolve()):
             raise UserError(
                 f"{folder / FILE}: the witness {where} lies inside of the site's folder, and would be restored with "
-                "it: name a folder elsewhere, on another disk if there is one."
+                "it: set `witness` to a folder elsewhere, on another disk if there is one."
             )
         return cls(where / f"{keys.public_identity(private).hex()}.json", private)
 
     def read(self) -> Head | None:
-        """The last head written; None without a file. A file that cannot be read or verified raises `WitnessError`."""
+        """Last head written; None without a file. A file that cannot be read or verified raises `WitnessError`."""
         try:
             with self.path.open("rb") as file:
                 found = json.loads(file.read(MAX_WITNESS_BYTES))
@@ -70,7 +71,7 @@ class Witness:
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise WitnessError(f"The witness {self.path} of this site's ledger cannot be read: {ADVICE}") from error
         if not keys.is_signed(keys.public_identity(self.private), signature, *head.signed_parts()):
-            raise WitnessError(f"The witness {self.path} is damaged, or is that of another site: {ADVICE}")
+            raise WitnessError(f"The witness {self.path} is damaged, or belongs to another site: {ADVICE}")
         return head
 
     def write(self, head: Head) -> None:
@@ -82,13 +83,15 @@ class Witness:
             write_whole(self.path, text)
         except OSError as error:
             raise DatabaseError(
-                f"The witness {self.path} cannot be written ({error.strerror}): make room, or name another folder with "
-                f"`witness` in {FILE}."
+                f"The witness {self.path} cannot be written ({error.strerror}): free disk space, or name another "
+                f"folder with `witness` in {FILE}."
             ) from error
 
     def update(self, ledger: SiteLedger) -> Head:
-        """Write the ledger's head to the witness. Nobody else commits meanwhile, so that the witness never goes
-        back."""
+        """Write the ledger's head to the witness, and return it.
+
+        No other process commits meanwhile, so that the witness never goes back.
+        """
         with ledger.transaction():
             self.check(ledger)
             head = ledger.head()
@@ -96,43 +99,43 @@ class Witness:
         return head
 
     def check(self, ledger: SiteLedger) -> None:
-        """Refuse a ledger that is behind its witness or on another branch, and one whose witness is gone."""
+        """Refuse a ledger that is behind its witness or on another branch, or whose witness is gone."""
         seen = self.read()
         if seen is None:
             if ledger.is_witnessed():
                 raise WitnessError(f"The witness {self.path} of this site's ledger is gone: {ADVICE}")
         elif ledger.link(seen.position) != seen.link:
             raise OlderThanWitnessError(
-                f"The ledger in {ledger.path} ends at row {ledger.head().position}, and its witness {self.path} has seen "
-                f"row {seen.position} of another one: this folder was restored from a backup or copied, and does not "
-                "know all that left. Put the newest folder back; where it is lost, `sordino site accept` goes on with "
-                "this one, whose budget then counts as used up."
+                f"The ledger in {ledger.path} has {ledger.head().position} rows, but its witness {self.path} has seen "
+                f"row {seen.position} of another ledger: this folder was restored from a backup or copied, and does "
+                "not know everything that left. Put the newest folder back. If it is lost, `sordino site accept` "
+                "continues with this one, and its budget counts as used up."
             )
 
 
 ADVICE = (
-    "the folder may be restored or copied. Put the witness back where it was (`witness` in site.toml names its "
-    "folder); where it is lost, `sordino site accept` goes on, and the budget counts as used up until the other sites "
-    "confirm the ledger."
+    "the site's folder may have been restored or copied. Put the witness back where it was (`witness` in site.toml "
+    "names its folder). If it is lost, `sordino site accept` continues without it, and the budget counts as used up "
+    "until the other sites confirm the ledger."
 )
 
 
 @contextlib.contextmanager
 def lock_site(folder: Path) -> Iterator[None]:
-    """Keep other processes from answering for the site."""
+    """Hold the site's lock, so that no other process answers for it."""
     with contextlib.ExitStack() as held:
         try:
             held.enter_context(holding(folder / "lock"))
         except HeldError as error:
-            raise UserError(f"The site in {folder} is already open in another process.") from error
+            raise UserError(f"The site in {folder} is already open in another process: end that one first.") from error
         yield
 
 
 def accept(folder: Path) -> str:
     """Continue with a folder whose witness is missing, unreadable or newer; returns a sentence for the owner.
 
-    What left since is unknown, so the budget counts as used up: for good where the ledger is known to lack rows or a
-    run was open that could spend without limit, and else until the other sites confirm the ledger.
+    It is unknown what has left since, so the budget counts as used up: for good where the ledger is known to lack
+    rows or a run was open that could spend without limit, otherwise until the other sites confirm the ledger.
     """
     policy = read_rules(folder)
     with lock_site(folder), SiteLedger(folder) as ledger:
@@ -143,7 +146,7 @@ def accept(folder: Path) -> str:
         except WitnessError as doubt:
             entry = _acceptance_entry(ledger, policy, doubt)
         else:
-            raise UserError(f"The witness {witness.path} vouches for the site in {folder}: there is nothing to accept.")
+            raise UserError(f"The site in {folder} agrees with its witness {witness.path}: there is nothing to accept.")
         with ledger.transaction():
             ledger.append([entry])
             ledger.set_fact(WITNESSED, b"1")
@@ -156,6 +159,7 @@ def accept(folder: Path) -> str:
 
 
 def _acceptance_entry(ledger: SiteLedger, policy: SitePolicy, doubt: WitnessError) -> Entry:
+    """Ledger row that records the owner's acceptance: `spoiled` for good, or `accepted` until others confirm."""
     unlimited = set()
     for entry in ledger.entries():
         if entry.kind == "start" and entry.content["unlimited"]:
@@ -174,10 +178,12 @@ def _acceptance_entry(ledger: SiteLedger, policy: SitePolicy, doubt: WitnessErro
 
 
 def _state_folder() -> Path:
-    """The user's state directory (XDG Base Directory Specification)."""
+    """Folder for witnesses in the user's state directory (XDG Base Directory Specification)."""
     named = Path(os.environ.get("XDG_STATE_HOME", ""))
     try:
         base = named if named.is_absolute() else Path.home() / ".local" / "state"
     except RuntimeError as error:
-        raise UserError(f"This user has no home directory: name a folder for the witness in {FILE}.") from error
+        raise UserError(
+            f"This user has no home directory: name a folder for the witness with `witness` in {FILE}."
+        ) from error
     return base / "sordino" / "witness"

@@ -1,4 +1,7 @@
-"""A site's answers to `work` and `open`: rules, training, gate, and one list of survivors, ever."""
+"""A site's answers to `work` (a question: check, train, release, charge) and `open` (a sum: give shares of masks).
+
+A question is answered once: asking again brings the same bytes. A sum is opened for one list of survivors only.
+"""
 
 from __future__ import annotations
 
@@ -36,21 +39,21 @@ class AllowedQuestion:
     releases: Releases
     public: Public
     cohort: Cohort | None
-    """U1, where messages are summed."""
+    """Cohort U1, where answers are summed."""
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What came of it at this site; nothing of it has left."""
+    """Result of the site's step; nothing of it has left yet."""
 
     outcome: Outcome
     state: dict[str, Tensor]
-    """What the site remembered before."""
+    """State before the question."""
     accuracies: list[float | None] | None
 
 
 def answer_work(context: SiteContext, message: Mapping[str, Any]) -> bytes:
-    """The answer to a question: the same bytes, however often it is asked."""
+    """Answer a question, with the same bytes however often it is asked."""
     question, begun = requests.read_question(message), time.monotonic()
     with SiteLedger(context.folder) as ledger:
         session = get_session(context, ledger, question.id.run)
@@ -73,8 +76,11 @@ def answer_work(context: SiteContext, message: Mapping[str, Any]) -> bytes:
 def _run_step(
     context: SiteContext, session: Session, question: ReceivedQuestion, state: dict[str, Tensor]
 ) -> StepResult:
-    """Run the site's step. If it fails, noise alone leaves and the error stays in the site's log: a visible failure
-    would tell of the records."""
+    """Run the site's step from its `state`.
+
+    If the step fails, noise alone leaves and the error stays in the site's log: a visible failure would depend on the
+    records.
+    """
     outcome = None
     where = f"{question.step} of round {question.id.round + 1}"
     with context.log_errors(f"{where} failed on these records and contributes noise alone"):
@@ -88,11 +94,11 @@ def _run_step(
 
 
 def _with_own_part(question: ReceivedQuestion, message: Mapping[str, Any], session: Session) -> ReceivedQuestion:
-    """The question with what this client alone is told."""
+    """Add to a question the values that this client alone gets."""
     content = requests.read_array(message, "own").tobytes()
     own = wire.unpack(content) if content else {}
     if not all(isinstance(value, Tensor) and len(value) == 1 for value in own.values()):
-        raise RefusedError("message", "what it tells this site alone is not one row each")
+        raise RefusedError("message", "a value for this site alone is not one row")
     many = session.terms.schedule.clients
     rows = {name: Each(value.expand(many, *value.shape[1:])) for name, value in own.items()}
     hash = hashlib.sha256(question.hash + hashlib.sha256(content).digest()).digest()
@@ -102,28 +108,30 @@ def _with_own_part(question: ReceivedQuestion, message: Mapping[str, Any], sessi
 
 
 def _kept_reply(ledger: SiteLedger, question: ReceivedQuestion) -> bytes | None:
-    """The answer that was given to this question before."""
+    """Answer that was given to this question before; None where it is new."""
     kept = ledger.kept_answer(question.id)
     if kept is not None:
         if bytes(kept["hash"]) != question.hash:
             raise RefusedError("other")
         return bytes(kept["reply"])
     last = ledger.last_question(question.id.run)
-    if last is not None and question.id.order <= last:  # paid for, but lost: it is not drawn again
-        raise RefusedError("old", f"{question.id.order} after {last}")
+    if (
+        last is not None and question.id.order <= last
+    ):  # paid for, but the answer is no longer kept: drawing again would cost twice
+        raise RefusedError("old", f"(round, place, attempt) {question.id.order} was asked after {last}")
     return None
 
 
 def _state_before(ledger: SiteLedger, id: QuestionId, session: Session) -> dict[str, Tensor]:
-    """What the site remembered before this question."""
+    """State of the site before a question."""
     content = ledger.memory_before(id)
     return dict(session.blank) if content is None else loaded(content)
 
 
 def _commit(context: SiteContext, ledger: SiteLedger, allowed: AllowedQuestion, made: StepResult) -> bytes:
-    """Charge, keep and remember in one transaction; then, and only then, there is an answer.
+    """Charge for the answer, keep it and store the state in one transaction; only then may the answer leave.
 
-    Whoever finds that another process has answered meanwhile drops its own draw.
+    If another process has answered meanwhile, its answer is returned and this draw is dropped.
     """
     question, session, outcome = allowed.question, allowed.session, made.outcome
     with ledger.transaction():
@@ -146,7 +154,7 @@ def _commit(context: SiteContext, ledger: SiteLedger, allowed: AllowedQuestion, 
 def _reply_content(
     context: SiteContext, ledger: SiteLedger, allowed: AllowedQuestion, outcome: Outcome
 ) -> dict[str, Any]:
-    """What leaves: values that are protected by themselves, or numbers under masks."""
+    """Content of the reply: the released values, or, where answers are summed, a masked vector and shares."""
     head = ledger.head()
     content: dict[str, Any] = {"head": head.to_list()}
     if allowed.cohort is None:
@@ -161,29 +169,29 @@ def _reply_content(
 
 @dataclass(frozen=True)
 class OpenRequest:
-    """What the server wants opened."""
+    """The server's request to open a sum."""
 
     id: QuestionId
     hash: bytes
     survivors: list[bytes]
     shares: dict[bytes, bytes]
-    """Of each survivor, its share for this site."""
+    """Encrypted share of each survivor's mask, for this site."""
 
     @classmethod
     def read(cls, message: Mapping[str, Any]) -> OpenRequest:
-        """From a message, if it is one."""
+        """Read a request from a message, or refuse the message."""
         question, hash = requests.read_question_id(message), requests.read_bytes(message, "hash", 32)
         survivors, shares = message.get("survivors"), message.get("shares")
         if not requests.are_identities(survivors) or not isinstance(shares, dict):
-            raise RefusedError("message", "it names no survivors or has no shares")
+            raise RefusedError("message", "its survivors are not a list of identities, or its shares are not a table")
         if not all(isinstance(one, bytes) and isinstance(share, bytes) for one, share in shares.items()):
-            raise RefusedError("message", "its shares are none")
+            raise RefusedError("message", "its shares are not bytes")
         assert isinstance(survivors, list)
         return cls(question, hash, survivors, shares)
 
 
 def answer_open(context: SiteContext, message: Mapping[str, Any]) -> bytes:
-    """What opens the survivors' sum."""
+    """Answer `open` with the shares and seeds that unmask the survivors' sum."""
     request = OpenRequest.read(message)
     with SiteLedger(context.folder) as ledger:
         session = get_session(context, ledger, request.id.run)
@@ -197,9 +205,10 @@ def answer_open(context: SiteContext, message: Mapping[str, Any]) -> bytes:
 
 
 def _open_once(context: SiteContext, ledger: SiteLedger, request: OpenRequest, session: Session) -> bytes:
+    """Open a sum for the first list of survivors; the same list gets the same reply, another is refused."""
     kept = ledger.kept_answer(request.id)
     if kept is None:
-        raise RefusedError("old", "nothing is kept of this question")
+        raise RefusedError("old", "no answer to this question is kept")
     if bytes(kept["hash"]) != request.hash or not kept["parties"]:
         raise RefusedError("other")
     parties = requests.read_parties(wire.unpack(bytes(kept["parties"])))
@@ -212,7 +221,7 @@ def _open_once(context: SiteContext, ledger: SiteLedger, request: OpenRequest, s
         raise RefusedError("survivors", error) from error
     if kept["survivors"] is not None:
         if bytes(kept["survivors"]) != named:
-            raise RefusedError("survivors", "others were named before")
+            raise RefusedError("survivors", "it named other survivors before")
         return bytes(kept["opening"])
     masker = Masker(cohort, context.identity, session.key)
     try:
@@ -225,6 +234,6 @@ def _open_once(context: SiteContext, ledger: SiteLedger, request: OpenRequest, s
         raise RefusedError("share", error) from error
     reply = requests.ok_reply(shares=opening.shares, seeds=opening.seeds)
     ledger.keep_opening(kept, named, reply)
-    # In the ledger too: one that was restored would answer to other survivors.
+    # In the ledger too, so that a ledger restored to before this would be noticed: it could open for other survivors.
     ledger.append([Entry("opened", {"ask": request.id.to_list(), "survivors": hashlib.sha256(named).hexdigest()})])
     return reply
