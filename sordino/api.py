@@ -73,7 +73,7 @@ def run(
                 watch(report)
 
         result = start(prepared, watch=tell, begun=place.begin)
-        place.end(result["accuracy"]["personal"])
+        place.end(result.accuracy["personal"])
         return RunResult(result)
 
 
@@ -115,7 +115,7 @@ def compare(
     chosen = _experiment(experiment, keys, names)
     with _display(progress) as display:
         found = compare_methods(chosen, methods, seeds, display, sweep=sweep, jobs=jobs, grid=tune)
-    return ComparisonResult.of(found)
+    return ComparisonResult(found)
 
 
 def _display(progress: bool | None) -> AbstractContextManager[Display]:

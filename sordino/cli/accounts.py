@@ -66,7 +66,7 @@ def _verified(found: Any, as_json: bool) -> None:
             raise typer.Exit(2)
         return
     refuse(f"the ledger of {found.row.run}", wrong)
-    if found.row.result is None:
+    if not found.row.has_result:
         raise UserError(
             f"The ledger of {found.row.run!r} is whole ({len(found.ledger.rows)} rows), but the run is not finished: "
             "it has no result yet that could be compared."

@@ -131,7 +131,7 @@ def _show_table(found: Any, latex: bool) -> None:
     from sordino.report import exports
 
     typer.echo((exports.latex if latex else exports.markdown)(found.rows, found.sweep))
-    seeds = found.rows[0]["seeds"]
+    seeds = found.rows[0].seeds
     told = f"Accuracy in %, mean and standard deviation over {seeds} seed{'s' if seeds > 1 else ''}."
     for sentence in (told, *found.verdict):
         typer.echo(sentence, err=True)
@@ -153,9 +153,9 @@ def _draw(found: Any, picture: Path, chosen: Any) -> None:
     from sordino.report.figures import comparison_picture
     from sordino.report.terminal.tables import epsilon_text
 
-    seeds = found.rows[0]["seeds"]
+    seeds = found.rows[0].seeds
     title = f"{chosen.data}, {chosen.rounds} rounds, mean and range over {seeds} seed{'s' if seeds > 1 else ''}"
-    private = [row["epsilon"][chosen.protect_from] for row in found.rows if row["epsilon"][chosen.protect_from] != 0]
+    private = [row.epsilon[chosen.protect_from] for row in found.rows if row.epsilon[chosen.protect_from] != 0]
     if private and not found.sweep:
         largest = None if None in private else max(private)
         title += f", epsilon at most {epsilon_text(largest)} for the {chosen.protect_from}"

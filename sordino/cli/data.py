@@ -194,20 +194,20 @@ def normalise(
     given = Schema.read(schema)
     check_writable(path)  # before any budget is spent
     found = release(folder, given, epsilon, store, seed=seed)
-    run, spent = found.summary["run"], epsilon_text(found.summary["epsilon"]["server"])
+    run, spent = found.summary.run, epsilon_text(found.summary.epsilon["server"])
     with writing(path):
         head = [f"What the columns of {folder.name} are.", "", *EXPLANATION]
         write_whole(path, toml(found.schema, head, {}))
     if as_json:
         told_to = {"file": str(path), "columns": found.columns, "kept_range": found.kept}
-        cost = {"epsilon": found.summary["epsilon"], "epsilon_rows": found.summary["epsilon_rows"]}
+        cost = {"epsilon": found.summary.epsilon, "epsilon_rows": found.summary.epsilon_rows}
         typer.echo(json.dumps({**told_to, "run": run, **cost}))
         return
     typer.echo(f"{path}: means and deviations of {', '.join(found.columns) or 'no column'}")
     if found.kept:
         typer.echo(f"Noise drowned {', '.join(found.kept)}: they keep their ranges.")
     typer.echo(f"The run {run} cost each record an epsilon of {spent}; later runs on the same people add to it.")
-    typer.echo(rows_words(found.summary["epsilon_rows"]))
+    typer.echo(rows_words(found.summary.epsilon_rows))
 
 
 def _level(clients: int) -> str:

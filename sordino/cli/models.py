@@ -37,7 +37,7 @@ def show(
         raise unfinished(found, store)
     rows = _client_rows(run, store) if clients else None
     if as_json:
-        typer.echo(json.dumps({**result, **({} if rows is None else {"client_metrics": rows})}))
+        typer.echo(json.dumps({**(found.summary or {}), **({} if rows is None else {"client_metrics": rows})}))
         return
     from rich.console import Console
 
@@ -46,7 +46,7 @@ def show(
 
     console = Console(markup=False)
     console.print(
-        run_report(result, str(store)) if rows is None else clients_table(rows, result.get("positive")),
+        run_report(result, str(store)) if rows is None else clients_table(rows, result.positive),
         highlight=False,
     )
 

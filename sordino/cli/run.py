@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,6 +27,10 @@ from sordino.cli.options import (
 from sordino.errors import Stopped
 from sordino.experiment.defaults import DEFAULT_STORE
 from sordino.util.formatting import delta_text
+
+if TYPE_CHECKING:
+    from sordino.store.run_summary import Summary
+    from sordino.study.compare import ComparisonRow
 
 
 class RunStoppedError(Exception):
@@ -90,10 +95,10 @@ def run(
             place.begin(run)
 
         result = start(prepared, watch=place, begun=begun)
-        place.end(result["accuracy"]["personal"])
+        place.end(result.accuracy["personal"])
     told = [] if as_json else prepared.notes  # before the run
-    shown_after = {"notes": [note for note in result["notes"] if note not in told]}
-    show_result(result | shown_after | ({"execution": reasons} if explain else {}), chosen.store, as_json)
+    result = replace(result, notes=[note for note in result.notes if note not in told])
+    show_result(result, chosen.store, as_json, more={"execution": reasons} if explain else {})
 
 
 def resume(
@@ -114,11 +119,11 @@ def resume(
         row = found.get(run)
         telling = display.run(run, row.rounds, row.configuration)
         result = resume_run(run, found, telling, workers, budget_over_runs)
-        telling.end(result["accuracy"]["personal"])
+        telling.end(result.accuracy["personal"])
     show_result(result, store, as_json)
 
 
-def show_meaning(rows: list[dict[str, Any]], console: Any) -> None:
+def show_meaning(rows: Sequence[ComparisonRow], console: Any) -> None:
     """At which delta and for which unit a comparison's epsilons hold, what they leave out, and what to know besides."""
     from sordino.report.wording import UNPROTECTED, compared_words, ended, sentences_of, unprotected
     from sordino.study.sweep import sends_anything
@@ -126,12 +131,12 @@ def show_meaning(rows: list[dict[str, Any]], console: Any) -> None:
     meanings: dict[str, list[str]] = {}
     compared: dict[str, None] = {}
     for row in rows:
-        if not sends_anything(row["method"]):  # nothing left, so that nothing needs a promise
+        if not sends_anything(row.method):  # nothing left, so that nothing needs a promise
             continue
-        protecting = f"epsilon at delta = {delta_text(row['delta'])}, protecting one {row['unit']}"
-        meanings.setdefault(UNPROTECTED if unprotected(row["epsilon"]) else protecting, []).append(row["method"])
-        if not unprotected(row["epsilon"]):
-            compared |= dict.fromkeys(compared_words({"unit": row["unit"]}))
+        protecting = f"epsilon at delta = {delta_text(row.delta)}, protecting one {row.unit}"
+        meanings.setdefault(UNPROTECTED if unprotected(row.epsilon) else protecting, []).append(row.method)
+        if not unprotected(row.epsilon):
+            compared |= dict.fromkeys(compared_words(row.unit))
     for meaning, names in meanings.items():
         whose = "" if len(meanings) == 1 else f": {', '.join(names)}"
         console.print(f"{meaning}{whose}", style="dim", highlight=False)
@@ -143,16 +148,22 @@ def show_meaning(rows: list[dict[str, Any]], console: Any) -> None:
         console.print(f"Note: {note}", style="yellow", highlight=False)
 
 
-def show_result(result: Mapping[str, Any], folder: Path, as_json: bool, measured: str | None = None) -> None:
-    """A run's summary, and what all runs on the same people have come to."""
+def show_result(
+    result: Summary, folder: Path, as_json: bool, measured: str | None = None, more: Mapping[str, Any] | None = None
+) -> None:
+    """Print a run's result, and what all runs of the store in `folder` on the same people cost together.
+
+    `measured` says where accuracies come from, if not from a simulation; `more` holds further keys of the JSON
+    document.
+    """
     from sordino.store.spending import over_runs, sentence
     from sordino.store.store import Store
 
     store = Store(folder, must_exist=True)
-    total = over_runs(store, store.get(result["run"]).people, result["unit"], result["delta"])
+    total = over_runs(store, store.get(result.run).people, result.unit, result.delta)
     store.close()
     if as_json:
-        typer.echo(json.dumps({**result, "over_runs": total}))
+        typer.echo(json.dumps({**result.to_dict(), **(more or {}), "over_runs": total}))
         return
     from rich.console import Console
 
@@ -160,6 +171,6 @@ def show_result(result: Mapping[str, Any], folder: Path, as_json: bool, measured
 
     console = Console(markup=False)
     console.print(run_report(result, str(folder), measured or SIMULATED), highlight=False)
-    together = sentence(total, result["protect_from"])
+    together = sentence(total, result.protect_from)
     if together:
         console.print(together, highlight=False)

@@ -123,7 +123,7 @@ def simulated(deployed: Experiment, original: Experiment) -> Prepared:
 def with_accuracies(summary: Summary, folders: Sequence[Path]) -> Summary:
     """A trial's summary with the means of the accuracies that its sites keep, unless they share them, with noise; who
     runs all of them may look."""
-    if "accuracy_noise" in summary:
+    if summary.accuracy_noise is not None:
         return summary
     runs = [one for folder in folders for one in status(folder)["runs"][-1:]]
     found = {name: np.array([_number(one[name]) for one in runs]) for name in ("personal", "start", "global")}
@@ -134,7 +134,7 @@ def with_accuracies(summary: Summary, folders: Sequence[Path]) -> Summary:
         "global": mean(found["global"]),
     }
     known = {name: value if math.isfinite(value) else None for name, value in figures.items()}
-    return {**summary, "accuracy": known}
+    return dataclasses.replace(summary, accuracy=known)
 
 
 def _number(value: float | None) -> float:

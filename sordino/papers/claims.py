@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from sordino.study.sweep import contender
-from sordino.study.verdict import Difference, difference
+from sordino.study.verdict import Difference, Sample, difference
 
 Figures = dict[str, Any]
 """A row of a table in one column, as its document has it."""
@@ -100,10 +100,9 @@ def _difference(row: Figures, other: Figures, column: str, comparisons: int) -> 
     return difference(one, two, comparisons)
 
 
-def side(name: str, column: str, values: Sequence[float]) -> dict[str, Any]:
+def side(name: str, column: str, values: Sequence[float]) -> Sample:
     """One side of a comparison, as the test takes it: a figure for each seed."""
-    by_seed = [{"seed": seed, "personal": value} for seed, value in enumerate(values)]
-    return {"method": name, "at": {"column": column}, "by_seed": by_seed}
+    return Sample(name, dict(enumerate(values)), {"column": column})
 
 
 def in_words(found: Difference, measure: str) -> str:

@@ -138,7 +138,7 @@ class Study:
         found = self._run(list(different.values()), display)
         store = Store(self.options.store, must_exist=True)
         with contextlib.closing(store):
-            curves = {key: store.curve(summary["run"]) for key, summary in found.items()}
+            curves = {key: store.curve(summary.run) for key, summary in found.items()}
         outcomes: dict[tuple[str, str, Variant], Outcome] = {}
         columns = {column.name: column for column in self.columns}
         for row, name, variant in dict.fromkeys(key[:3] for key in wanted):
@@ -232,16 +232,16 @@ class Study:
     def _outcome(
         self, column: Column, found: list[Summary], curves: list[list[dict[str, Any]]], method: str
     ) -> Outcome:
-        epsilons = [summary["epsilon"][self.paper.view] for summary in found]
+        epsilons = [summary.epsilon[self.paper.view] for summary in found]
         known = [value for value in epsilons if value is not None]
         return Outcome(
             values=[self._value(column, one, curve) for one, curve in zip(found, curves, strict=True)],
             epsilon=max(known) if len(known) == len(epsilons) else None,
-            delta=found[0]["delta"],
-            unit=found[0]["unit"],
-            runs=[summary["run"] for summary in found],
+            delta=found[0].delta,
+            unit=found[0].unit,
+            runs=[summary.run for summary in found],
             method=method,
-            not_covered=found[0]["not_covered"],
+            not_covered=found[0].not_covered,
             curves=curves,
         )
 
@@ -257,11 +257,11 @@ class Study:
         if measure == "loss" or column.round is not None:
             points = [point for point in curve if point[measure] is not None]
             if column.round is not None:
-                last = self._scaled(column.round, column, summary["rounds"])
+                last = self._scaled(column.round, column, summary.rounds)
                 points = [point for point in points if point["round"] < last]
             factor = 1 if measure == "loss" else 100
             return factor * points[-1][measure] if points else None
-        value = summary["accuracy"][measure]
+        value = summary.accuracy[measure]
         return None if value is None else 100 * value
 
     def _scaled(self, number: int, column: Column, rounds: int) -> int:

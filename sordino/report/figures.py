@@ -11,6 +11,7 @@ import numpy as np
 
 from sordino.errors import writing
 from sordino.report.wording import method_name
+from sordino.study.compare import ComparisonRow
 from sordino.util.plotting import pyplot
 
 PANELS = {
@@ -28,7 +29,7 @@ GAP = 0.035
 """How far apart two values beside lines are at the least, as a share of the height."""
 
 
-def comparison_picture(rows: list[dict[str, Any]], sweep: Sequence[str], path: Path, title: str = "") -> None:
+def comparison_picture(rows: Sequence[ComparisonRow], sweep: Sequence[str], path: Path, title: str = "") -> None:
     """Draw a comparison: against what it goes through, or over the rounds."""
     if sweep:
         sweep_picture(rows, sweep, path, title)
@@ -36,13 +37,13 @@ def comparison_picture(rows: list[dict[str, Any]], sweep: Sequence[str], path: P
         curves(rows, path, title)
 
 
-def curves(rows: list[dict[str, Any]], path: Path, title: str = "") -> None:
+def curves(rows: Sequence[ComparisonRow], path: Path, title: str = "") -> None:
     """Draw the accuracies of compared methods over the rounds: mean over seeds, and the range as a band."""
     figure, axes = _figure(len(PANELS), title)
     ends: list[list[End]] = [[] for _ in PANELS]
     for axis, key, mine in zip(axes, PANELS, ends, strict=True):
         for style, row in zip(_styles(), rows, strict=False):
-            series = [[(r["round"] + 1, r[key]) for r in curve if r[key] is not None] for curve in row["curves"]]
+            series = [[(r["round"] + 1, r[key]) for r in curve if r[key] is not None] for curve in row.curves]
             if not all(series):
                 continue
             # A run may end before its last round, when budgets are used up.
@@ -54,25 +55,25 @@ def curves(rows: list[dict[str, Any]], path: Path, title: str = "") -> None:
     _save(figure, axes, path)
 
 
-def sweep_picture(rows: list[dict[str, Any]], sweep: Sequence[str], path: Path, title: str = "") -> None:
+def sweep_picture(rows: Sequence[ComparisonRow], sweep: Sequence[str], path: Path, title: str = "") -> None:
     """Draw the accuracies of compared methods against the first key that a comparison goes through: mean over seeds,
     and the range as a band. Other keys make lines of their own."""
     key, *others = sweep
-    values = list(dict.fromkeys(row["at"][key] for row in rows))
+    values = list(dict.fromkeys(row.at[key] for row in rows))
     numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     places = [float(value) for value in values] if numeric else list(range(len(values)))
     figure, axes = _figure(len(PANELS), title)
-    lines: dict[str, list[dict[str, Any]]] = {}
+    lines: dict[str, list[ComparisonRow]] = {}
     for row in rows:
-        more = "".join(f", {other} {row['at'][other]}" for other in others)
+        more = "".join(f", {other} {row.at[other]}" for other in others)
         lines.setdefault(f"{method_name(row)}{more}", []).append(row)
     ends: list[list[End]] = [[] for _ in PANELS]
     for axis, figure_key, mine in zip(axes, PANELS, ends, strict=True):
         for style, (name, found) in zip(_styles(), lines.items(), strict=False):
-            seeds = [[one[figure_key] for one in row["by_seed"]] for row in found]
+            seeds = [[one.accuracy[figure_key] for one in row.by_seed] for row in found]
             if any(value is None for one in seeds for value in one):
                 continue
-            x = [places[values.index(row["at"][key])] for row in found]
+            x = [places[values.index(row.at[key])] for row in found]
             order = np.argsort(x)
             marked = style | {"marker": style["mark"]}
             mine.append(_draw(axis, np.array(x)[order].tolist(), np.array(seeds).T[:, order], name, marked))

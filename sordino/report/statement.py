@@ -16,7 +16,7 @@ from sordino.data.schema import Label, Number, Schema
 from sordino.errors import UserError
 from sordino.experiment.config import AT_SITES, Experiment
 from sordino.experiment.hyperparameters import called
-from sordino.privacy.views import protection
+from sordino.privacy.views import View, protection
 from sordino.report.wording import UNPROTECTED, ended, replaced_words, unprotected
 from sordino.store.ledger_rows import Account
 from sordino.store.spending import over_runs, sentence
@@ -24,7 +24,7 @@ from sordino.store.store import RunRow, Store, unfinished
 from sordino.trained.models import load_models
 from sordino.util.formatting import delta_text
 
-WHO = {
+WHO: dict[View, str] = {
     "outsider": "anybody who sees the trained models that are published, and sums over clients",
     "peer": "another client, which also knows its own part of the noise",
     "server": "whoever runs the server, and sees every message of every client",
@@ -130,42 +130,43 @@ def statement_of(store: Store, run: str) -> Statement:
         raise unfinished(row, store.folder)
     models = load_models(run, store.folder)
     names = list(models.about.clients)
-    simulated = not summary.get("deployed", False)
+    simulated = not summary.deployed
     schema = models.about.meaning.schema
-    protects = protection(row.unit, summary.get("epsilon_rows"))
-    total = over_runs(store, row.people, row.unit, summary["delta"])
+    protects = protection(row.unit, summary.epsilon_rows)
+    level = summary.record_level
+    total = over_runs(store, row.people, row.unit, summary.delta)
     return Statement(
         run=run,
         date=datetime.fromtimestamp(row.created, UTC).strftime("%d %B %Y, %H:%M UTC"),
         version=models.about.version,
         method=called(row.configuration),
-        data=str(row.configuration["data"]) if simulated else summary.get("trial_of", AT_SITES),
+        data=str(row.configuration["data"]) if simulated else summary.trial_of or AT_SITES,
         clients=names[:NAMED],
         others=max(0, len(names) - NAMED),
-        records=summary.get("records"),
+        records=summary.records,
         network=models.about.network,
-        parameters=summary["parameters"],
-        rounds=summary["rounds_done"],
+        parameters=summary.parameters,
+        rounds=summary.rounds_done,
         classes=list(models.about.meaning.classes),
         predicted=None if schema is None or not _names_label(row.configuration, simulated) else schema.label_name,
         columns=[] if schema is None else _columns(schema, row.configuration, simulated),
         shape=models.about.shape,
         simulated=simulated,
-        trial="trial_of" in summary,
+        trial=summary.trial_of is not None,
         unit=row.unit,
         neighbours=protects["neighbours"],
         rows_not_persons=protects.get("rows_not_persons", ""),
-        delta=summary["delta"],
-        planned_for=summary["protect_from"],
+        delta=summary.delta,
+        planned_for=summary.protect_from,
         observers=[
-            Observer(view, who, summary["epsilon"][view], summary["attack_accuracy"][view]) for view, who in WHO.items()
+            Observer(view, who, summary.epsilon[view], summary.attack_accuracy[view]) for view, who in WHO.items()
         ],
         leaving=_leaving(account),
-        replaced=summary.get("epsilon_replace_one"),
-        replaced_at=summary.get("delta_replace_one"),
-        not_covered=[ended(one) for one in summary["not_covered"]],
-        notes=summary["notes"],
-        together=sentence(total, summary["protect_from"]),
+        replaced=None if level is None else level.epsilon_replace_one,
+        replaced_at=None if level is None else level.delta_replace_one,
+        not_covered=[ended(one) for one in summary.not_covered],
+        notes=summary.notes,
+        together=sentence(total, summary.protect_from),
         head=account.head,
         rows=len(account.ledger.rows),
     )

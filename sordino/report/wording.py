@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from sordino.privacy.views import NEIGHBOURS, rows_words
 from sordino.util.formatting import delta_text, percent_up, rounded_up
+
+if TYPE_CHECKING:
+    from sordino.privacy.release import Unit
+    from sordino.study.compare import ComparisonRow
 
 UNPROTECTED = "Nothing is protected, because epsilon is infinite for every observer"
 """What is said in place of what a run protects, and at which delta."""
@@ -18,11 +22,11 @@ def unprotected(epsilon: Mapping[Any, float | None]) -> bool:
     return all(value is None for value in epsilon.values())
 
 
-def compared_words(summary: Mapping[str, Any]) -> list[str]:
+def compared_words(unit: Unit, epsilon_rows: Mapping[str, float | None] | None = None) -> list[str]:
     """Sentences on the two worlds that the epsilons of a run or plan compare and, where records are protected, on rows
-    and persons."""
-    neighbours = [f"Neighbours: {NEIGHBOURS[summary['unit']]}."]
-    return neighbours + ([rows_words(summary.get("epsilon_rows") or {})] if summary["unit"] == "record" else [])
+    and persons; `epsilon_rows` holds upper bounds of epsilon for a person with several rows, where they are known."""
+    neighbours = [f"Neighbours: {NEIGHBOURS[unit]}."]
+    return neighbours + ([rows_words(epsilon_rows or {})] if unit == "record" else [])
 
 
 def epsilon_words(value: float | None, infinite: str = "∞") -> str:
@@ -60,34 +64,34 @@ def against_words(counts: Mapping[str, int], seeds: int = 1) -> str:
     return f"{gain}, {lose} and {same} no difference{over}"
 
 
-def method_name(row: Mapping[str, Any]) -> str:
+def method_name(row: ComparisonRow) -> str:
     """What a comparison's row is called: its method, and its variant where that is not the usual one."""
-    return str(row["method"]) if row["variant"] == "sound" else f"{row['method']} ({row['variant']})"
+    return row.method if row.variant == "sound" else f"{row.method} ({row.variant})"
 
 
-def sentences_of(rows: Sequence[Mapping[str, Any]], key: str) -> list[str]:
+def sentences_of(rows: Sequence[ComparisonRow], key: Literal["not_covered", "notes"]) -> list[str]:
     """The sentences that a comparison's rows have under `key`, each once; where it is not about all rows, with the
     methods, or the places on the way through a sweep, that it is about."""
     found = []
-    for sentence in dict.fromkeys(sentence for row in rows for sentence in row[key]):
-        whose = _whose([row for row in rows if sentence in row[key]], rows)
+    for sentence in dict.fromkeys(sentence for row in rows for sentence in getattr(row, key)):
+        whose = _whose([row for row in rows if sentence in getattr(row, key)], rows)
         found.append(f"{whose}: {sentence}" if whose else sentence)
     return found
 
 
-def gains_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+def gains_of(rows: Sequence[ComparisonRow]) -> list[str]:
     """For each of a comparison's rows in which clients blend, how many gain and lose against what they trained alone
     for it."""
     found = []
     for row in rows:
-        if row["against_local"] is not None:
+        if row.against_local is not None:
             whose = ", ".join(filter(None, (method_name(row), _place(row))))
-            counts = against_words(row["against_local"], row["seeds"])
+            counts = against_words(row.against_local, row.seeds)
             found.append(f"{whose}: against the local models of the mixture alone, {counts}.")
     return found
 
 
-def _whose(some: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> str:
+def _whose(some: Sequence[ComparisonRow], rows: Sequence[ComparisonRow]) -> str:
     """What sets some of a comparison's rows apart; nothing where they are all."""
     if len(some) == len(rows):
         return ""
@@ -99,9 +103,9 @@ def _whose(some: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]])
     return "; ".join(f"{method_name(row)}, {_place(row)}" for row in some)
 
 
-def _place(row: Mapping[str, Any]) -> str:
+def _place(row: ComparisonRow) -> str:
     """Where on the way through a sweep a comparison's row lies."""
-    return ", ".join(f"{key} {value}" for key, value in row["at"].items())
+    return ", ".join(f"{key} {value}" for key, value in row.at.items())
 
 
 def ended(sentence: str) -> str:

@@ -78,7 +78,7 @@ def _accuracy(
     found = []
     for seed in range(seeds):
         prepared = prepare(_experiment(keys, epsilon, clip, seed))
-        found.append(start(prepared, watch=next(watches))["accuracy"]["global"])
+        found.append(start(prepared, watch=next(watches)).accuracy["global"])
     known = [accuracy for accuracy in found if accuracy is not None]
     if not known:
         raise UserError("No client has records to test models on, so no curve can be fitted: give clients more.")

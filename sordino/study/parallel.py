@@ -9,7 +9,7 @@ import selectors
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 from sordino.errors import Stopped, UserError, WorkerError
 from sordino.experiment.config import Experiment
@@ -32,7 +32,7 @@ def made(
     prepared = prepare(experiment)
     for row in store.all():
         if row.identity == prepared.identity and row.state in ("stopped", "failed", "done"):
-            return cast(Summary, row.summary) if row.summary else resume(row.run, store, watch, experiment.workers)
+            return Summary.from_dict(row.summary) if row.summary else resume(row.run, store, watch, experiment.workers)
     return start(prepared, store, watch, begun)
 
 
@@ -55,7 +55,7 @@ def results_of(cells: Sequence[Cell], display: Display, jobs: int | None, experi
         for cell in cells:
             telling = _place(display, cell)
             found.append(made(cell.experiment, store, telling))
-            telling.end(found[-1]["accuracy"]["personal"])
+            telling.end(found[-1].accuracy["personal"])
             display.total(len(found), len(cells))
         return found
 
@@ -174,6 +174,6 @@ def _hear(job: _Job, found: dict[int, Summary], store: Store) -> None:
     if "failed" in said:  # once more here, where what went wrong is raised as it is
         made(cell.experiment, store)
         raise WorkerError(f"A process that made runs failed ({said['failed']}) where this one did not.")
-    summary = found[job.place] = cast(Summary, store.get(said["run"]).summary)
-    telling.end(summary["accuracy"]["personal"])
+    summary = found[job.place] = Summary.from_dict(store.get(said["run"]).summary or {})
+    telling.end(summary.accuracy["personal"])
     job.cell = job.telling = None

@@ -66,7 +66,7 @@ class Ground:
 
     def accuracy(self, found: list[Summary]) -> float:
         """The mean over seeds of what decides."""
-        told = [result["accuracy"] for result in found]
+        told = [result.accuracy for result in found]
         figures = [one["personal"] if one[self.by] is None else one[self.by] for one in told]
         known = [figure for figure in figures if figure is not None]
         if not known:
@@ -125,9 +125,9 @@ def with_settings(text: str, at: dict[str, Any]) -> str:
 
 def _told(text: str, ground: Ground, results: Results) -> Tuned:
     best = ground.best(results)
-    everything = list({result["run"]: result for found in results.values() for result in found}.values())
+    everything = list({result.run: result for found in results.values() for result in found}.values())
     first = everything[0]
-    total = sum_up([result["spent"] for result in everything], first["unit"], first["delta"])
+    total = sum_up([result.spent for result in everything], first.unit, first.delta)
     return {
         "method": text,
         "chosen": best,

@@ -38,7 +38,7 @@ def main() -> None:
                     lambda report: _say(out, report=dataclasses.asdict(report)),
                     lambda run: _say(out, begun=run),
                 )
-            _say(out, run=summary["run"])
+            _say(out, run=summary.run)
         except UserError as error:
             _say(out, refused=str(error))
         except BaseException as error:

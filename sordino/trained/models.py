@@ -254,7 +254,7 @@ def load_models(run: str, store: str | Path = DEFAULT_STORE) -> Models:
     """The trained networks of a finished run."""
     found = Store(Path(store), must_exist=True)
     row = found.get(run)
-    if row.models is None and row.result is not None:
+    if row.models is None and row.has_result:
         raise UserError(f"The models of {run!r} have been removed from the store {found.folder}.")
     if row.models is None:
         raise unfinished(row, found.folder)

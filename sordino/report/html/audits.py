@@ -39,7 +39,7 @@ def _context(document: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "title": f"Audit of {name}" + ("" if variant == "sound" else f" ({variant})"),
         "unit": document["unit"],
-        "compared": " ".join(compared_words(document)),
+        "compared": " ".join(compared_words(document["unit"])),
         "delta": document["delta"],
         "views": [_view(name, view) for name, view in document["views"].items()],
         "findings": [_finding(one) for one in document["findings"]],

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -18,11 +18,11 @@ from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.hyperparameters import called
 from sordino.experiment.prepare import deal
-from sordino.experiment.result import Summary
 from sordino.learning.metrics import METRICS
 from sordino.parts.curves import Curve, curve_called
 from sordino.privacy.ledger import Row
 from sordino.report.html.audits import audit_context, is_audit
+from sordino.store.run_summary import Summary
 from sordino.store.store import RunRow, Store, unfinished
 from sordino.study.compare import Comparison, side_by_side
 from sordino.trained.models import Description, load_models
@@ -134,7 +134,7 @@ def gather(names: Sequence[str], store: Store) -> Told:
     named = _grouped(runs)
     groups = [Group(name, found, _alone(found, store)) for name, found in named.items()]
     results = {group.name: [run.summary for run in group.runs] for group in groups}
-    comparison = side_by_side(results, store, str(runs[0].summary["protect_from"]))
+    comparison = side_by_side(results, store, runs[0].summary.protect_from)
     return Told(groups, comparison, _audits(store.folder, groups), store.folder)
 
 
@@ -170,7 +170,7 @@ def _told(row: RunRow, store: Store) -> RunTold:
     clients, about, metrics = _judged(row, store)
     return RunTold(
         row=row,
-        summary=cast(Summary, row.summary),
+        summary=Summary.from_dict(row.summary),
         rounds=store.curve(row.run),
         clients=clients,
         about=about,
@@ -257,7 +257,7 @@ def _alone(runs: Sequence[RunTold], store: Store) -> list[RunTold]:
 
 def _audits(folder: Path, groups: Sequence[Group]) -> list[dict[str, Any]]:
     """The audits of the store that attacked one of the methods in the same variant, as a template wants them."""
-    attacked = [(run.row.method, run.summary["variant"]) for group in groups for run in group.runs]
+    attacked = [(run.row.method, run.summary.variant) for group in groups for run in group.runs]
     found = {path: read_document(path) for path in sorted((folder / "audits").glob("*.json"))}
     return [
         audit_context(one, path)

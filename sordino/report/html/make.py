@@ -64,8 +64,9 @@ def _check_same(rows: list[Mapping[str, Any]], folder: Path, path: Path) -> None
         except (KeyError, TypeError, ValueError):  # a row that tells nothing to compare
             continue
         results = [store.get(str(run)).result for run in row["runs"]]
-        found = [result["accuracy"]["personal"] for result in results if result is not None]
-        if None in found or len(found) < len(results) or not found:  # told of later
+        figures = [None if result is None else result.accuracy["personal"] for result in results]
+        found = [figure for figure in figures if figure is not None]
+        if len(found) < len(results) or not found:  # told of later
             continue
         if not math.isclose(said, sum(found) / len(found), rel_tol=1e-6):
             raise UserError(

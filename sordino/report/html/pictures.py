@@ -142,7 +142,7 @@ def curve(found: Curve | None) -> Markup:
 
 def _personal(group: Group) -> list[float]:
     """The mean accuracy of personal models with each seed, where it is known."""
-    found = [run.summary["accuracy"]["personal"] for run in group.runs]
+    found = [run.summary.accuracy["personal"] for run in group.runs]
     return [value for value in found if value is not None]
 
 

@@ -10,11 +10,12 @@ import numpy as np
 from sordino.learning.metrics import METRICS
 from sordino.privacy.ledger import Row, head_of
 from sordino.privacy.release import PROMISED
-from sordino.privacy.views import VIEWS
+from sordino.privacy.views import VIEWS, View
 from sordino.report.html import pictures, rendered, words
 from sordino.report.html.gather import ALONE, Group, RunTold, Told, gather
 from sordino.report.wording import ended, epsilon_words, method_name, percent, sentences_of, unprotected
 from sordino.store.store import Store
+from sordino.study.compare import ComparisonRow
 from sordino.util.formatting import delta_text, none
 
 TOLD = {name: name.replace("_", " ") for name in METRICS if name != "one_class"} | {
@@ -61,7 +62,7 @@ def _context(told: Told) -> dict[str, Any]:
         "notes": sentences_of(told.comparison.rows, "notes"),
         "together": told.comparison.together("outsider") if len(told.groups) == 1 else [],
         "store": str(told.store),
-        "deployed": any(run.summary.get("deployed", False) for group in told.groups for run in group.runs),
+        "deployed": any(run.summary.deployed for group in told.groups for run in group.runs),
     }
 
 
@@ -69,14 +70,14 @@ def _tiles(told: Told) -> list[tuple[str, str]]:
     """The few figures that matter most: (what it is, figure)."""
     group = told.groups[0]
     row, summary = told.comparison.rows[0], group.first.summary
-    accuracy = row["accuracy"]
-    view = "server" if summary["protect_from"] == "server" else "outsider"
-    sent = summary["upload_bytes"] / max(1, summary["clients"])
-    tiles = [(f"epsilon for the {view}", epsilon_words(row["epsilon"][view]))]
+    accuracy = row.accuracy
+    view: View = "server" if summary.protect_from == "server" else "outsider"
+    sent = summary.upload_bytes / max(1, summary.clients)
+    tiles = [(f"epsilon for the {view}", epsilon_words(row.epsilon[view]))]
     if view != "server":
-        tiles.append(("epsilon for the server", epsilon_words(row["epsilon"]["server"])))
+        tiles.append(("epsilon for the server", epsilon_words(row.epsilon["server"])))
     tested = {"personal": "mean accuracy of personal models", "personal_worst": "accuracy of the worst client"}
-    reached = [(what, percent(accuracy[name]["mean"])) for name, what in tested.items() if accuracy[name] is not None]
+    reached = [(what, percent(found.mean)) for name, what in tested.items() if (found := accuracy[name]) is not None]
     return [
         *reached,
         *tiles,
@@ -88,10 +89,10 @@ def _metrics(told: Told) -> dict[str, list[dict[str, str]]]:
     """For each metric that is known what each method reached: the mean over clients, their worst tenth, all records."""
     found: dict[str, list[dict[str, str]]] = {}
     for name, called in TOLD.items():
-        figures = [(group.first.summary.get("metrics") or {}).get(name) for group in told.groups]
-        if any(figure and figure["mean"] is not None for figure in figures):
+        figures = [(group.first.summary.metrics or {}).get(name) for group in told.groups]
+        if any(figure and figure.mean is not None for figure in figures):
             found[called] = [
-                {} if not figure else {key: _three(figure.get(key)) for key in ("mean", "worst_tenth", "overall")}
+                {} if not figure else {key: _three(getattr(figure, key)) for key in ("mean", "worst_tenth", "overall")}
                 for figure in figures
             ]
     return found
@@ -119,22 +120,22 @@ def _three(value: Any) -> str:
     return "–" if value is None else f"{value:.3f}"
 
 
-def _figures(row: dict[str, Any]) -> dict[str, Any]:
+def _figures(row: ComparisonRow) -> dict[str, Any]:
     """A row of the table of methods."""
 
     def figure(name: str) -> str:
-        value = row["accuracy"][name]
+        value = row.accuracy[name]
         if value is None:
             return "–"
-        return f"{100 * value['mean']:.1f}" + (f" ± {100 * value['spread']:.1f}" if row["seeds"] > 1 else "")
+        return f"{100 * value.mean:.1f}" + (f" ± {100 * value.spread:.1f}" if row.seeds > 1 else "")
 
     return {
         "name": method_name(row),
-        "accuracy": {name: figure(name) for name in row["accuracy"]},
-        "epsilon": {view: epsilon_words(row["epsilon"][view]) for view in VIEWS},
-        "protects": "nothing" if unprotected(row["epsilon"]) else f"one {row['unit']}",
-        "delta": delta_text(row["delta"]),
-        "seeds": row["seeds"],
+        "accuracy": {name: figure(name) for name in row.accuracy},
+        "epsilon": {view: epsilon_words(row.epsilon[view]) for view in VIEWS},
+        "protects": "nothing" if unprotected(row.epsilon) else f"one {row.unit}",
+        "delta": delta_text(row.delta),
+        "seeds": row.seeds,
     }
 
 

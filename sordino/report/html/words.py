@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from sordino.errors import UserError
@@ -23,6 +21,7 @@ from sordino.report.wording import (
     replaced_words,
     unprotected,
 )
+from sordino.study.compare import ComparisonRow
 from sordino.util.formatting import delta_text
 from sordino.util.toml import toml_sections, toml_value
 
@@ -43,7 +42,7 @@ def summary(told: Told) -> list[str]:
     first = told.groups[0].first
     names = ", ".join(group.name for group in told.groups)
     compared = (
-        f"{len(told.groups)} methods were compared on the same {_count(first.summary['clients'], 'client')} and "
+        f"{len(told.groups)} methods were compared on the same {_count(first.summary.clients, 'client')} and "
         f"records of {first.row.configuration['data']}: {names}."
     )
     return [compared, *told.comparison.verdict, *told.comparison.together("outsider")]
@@ -75,8 +74,8 @@ def observers(run: RunTold) -> list[dict[str, str]]:
         {
             "view": view,
             "sees": OBSERVERS[view],
-            "epsilon": epsilon_words(run.summary["epsilon"][view]),
-            "attack": attack_words(run.summary["attack_accuracy"][view]),
+            "epsilon": epsilon_words(run.summary.epsilon[view]),
+            "attack": attack_words(run.summary.attack_accuracy[view]),
         }
         for view in VIEWS
     ]
@@ -86,15 +85,15 @@ def protected(run: RunTold) -> str:
     """What its epsilons protect."""
     if not run.ledger:
         return "Nothing left the clients."
-    if unprotected(run.summary["epsilon"]):
+    if unprotected(run.summary.epsilon):
         return f"{UNPROTECTED}."
-    delta = delta_text(run.summary["delta"])
-    if run.summary["unit"] == "client":
-        return " ".join([f"One whole client is protected, at delta = {delta}.", *compared_words(run.summary)])
-    figures = (run.summary.get("epsilon_replace_one"), run.summary.get("delta_replace_one"))
-    replaced = replaced_words(*figures, run.summary["delta"])
+    delta = delta_text(run.summary.delta)
+    level = run.summary.record_level
+    if level is None:
+        return " ".join([f"One whole client is protected, at delta = {delta}.", *compared_words("client")])
+    replaced = replaced_words(level.epsilon_replace_one, level.delta_replace_one, run.summary.delta)
     protecting = f"One record is protected, at delta = {delta}; for one record that is replaced by another epsilon is"
-    return " ".join([f"{protecting} {replaced}.", *compared_words(run.summary)])
+    return " ".join([f"{protecting} {replaced}.", *compared_words("record", run.summary.epsilon_rows)])
 
 
 def experiment_file(run: RunTold) -> str:
@@ -129,47 +128,46 @@ def _done(group: Group) -> str:
     seeds = "" if len(group.runs) == 1 else f", with {len(group.runs)} seeds"
     what = method_title(run.row.method)
     return (
-        f"{_count(told['clients'], 'client')} with records of {configuration['data']} trained models of "
-        f"{told['parameters']:,} parameters by {group.name}{f' ({what})' if what else ''} in "
-        f"{_count(told['rounds_done'], 'round')}{turns}{seeds}."
+        f"{_count(told.clients, 'client')} with records of {configuration['data']} trained models of "
+        f"{told.parameters:,} parameters by {group.name}{f' ({what})' if what else ''} in "
+        f"{_count(told.rounds_done, 'round')}{turns}{seeds}."
     )
 
 
 def _accuracy(group: Group) -> str:
-    own = [run.summary["accuracy"]["personal"] for run in group.runs]
-    worst = [run.summary["accuracy"]["personal_worst"] for run in group.runs]
+    own = [run.summary.accuracy["personal"] for run in group.runs]
+    worst = [run.summary.accuracy["personal_worst"] for run in group.runs]
     if any(value is None for value in (*own, *worst)):
         return "Clients have no records to test their models on, so no accuracy is known."
     reached = f"On average they are right on {percent(float(np.mean(own)))} of their own test records"  # type: ignore[arg-type]
     told = f"{reached}; the client that is worst off on {percent(float(np.min(worst)))}."  # type: ignore[type-var, arg-type]
-    measured: list[dict[str, Any]] = [dict(run.summary.get("metrics") or {}) for run in group.runs]
-    usual = [one["majority"]["mean"] for one in measured if one and one["majority"]["mean"] is not None]
+    majority = [run.summary.metrics["majority"].mean for run in group.runs if run.summary.metrics]
+    usual = [value for value in majority if value is not None]
     if len(usual) < len(group.runs):
         return told
     always = percent(float(np.mean(usual)))
     return f"{told} Always saying the class that most of a client's records have is right on {always}."
 
 
-def _cost(group: Group, row: dict[str, Any]) -> list[str]:
+def _cost(group: Group, row: ComparisonRow) -> list[str]:
     """What the method's runs cost; `row` has the figures that hold for each of its seeds."""
     if not group.first.ledger:
         return ["Nothing left the clients, so nobody learned anything about them."]
-    epsilon: dict[View, float | None] = row["epsilon"]
-    view: View = "server" if group.first.summary["protect_from"] == "server" else "outsider"
-    unit = "client took part" if row["unit"] == "client" else "record was used"
-    if epsilon[view] is None:
+    view: View = "server" if group.first.summary.protect_from == "server" else "outsider"
+    unit = "client took part" if row.unit == "client" else "record was used"
+    if row.epsilon[view] is None:
         return ["No epsilon holds for it: something left the clients without noise."]
-    attack = attack_words(max(run.summary["attack_accuracy"][view] for run in group.runs))
+    attack = attack_words(max(run.summary.attack_accuracy[view] for run in group.runs))
     sentence = (
-        f"Whoever {OBSERVERS[view]} learns with epsilon = {epsilon_words(epsilon[view])} at delta = "
-        f"{delta_text(row['delta'])} whether one {unit}: the best attack is right in {attack} of all "
+        f"Whoever {OBSERVERS[view]} learns with epsilon = {epsilon_words(row.epsilon[view])} at delta = "
+        f"{delta_text(row.delta)} whether one {unit}: the best attack is right in {attack} of all "
         "cases, where guessing is right in 50%."
     )
-    if row["unit"] == "record":
-        sentence = f"{sentence} {rows_words(group.first.summary.get('epsilon_rows') or {})}"
+    if row.unit == "record":
+        sentence = f"{sentence} {rows_words(group.first.summary.epsilon_rows)}"
     if view == "server":
         return [sentence]
-    return [sentence, f"For the server, which sees every message, epsilon is {epsilon_words(epsilon['server'])}."]
+    return [sentence, f"For the server, which sees every message, epsilon is {epsilon_words(row.epsilon['server'])}."]
 
 
 def _count(number: int, one: str) -> str:

@@ -40,7 +40,7 @@ def _of_clients(plan: Plan, protect_from: str) -> list[RenderableType]:
         "",
         views_table(plan.epsilon, plan.attack_accuracy),
         Text(f"at delta = {delta_text(plan.delta)}; protects one client"),
-        *(Text(sentence) for sentence in compared_words({"unit": "client"})),
+        *(Text(sentence) for sentence in compared_words("client")),
         Text(f"The RDP accountant of the papers would print {epsilon_text(plan.rdp_epsilon)}.", style="dim"),
         "",
     ]
@@ -56,7 +56,7 @@ def _of_records(plan: PlanForRecords) -> list[RenderableType]:
             f"at delta = {delta_text(plan.delta)}; protects one record of the client that spends most; for one whose "
             f"contents are replaced by others: at most {replaced}"
         ),
-        *(Text(sentence) for sentence in compared_words(vars(plan))),
+        *(Text(sentence) for sentence in compared_words("record", plan.epsilon_rows)),
         "",
         _clients_table(plan.clients),
     ]
@@ -101,7 +101,7 @@ def audit_report(report: Report) -> RenderableType:
     name = report.called or report.method
     head = f"{name} ({report.variant}), protecting one {report.unit}, delta = {delta_text(report.delta)}"
     parts: list[RenderableType] = [Text(head, style="bold")]
-    parts += [Text(sentence, style="dim") for sentence in compared_words({"unit": report.unit})]
+    parts += [Text(sentence, style="dim") for sentence in compared_words(report.unit)]
     for name, view in report.views.items():
         said = f"{name}: {_sentence(view, report.against(name))}"
         parts.append(Text(said, style="bold red" if report.refutes(name) else ""))
@@ -172,7 +172,7 @@ def site_report(status: Mapping[str, Any]) -> RenderableType:
         f"protects one {status['unit']}"
     )
     parts: list[RenderableType] = [head, "", spent, Text(bound)]
-    parts += [Text(sentence) for sentence in compared_words(status)]
+    parts += [Text(sentence) for sentence in compared_words(status["unit"])]
     parts += ["", Text(NOBODY if status["roster"] is None else PINNED)]
     parts += [Text(f"  {name}  {digits}") for name, digits in (status["roster"] or {}).items()]
     if status["spoiled"]:

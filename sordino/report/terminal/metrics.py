@@ -9,6 +9,7 @@ from rich.table import Table
 
 from sordino.report.terminal import shown
 from sordino.report.terminal.columns import Column, Fitting
+from sordino.store.run_summary import Metric
 
 PERCENTS = {
     "accuracy": "accuracy",
@@ -29,7 +30,7 @@ OF_CLIENTS = {
 }
 
 
-def metrics_table(metrics: Mapping[str, Mapping[str, Any]], positive: str | None) -> Table:
+def metrics_table(metrics: Mapping[str, Metric], positive: str | None) -> Table:
     """Each metric over clients: its mean, the worst tenth and how many have it; then over all records together."""
     heads = ("mean", "worst tenth", "clients", "all records")
     table = Table("each client's own model", *heads, box=None, padding=(0, 2, 0, 0))
@@ -37,11 +38,11 @@ def metrics_table(metrics: Mapping[str, Mapping[str, Any]], positive: str | None
         table.columns[place].justify = "right"
     for name, words in {**PERCENTS, **PLAIN}.items():
         figure = metrics[name]
-        if not figure["clients"]:
+        if not figure.clients:
             continue
         of = f" of {positive!r}" if name == "recall" else ""
-        over_clients = [_figure(name, figure[key]) for key in ("mean", "worst_tenth")]
-        table.add_row(words + of, *over_clients, str(figure["clients"]), _figure(name, figure.get("overall")))
+        over_clients = [_figure(name, value) for value in (figure.mean, figure.worst_tenth)]
+        table.add_row(words + of, *over_clients, str(figure.clients), _figure(name, figure.overall))
     return table
 
 
