@@ -70,7 +70,7 @@ def compare(
         raise UserError("Give either --latex or --markdown, not both.")
     with getting_ready(as_json):
         from sordino.report.figures import check_picture
-        from sordino.report.logs import check_log, logged
+        from sordino.report.logs import check_log, log_runs
         from sordino.study.compare import compare as compare_methods
         from sordino.study.sweep import contender, grid_of, split_methods, values_of
 
@@ -82,7 +82,7 @@ def compare(
         picture = picture or chosen.store / "compare.png"
         drawn = check_picture(picture)
         check_writable(csv)
-    with watched(as_json) as screen, logged(screen, log, chosen.store) as display:
+    with watched(as_json) as screen, log_runs(screen, log, chosen.store) as display:
         if not drawn:
             display.say('There is no matplotlib, so no picture will be drawn: pip install "sordino[report]".')
         found = compare_methods(

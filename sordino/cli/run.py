@@ -74,7 +74,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run an experiment. Without arguments: the built-in example on real data."""
-    from sordino.report.logs import check_log, logged
+    from sordino.report.logs import check_log, log_runs
     from sordino.report.terminal.progress import Place
 
     check_log(log)
@@ -86,7 +86,7 @@ def run(
         prepared = prepare(chosen)
     reasons = prepared.choice.reasons if explain else []
     before = [] if as_json else [*reasons, *(f"Note: {note}" for note in prepared.notes)]
-    with watched(as_json) as screen, logged(screen, log, chosen.store) as display:
+    with watched(as_json) as screen, log_runs(screen, log, chosen.store) as display:
         place = Place(display, prepared)
 
         def begun(run: str) -> None:
@@ -125,7 +125,7 @@ def resume(
 
 def show_meaning(rows: Sequence[ComparisonRow], console: Any) -> None:
     """At which delta and for which unit a comparison's epsilons hold, what they leave out, and what to know besides."""
-    from sordino.report.wording import UNPROTECTED, compared_words, ended, sentences_of, unprotected
+    from sordino.report.wording import UNPROTECTED, neighbour_words, protects_nothing, sentences_of, with_full_stop
     from sordino.study.sweep import sends_anything
 
     meanings: dict[str, list[str]] = {}
@@ -134,16 +134,16 @@ def show_meaning(rows: Sequence[ComparisonRow], console: Any) -> None:
         if not sends_anything(row.method):  # nothing left, so that nothing needs a promise
             continue
         protecting = f"epsilon at delta = {delta_text(row.delta)}, protecting one {row.unit}"
-        meanings.setdefault(UNPROTECTED if unprotected(row.epsilon) else protecting, []).append(row.method)
-        if not unprotected(row.epsilon):
-            compared |= dict.fromkeys(compared_words(row.unit))
+        meanings.setdefault(UNPROTECTED if protects_nothing(row.epsilon) else protecting, []).append(row.method)
+        if not protects_nothing(row.epsilon):
+            compared |= dict.fromkeys(neighbour_words(row.unit))
     for meaning, names in meanings.items():
         whose = "" if len(meanings) == 1 else f": {', '.join(names)}"
         console.print(f"{meaning}{whose}", style="dim", highlight=False)
     for sentence in compared:
         console.print(sentence, style="dim", highlight=False)
     for reason in sentences_of(rows, "not_covered"):
-        console.print(f"Not covered: {ended(reason)}", style="red", highlight=False)
+        console.print(f"Not covered: {with_full_stop(reason)}", style="red", highlight=False)
     for note in sentences_of(rows, "notes"):
         console.print(f"Note: {note}", style="yellow", highlight=False)
 

@@ -164,7 +164,7 @@ def _of_budget(budget: float | None) -> str:
 
 
 def _table(found: list[Any], charged: dict[str, float]) -> Any:
-    from sordino.report.terminal import shown
+    from sordino.report.terminal import terminal_text
     from sordino.report.terminal.columns import Column, Fitting
     from sordino.report.terminal.tables import epsilon_text
     from sordino.report.wording import bound_words, percent
@@ -180,7 +180,7 @@ def _table(found: list[Any], charged: dict[str, float]) -> Any:
         done = told["accuracy"] is not None
         so_far = "–" if row.run not in charged else f"≥{bound_words(charged[row.run])} so far"
         told_once = "epsilon" in (row.summary or {})
-        cost = (epsilon_text(told["epsilon"]) if told_once else shown(so_far)) + _of_budget(told["budget"])
+        cost = (epsilon_text(told["epsilon"]) if told_once else terminal_text(so_far)) + _of_budget(told["budget"])
         if not told_once and told["epsilon"] is not None:
             cost = f"{epsilon_text(told['epsilon'])} as planned"
         settings = [f"{key}={value}" for key, value in (told["set"] or {}).items()]

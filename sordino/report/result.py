@@ -10,7 +10,7 @@ from sordino.errors import UserError
 from sordino.privacy.views import VIEWS, View
 from sordino.report.exports import markdown, records
 from sordino.report.terminal.tables import epsilon_text
-from sordino.report.wording import UNPROTECTED, compared_words, ended, percent, unprotected
+from sordino.report.wording import UNPROTECTED, neighbour_words, percent, protects_nothing, with_full_stop
 from sordino.store.run_summary import Summary
 from sordino.store.spending import OverRuns
 from sordino.study.compare import Comparison
@@ -53,11 +53,11 @@ class RunResult(dict[str, Any]):
         lines += ["| observer | epsilon |", "|---|---|"]
         lines += [f"| {view} | {epsilon_text(found.epsilon[view])} |" for view in VIEWS]
         meaning = f"at delta = {delta_text(found.delta)}, protecting one {found.unit}"
-        if unprotected(found.epsilon):
+        if protects_nothing(found.epsilon):
             lines += ["", UNPROTECTED]
         else:
-            lines += ["", " ".join([f"{meaning}.", *compared_words(found.unit, found.epsilon_rows)])]
-        lines += ["", *(f"Not covered: {ended(reason)}" for reason in found.not_covered)]
+            lines += ["", " ".join([f"{meaning}.", *neighbour_words(found.unit, found.epsilon_rows)])]
+        lines += ["", *(f"Not covered: {with_full_stop(reason)}" for reason in found.not_covered)]
         return "\n".join(lines)
 
 

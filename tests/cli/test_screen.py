@@ -24,7 +24,7 @@ from sordino.methods import names
 from sordino.planning.plan import PlanForRecords, plan_of
 from sordino.privacy.views import NEIGHBOURS
 from sordino.report.glossary import ALIASES, WORDS
-from sordino.report.logs import logged
+from sordino.report.logs import log_runs
 from sordino.report.terminal.catalogue import hyperparameters
 from sordino.report.terminal.metrics import clients_table
 from sordino.store.store import RunRow
@@ -326,7 +326,7 @@ def test_where_a_log_is_looked_at(tmp_path: Path) -> None:
             sentences.append(sentence)
 
     sentences: list[str] = []
-    with logged(Said(), "tensorboard", tmp_path):
+    with log_runs(Said(), "tensorboard", tmp_path):
         pass
     assert sentences == [f"Logged: `tensorboard --logdir {tmp_path / 'tensorboard'}` shows it."]
 

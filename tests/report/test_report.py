@@ -65,11 +65,11 @@ def test_delta_is_rounded_up(delta: float, text: str) -> None:
 
 
 def test_so_much_noise_that_epsilon_is_zero_does_not_mean_that_nothing_left() -> None:
-    from sordino.report.html.words import protected
+    from sordino.report.html.words import protection
 
     summary = summary_of(epsilon=dict.fromkeys(VIEWS, 0.0))
-    assert "One whole client is protected" in protected(SimpleNamespace(ledger=["a row"], summary=summary))
-    assert protected(SimpleNamespace(ledger=[], summary=summary)) == "Nothing left the clients."
+    assert "One whole client is protected" in protection(SimpleNamespace(ledger=["a row"], summary=summary))
+    assert protection(SimpleNamespace(ledger=[], summary=summary)) == "Nothing left the clients."
 
 
 def test_attacks_are_rounded_up() -> None:

@@ -1,4 +1,4 @@
-"""What runs came to, in sentences."""
+"""Results of runs in sentences."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from sordino.experiment.config import AT_SITES, Experiment
 from sordino.experiment.result import against
 from sordino.methods import find
 from sordino.privacy.views import VIEWS, View, rows_words
-from sordino.report.html.gather import Group, RunTold, Told
+from sordino.report.html.gather import Group, PageContent, RunContent
 from sordino.report.terminal.tables import OBSERVERS
 from sordino.report.wording import (
     UNPROTECTED,
     against_words,
     attack_words,
-    compared_words,
     epsilon_words,
+    neighbour_words,
     percent,
-    replaced_words,
-    unprotected,
+    protects_nothing,
+    replacement_words,
 )
 from sordino.study.compare import ComparisonRow
 from sordino.util.formatting import delta_text
 from sordino.util.toml import toml_sections, toml_value
 
 
-def title(told: Told) -> str:
-    """What the page is about."""
+def title(told: PageContent) -> str:
+    """Title of the page."""
     configuration = told.groups[0].first.row.configuration
     if len(told.groups) == 1:
         return f"{told.groups[0].name} on {configuration['data']}"
     return f"{len(told.groups)} methods on {configuration['data']}"
 
 
-def summary(told: Told) -> list[str]:
-    """The page in sentences: what was done, what came out, who gains, and what it cost."""
+def summary(told: PageContent) -> list[str]:
+    """Summary of the page: what was done, what came out, who gains, and what it cost."""
     if len(told.groups) == 1:
         group = told.groups[0]
-        return [_done(group), _accuracy(group), *against_alone(group), *_cost(group, told.comparison.rows[0])]
+        return [_setup(group), _accuracy(group), *against_alone(group), *_cost(group, told.comparison.rows[0])]
     first = told.groups[0].first
     names = ", ".join(group.name for group in told.groups)
     compared = (
@@ -49,7 +49,7 @@ def summary(told: Told) -> list[str]:
 
 
 def against_alone(group: Group) -> list[str]:
-    """Who gains and who loses against training alone; nothing where no run tells."""
+    """Sentence on the clients that gain and lose against training alone; none where no such run is stored."""
     found = differences(group)
     if not found:
         return []
@@ -59,7 +59,7 @@ def against_alone(group: Group) -> list[str]:
 
 
 def differences(group: Group) -> list[tuple[str, float]]:
-    """For each client its accuracy less that of training alone; none where no run tells."""
+    """Accuracy of each client less that of training alone, by name; none where no such run is stored."""
     found = []
     for run, alone in zip(group.runs, group.alone, strict=False):
         names = run.names()
@@ -68,8 +68,8 @@ def differences(group: Group) -> list[tuple[str, float]]:
     return found
 
 
-def observers(run: RunTold) -> list[dict[str, str]]:
-    """For each observer what it sees, its epsilon, and how often its best attack is right."""
+def observers(run: RunContent) -> list[dict[str, str]]:
+    """Template values of each observer: what it sees, its epsilon, and the accuracy of its best attack."""
     return [
         {
             "view": view,
@@ -81,23 +81,23 @@ def observers(run: RunTold) -> list[dict[str, str]]:
     ]
 
 
-def protected(run: RunTold) -> str:
-    """What its epsilons protect."""
+def protection(run: RunContent) -> str:
+    """Sentences on what the epsilons of a run protect."""
     if not run.ledger:
         return "Nothing left the clients."
-    if unprotected(run.summary.epsilon):
+    if protects_nothing(run.summary.epsilon):
         return f"{UNPROTECTED}."
     delta = delta_text(run.summary.delta)
     level = run.summary.record_level
     if level is None:
-        return " ".join([f"One whole client is protected, at delta = {delta}.", *compared_words("client")])
-    replaced = replaced_words(level.epsilon_replace_one, level.delta_replace_one, run.summary.delta)
+        return " ".join([f"One whole client is protected, at delta = {delta}.", *neighbour_words("client")])
+    replaced = replacement_words(level.epsilon_replace_one, level.delta_replace_one, run.summary.delta)
     protecting = f"One record is protected, at delta = {delta}; for one record that is replaced by another epsilon is"
-    return " ".join([f"{protecting} {replaced}.", *compared_words("record", run.summary.epsilon_rows)])
+    return " ".join([f"{protecting} {replaced}.", *neighbour_words("record", run.summary.epsilon_rows)])
 
 
-def experiment_file(run: RunTold) -> str:
-    """The experiment file that repeats a run: what differs from the defaults, as TOML."""
+def experiment_file(run: RunContent) -> str:
+    """Experiment file that repeats a run: settings other than the defaults, as TOML."""
     defaults = Experiment().model_dump(mode="json")
     given = {key: value for key, value in run.row.configuration.items() if value is not None}
     plain = {key: value for key, value in given.items() if key != "set" and value != defaults.get(key)}
@@ -113,14 +113,14 @@ def experiment_file(run: RunTold) -> str:
 
 
 def method_title(name: str) -> str:
-    """What a method does, in a line; nothing for one that is not here."""
+    """Title of a method; empty for one that is not installed."""
     try:
         return find(name).title
     except UserError:
         return ""
 
 
-def _done(group: Group) -> str:
+def _setup(group: Group) -> str:
     run = group.first
     told, configuration = run.summary, run.row.configuration
     share = configuration["participation"]
@@ -150,7 +150,7 @@ def _accuracy(group: Group) -> str:
 
 
 def _cost(group: Group, row: ComparisonRow) -> list[str]:
-    """What the method's runs cost; `row` has the figures that hold for each of its seeds."""
+    """Sentences on the cost of the method's runs; `row` has the figures that hold for each of its seeds."""
     if not group.first.ledger:
         return ["Nothing left the clients, so nobody learned anything about them."]
     view: View = "server" if group.first.summary.protect_from == "server" else "outsider"

@@ -10,20 +10,20 @@ from rich.table import Table
 from rich.text import Text
 
 from sordino.privacy.views import View
-from sordino.report.terminal import shown
+from sordino.report.terminal import terminal_text
 from sordino.report.terminal.columns import Column, Fitting
 from sordino.report.terminal.metrics import metrics_table
 from sordino.report.wording import (
     UNPROTECTED,
     against_words,
     attack_words,
-    compared_words,
-    ended,
     epsilon_words,
     method_name,
+    neighbour_words,
     percent,
-    replaced_words,
-    unprotected,
+    protects_nothing,
+    replacement_words,
+    with_full_stop,
 )
 from sordino.store.run_summary import BlendFigures, Summary
 from sordino.study.compare import ComparisonRow, OverSeeds
@@ -44,12 +44,12 @@ BLENDED = {
 
 
 def epsilon_text(value: float | None) -> str:
-    """An epsilon for the terminal, rounded up so that it is never understated."""
-    return shown(epsilon_words(value))
+    """Format an epsilon for the terminal, rounded up so that it is never understated."""
+    return terminal_text(epsilon_words(value))
 
 
 def views_table(epsilon: Mapping[Any, float | None], accuracy: Mapping[Any, float]) -> Table:
-    """Epsilon for each observer, with what the best attack achieves."""
+    """Table of epsilon and of the best attack's accuracy for each observer."""
     table = Table("observer", "what it sees", "epsilon", "best attack", box=None, padding=(0, 2, 0, 0))
     table.columns[2].justify = table.columns[3].justify = "right"
     for view, sees in OBSERVERS.items():
@@ -61,7 +61,7 @@ SIMULATED = "Accuracies are measured by the simulation on the clients' raw test 
 
 
 def run_report(summary: Summary, store: str, measured: str = SIMULATED) -> RenderableType:
-    """The result of one run; `measured` says where its accuracies come from."""
+    """Report on one run; `measured` says where its accuracies come from."""
     accuracy = summary.accuracy
     table = Table("accuracy (mean over clients)", "", box=None, padding=(0, 2, 0, 0))
     table.add_row("personal models, after training", percent(accuracy["personal"]))
@@ -71,7 +71,7 @@ def run_report(summary: Summary, store: str, measured: str = SIMULATED) -> Rende
     beside: list[RenderableType] = []
     if summary.metrics and any(metric.clients for metric in summary.metrics.values()):
         beside += [metrics_table(summary.metrics, summary.positive), ""]
-    beside += [] if summary.blend is None else [*_blended(summary.blend), ""]
+    beside += [] if summary.blend is None else [*_blend_parts(summary.blend), ""]
     head = (
         f"{summary.run}: {summary.called} ({_mode(summary)}), {summary.rounds} rounds, "
         f"{summary.clients} clients, {summary.parameters:,} parameters, {summary.seconds:.1f} s"
@@ -85,7 +85,7 @@ def run_report(summary: Summary, store: str, measured: str = SIMULATED) -> Rende
         views_table(summary.epsilon, summary.attack_accuracy),
         *(Text(sentence) for sentence in _meaning(summary)),
     ]
-    parts += [Text(f"Not covered: {ended(reason)}", style="red") for reason in summary.not_covered]
+    parts += [Text(f"Not covered: {with_full_stop(reason)}", style="red") for reason in summary.not_covered]
     parts += [Text(f"Note: {note}", style="yellow") for note in summary.notes]
     parts.append(Text(measured, style="dim"))
     parts.append(Text(f"Models: {store}/runs/{summary.run}/models.safetensors", style="dim"))
@@ -93,12 +93,12 @@ def run_report(summary: Summary, store: str, measured: str = SIMULATED) -> Rende
 
 
 def _mode(summary: Summary) -> str:
-    """Which variant it was, and whether it was private at all."""
+    """Variant of the run, and whether it had privacy."""
     return summary.variant if summary.privacy == "dp" else f"{summary.variant}, without privacy"
 
 
-def _blended(blend: BlendFigures) -> list[RenderableType]:
-    """What clients predict with beside each of its parts alone, and who gains by it."""
+def _blend_parts(blend: BlendFigures) -> list[RenderableType]:
+    """Table of the blend beside each of its members, and who gains by it."""
     table = Table("predicting with", "accuracy", "worst tenth", box=None, padding=(0, 2, 0, 0))
     for name, words in BLENDED.items():
         table.add_row(words, percent(blend.accuracy[name]), percent(blend.worst_tenth[name]))
@@ -107,20 +107,20 @@ def _blended(blend: BlendFigures) -> list[RenderableType]:
 
 
 def _meaning(summary: Summary) -> list[str]:
-    """What the epsilons of a run are for."""
-    if unprotected(summary.epsilon):
+    """Sentences on what the epsilons of a run protect."""
+    if protects_nothing(summary.epsilon):
         return [UNPROTECTED]
     at = f"at delta = {delta_text(summary.delta)}"
     level = summary.record_level
     if level is None:
-        return [f"{at}; protects one client; planned for: {summary.protect_from}", *compared_words("client")]
+        return [f"{at}; protects one client; planned for: {summary.protect_from}", *neighbour_words("client")]
     sentences = [
         f"{at}; protects one record; each client's noise holds for every observer",
-        *compared_words("record", summary.epsilon_rows),
+        *neighbour_words("record", summary.epsilon_rows),
     ]
     if level.epsilon_clients is not None:
         spread = ", ".join(f"{name} {epsilon_text(value)}" for name, value in level.epsilon_clients.items())
-        replaced = shown(replaced_words(level.epsilon_replace_one, level.delta_replace_one, summary.delta))
+        replaced = terminal_text(replacement_words(level.epsilon_replace_one, level.delta_replace_one, summary.delta))
         sentences.append(f"over clients: {spread}")
         sentences.append(
             f"for a record whose contents are replaced by others, which is emptying and filling its place: {replaced}"
@@ -129,8 +129,8 @@ def _meaning(summary: Summary) -> list[str]:
 
 
 def comparison_table(rows: Sequence[ComparisonRow], sweep: Sequence[str] = ()) -> RenderableType:
-    """Methods side by side: accuracies in percent, mean ± spread over seeds. Columns go where a terminal is narrow, but
-    never the method's."""
+    """Table of methods side by side: accuracies in percent, mean ± spread over seeds. Columns are dropped where a
+    terminal is narrow, but never the method's."""
     seeds = rows[0].seeds
     spread = f"mean ± spread over {seeds} seeds" if seeds > 1 else "one seed"
     title = f"accuracy in % ({spread}), then epsilon for each observer"
@@ -148,18 +148,18 @@ def comparison_table(rows: Sequence[ComparisonRow], sweep: Sequence[str] = ()) -
                 method_name(row).replace("[", "\n[", 1),  # hyper-parameters have a line of their own
                 *(str(row.at[key]) for key in sweep),
                 _plus_minus(accuracy["personal"], row.seeds),
-                shown("–") if (worst := accuracy["personal_worst"]) is None else f"{100 * worst.mean:.0f}",
+                terminal_text("–") if (worst := accuracy["personal_worst"]) is None else f"{100 * worst.mean:.0f}",
                 _plus_minus(accuracy["start"], row.seeds),
                 _plus_minus(accuracy["global"], row.seeds),
                 *(epsilon_text(row.epsilon[view]) for view in OBSERVERS),
             ]
         )
-    return Fitting(columns, cells, shown(title))
+    return Fitting(columns, cells, terminal_text(title))
 
 
 def _plus_minus(figure: OverSeeds | None, seeds: int) -> str:
     """Mean and spread over seeds in percent; the mean alone where there is one seed, which has no spread."""
     if figure is None:
-        return shown("–")
+        return terminal_text("–")
     spread = f"±{100 * figure.spread:.1f}" if seeds > 1 else ""
-    return shown(f"{100 * figure.mean:.1f}{spread}")
+    return terminal_text(f"{100 * figure.mean:.1f}{spread}")
