@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from sordino.cli.options import STORE, DataDir, Json
-from sordino.cli.run import watched
+from sordino.cli.run import progress_display
 from sordino.errors import UserError, writing
 from sordino.experiment.defaults import DEFAULT_STORE
 
@@ -67,7 +67,7 @@ def reproduce(
 ) -> None:
     """Repeat a paper's tables and figures: as printed, as published with the true epsilon, and at equal true epsilon.
 
-    What the store has is taken from there; stopped runs are resumed. Pages go to STORE/papers.
+    Runs that the store already has are taken from there; stopped runs are resumed. Pages go to STORE/papers.
     """
     stores = store or [DEFAULT_STORE]
     if show_list:
@@ -137,7 +137,7 @@ def _one(study: Any, drawn: bool, as_json: bool, several: bool) -> dict[str, Any
 
     if several and not as_json:
         typer.echo(f"{study.paper.name} {study.table.name}: {study.table.title}")
-    with watched(as_json) as display:
+    with progress_display(as_json) as display:
         done = study.make(display)
     document = Judgement(done).document()
     page = write(document, study.options.store)

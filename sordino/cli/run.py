@@ -1,4 +1,4 @@
-"""Commands that make runs and take them up."""
+"""Commands that start runs and resume them."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 
 class RunStoppedError(Exception):
-    """Ctrl-C while a run was under way. Typer takes a KeyboardInterrupt away, and with it what it says."""
+    """Ctrl-C during a run, with the sentence to print; Typer would drop that of a KeyboardInterrupt."""
 
 
 @contextlib.contextmanager
-def watched(as_json: bool) -> Iterator[Any]:
-    """A display for what goes on; Ctrl-C meanwhile is told in a sentence."""
+def progress_display(as_json: bool) -> Iterator[Any]:
+    """Show progress, and turn Ctrl-C into one sentence."""
     from sordino.report.terminal.progress import watching
 
     try:
@@ -51,7 +51,7 @@ def watched(as_json: bool) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def getting_ready(as_json: bool) -> Iterator[None]:
-    """Say at once to people at a terminal that something happens: libraries, data and accounting may take seconds."""
+    """Show people at a terminal that work has begun: libraries, data and accounting may take seconds."""
     from rich.console import Console
 
     console = Console(stderr=True, markup=False)
@@ -86,7 +86,7 @@ def run(
         prepared = prepare(chosen)
     reasons = prepared.choice.reasons if explain else []
     before = [] if as_json else [*reasons, *(f"Note: {note}" for note in prepared.notes)]
-    with watched(as_json) as screen, log_runs(screen, log, chosen.store) as display:
+    with progress_display(as_json) as screen, log_runs(screen, log, chosen.store) as display:
         place = Place(display, prepared)
 
         def begun(run: str) -> None:
@@ -110,12 +110,12 @@ def resume(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Take up a stopped run: it ends with the numbers it would have had."""
+    """Resume a stopped run. It ends with the numbers that it would have had without the stop."""
     from sordino.experiment.run import resume as resume_run
     from sordino.store.store import Store
 
     found = Store(store, must_exist=True)
-    with watched(as_json) as display:
+    with progress_display(as_json) as display:
         row = found.get(run)
         telling = display.run(run, row.rounds, row.configuration)
         result = resume_run(run, found, telling, workers, budget_over_runs)
@@ -124,7 +124,7 @@ def resume(
 
 
 def show_meaning(rows: Sequence[ComparisonRow], console: Any) -> None:
-    """At which delta and for which unit a comparison's epsilons hold, what they leave out, and what to know besides."""
+    """Print at which delta and for which unit a comparison's epsilons hold, what they do not cover, and its notes."""
     from sordino.report.wording import UNPROTECTED, neighbour_words, protects_nothing, sentences_of, with_full_stop
     from sordino.study.sweep import sends_anything
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from sordino.errors import writing
 from sordino.report.wording import method_name
-from sordino.study.compare import ComparisonRow
 from sordino.util.plotting import pyplot
+
+if TYPE_CHECKING:
+    from sordino.study.compare import ComparisonRow
 
 PANELS = {
     "personal": "personal model, after training",

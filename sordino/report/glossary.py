@@ -38,7 +38,7 @@ WORDS: dict[str, str] = {
     ),
     "colluders": ("Clients that may tell an outsider which noise they added, so that it can be subtracted."),
     "delta": (
-        "The small probability with which the promise of epsilon may fail. It must be well below one over the "
+        "Roughly the chance that more is revealed than epsilon allows. It must be well below one over the "
         "number of protected units; a larger one is refused, because publishing one unit's whole data would "
         "satisfy it."
     ),

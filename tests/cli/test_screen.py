@@ -15,7 +15,7 @@ from rich.console import Console
 
 import sordino
 from sordino.cli import COMMANDS
-from sordino.cli.runs import _table, described
+from sordino.cli.runs import _table, describe_run
 from sordino.data import catalogue
 from sordino.experiment.config import Experiment
 from sordino.federation.rounds import RoundReport
@@ -202,7 +202,7 @@ def test_a_run_is_of_the_budget_that_counted() -> None:
     spent = unspent | {"noise_multiplier": 1.0}
 
     def budget(summary: Any = spent, **keys: Any) -> float | None:
-        return described(row("", configuration={"protect_from": "outsider"} | keys, summary=summary), {})["budget"]
+        return describe_run(row("", configuration={"protect_from": "outsider"} | keys, summary=summary), {})["budget"]
 
     assert budget(epsilon=3.0) == 3
     assert budget() == 8

@@ -140,11 +140,13 @@ def _percent(confidence: float) -> str:
     return f"{100 * confidence:g} %"
 
 
-PINNED = "May be in a cohort with it (compare with what their owners told you, not with what the server says):"
-NOBODY = "No roster is pinned in site.toml: the server could invent sites, so that nobody else's noise is counted on."
+PINNED = (
+    "Sites that may be in a cohort with it (compare with what their owners told you, not with what the server says):"
+)
+NOBODY = "No roster is pinned in site.toml: the server could invent sites, so this site counts on nobody else's noise."
 MISFITS = (
-    "This site looks at no experiment any more: it has told servers too often that theirs did not fit its data "
-    "(site.log says why). Raise max_misfits in site.toml if they may be told more."
+    "This site refuses every experiment: it has told servers too often that their experiment did not fit its data "
+    "(site.log says why). Raise max_misfits in site.toml to let it give more such answers."
 )
 
 
@@ -187,7 +189,7 @@ def site_report(status: Mapping[str, Any]) -> RenderableType:
         parts.append(Text(DOUBTFUL, style="red"))
     if status["misfits"] >= status["max_misfits"]:
         parts.append(Text(MISFITS, style="red"))
-    parts += ["", _runs(status["runs"]) if status["runs"] else Text("It has not taken part in a run yet.")]
+    parts += ["", _runs(status["runs"]) if status["runs"] else Text("This site has not taken part in a run yet.")]
     parts += [Text(f"Model: {run['model']}", style="dim") for run in status["runs"] if run["model"] is not None]
     ledger = status["ledger"]
     parts.append(Text(f"Ledger: {ledger['rows']} rows, head {ledger['head'][:16]}", style="dim"))

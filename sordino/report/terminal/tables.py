@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sordino.privacy.views import View
 from sordino.report.terminal import terminal_text
 from sordino.report.terminal.columns import Column, Fitting
 from sordino.report.terminal.metrics import metrics_table
@@ -25,9 +24,12 @@ from sordino.report.wording import (
     replacement_words,
     with_full_stop,
 )
-from sordino.store.run_summary import BlendFigures, Summary
-from sordino.study.compare import ComparisonRow, OverSeeds
 from sordino.util.formatting import delta_text
+
+if TYPE_CHECKING:  # a list of runs is on the screen before torch would be loaded
+    from sordino.privacy.views import View
+    from sordino.store.run_summary import BlendFigures, Summary
+    from sordino.study.compare import ComparisonRow, OverSeeds
 
 OBSERVERS: dict[View, str] = {
     "outsider": "sees sums and published models",
@@ -123,7 +125,7 @@ def _meaning(summary: Summary) -> list[str]:
         replaced = terminal_text(replacement_words(level.epsilon_replace_one, level.delta_replace_one, summary.delta))
         sentences.append(f"over clients: {spread}")
         sentences.append(
-            f"for a record whose contents are replaced by others, which is emptying and filling its place: {replaced}"
+            f"for a record whose contents are replaced by others, which counts as removing and adding: {replaced}"
         )
     return sentences
 
