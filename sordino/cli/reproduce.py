@@ -152,7 +152,7 @@ def _show(document: dict[str, Any], page: Path, drawn: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from sordino.papers.pages import epsilon_text, interval, measured, printed
+    from sordino.papers.pages import epsilon_text, interval, measured_text, printed_text
 
     console = Console(markup=False)
     for column in dict.fromkeys(row["column"] for row in document["rows"]):
@@ -162,10 +162,10 @@ def _show(document: dict[str, Any], page: Path, drawn: bool) -> None:
                 left_out = bool(row["not_as_published"])
                 table.add_row(
                     f"{row['row']} *" if row["ours"] else row["row"],
-                    printed(row),
-                    "-" if left_out else measured(row, "paper"),
+                    printed_text(row),
+                    "-" if left_out else measured_text(row, "paper"),
                     "-" if left_out else epsilon_text(row["paper_epsilon"]),
-                    measured(row, "sound"),
+                    measured_text(row, "sound"),
                     interval(row["sound_interval"], row["measure"]),
                     epsilon_text(row["epsilon"]),
                 )
@@ -232,5 +232,5 @@ def _index(stores: list[Path], output: Path | None, keep: Path | None, as_json: 
         return
     with writing(output):
         written = read_text(output) if output.is_file() else ""
-        write_whole(output, paper_index.placed(text, written))
+        write_whole(output, paper_index.insert_index(text, written))
     typer.echo(f"Index: {output}")

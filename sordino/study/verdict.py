@@ -1,9 +1,9 @@
-"""A verdict is a test: paired differences over seeds, with a confidence interval.
+"""Verdicts as tests: paired differences over seeds, with a confidence interval.
 
 Methods with equal seeds meet equal records and the same initial model, so their accuracies are compared seed by seed.
 The mean difference has Student's interval. "Which is the best?" compares one method with all its rivals: these
-comparisons share the error (Bonferroni), so that all of their intervals hold together with the stated confidence.
-"Does this method gain over training alone?" is a question of its own for each method, and its interval stands alone.
+comparisons share the error (Bonferroni), so that all of their intervals hold together with the stated confidence. "Does
+this method gain over training alone?" is a question of its own for each method, and its interval stands alone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Answer = Literal["better", "worse", "no difference shown", "not tested"]
 
 
 class Difference(TypedDict):
-    """How much more accurate one method's personal models are than another's, in shares of one."""
+    """Difference between the accuracies of two methods' personal models, in shares of one."""
 
     method: str
     against: str
@@ -39,7 +39,7 @@ class Difference(TypedDict):
     seeds: int
     verdict: Answer
     at: dict[str, Any]
-    """The values of the keys that a comparison goes through."""
+    """Values of the keys that a comparison goes through."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,13 @@ def difference(one: Sample, other: Sample, comparisons: int = 1) -> Difference:
 
 
 def _half_width(seeds: int, comparisons: int) -> float:
-    """Half of an interval that holds together with others, in standard deviations of a difference."""
+    """Half-width of an interval that holds together with others, in standard deviations of a difference."""
     tail = (1 - CONFIDENCE) / (2 * comparisons)
     return float(stdtrit(seeds - 1, 1 - tail)) / math.sqrt(seeds)
 
 
 def sentence(found: Difference) -> str:
-    """A difference in words."""
+    """Sentence on a difference."""
     lead = f"{found['method']} against {found['against']}: {_points(found['mean'])} points"
     if found["low"] is None or found["high"] is None:
         seeds = "one seed" if found["seeds"] == 1 else "no seed in common"
@@ -104,7 +104,7 @@ def verdicts(rows: Sequence[ComparisonRow], protect_from: View) -> tuple[list[st
     accuracy are not ranked."""
     untested = [row.method for row in rows if row.accuracy["personal"] is None]
     rows = [row for row in rows if row.accuracy["personal"] is not None]
-    sentences, differences = _ranked(rows, protect_from)
+    sentences, differences = _rank(rows, protect_from)
     if untested:
         sentences.append(
             f"No client has records to test models on with {', '.join(untested)}: not ranked. Give clients more "
@@ -113,7 +113,7 @@ def verdicts(rows: Sequence[ComparisonRow], protect_from: View) -> tuple[list[st
     return sentences, differences
 
 
-def _ranked(rows: Sequence[ComparisonRow], protect_from: View) -> tuple[list[str], list[Difference]]:
+def _rank(rows: Sequence[ComparisonRow], protect_from: View) -> tuple[list[str], list[Difference]]:
     private = [row for row in rows if row.epsilon[protect_from]]
     free = [row for row in rows if row.epsilon[protect_from] == 0]
     units = list(dict.fromkeys(row.unit for row in private))
@@ -131,7 +131,8 @@ def _ranked(rows: Sequence[ComparisonRow], protect_from: View) -> tuple[list[str
 def _verdict(
     private: list[ComparisonRow], free: list[ComparisonRow], protect_from: View
 ) -> tuple[list[str], list[Difference]]:
-    """Whether epsilons are equal, which method is best and by how much, and whether federating pays at all."""
+    """Compare private methods and training alone: sentences on unequal epsilons, the best method, and whether
+    federating pays."""
     sentences = _inequalities(private, protect_from)
     contenders = sorted(private + free, key=lambda row: -_mean(row))
     if len(contenders) < 2:
@@ -164,7 +165,7 @@ def _mean(row: ComparisonRow) -> float:
 
 
 def _too_few_seeds(found: list[Difference], rivals: int) -> list[str]:
-    """What more seeds would do, where so many rivals cannot all be told apart with those there are."""
+    """Sentence on what more seeds would do, where so many rivals cannot all be told apart with the present ones."""
     seeds = max(one["seeds"] for one in found)
     more = next((number for number in MORE_SEEDS if number > seeds), None)
     open_ones = [one for one in found if one["verdict"] == "no difference shown"]
@@ -178,7 +179,7 @@ def _too_few_seeds(found: list[Difference], rivals: int) -> list[str]:
 
 
 def _pays(verdict: Answer, row: ComparisonRow, alone: ComparisonRow) -> list[str]:
-    """Whether a private federation is worth its privacy, against training alone."""
+    """Sentence on whether a private federation is worth its privacy, against training alone."""
     if verdict == "worse":
         mean = _mean(alone)
         return [
@@ -190,7 +191,7 @@ def _pays(verdict: Answer, row: ComparisonRow, alone: ComparisonRow) -> list[str
 
 
 def _inequalities(private: list[ComparisonRow], protect_from: View) -> list[str]:
-    """Warnings where methods do not meet on equal terms."""
+    """Warnings where private methods have unequal deltas or epsilons."""
     if not private:
         return []
     sentences = []

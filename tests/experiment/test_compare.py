@@ -105,8 +105,8 @@ def test_two_names_of_the_same_runs_are_shown_once(tmp_path: Path) -> None:
     assert [row.method for row in found.rows] == [names[0], names[1], names[3]]
     assert [row.seeds for row in found.rows] == [2, 2, 2]
     assert told == [
-        "dp-fedavg is the same as dp-fedavg[personal=own] here: it is shown once.",
-        "dp-fedavg[clip=1.0,epochs=1] is the same as dp-fedavg[clip=1] here: it is shown once.",
+        "dp-fedavg makes the same runs as dp-fedavg[personal=own]: the table shows them once.",
+        "dp-fedavg[clip=1.0,epochs=1] makes the same runs as dp-fedavg[clip=1]: the table shows them once.",
     ]
     swept = compare(experiment(tmp_path), [names[2], names[3]], seeds=1, sweep={"clip": [0.3, 1]})
     assert [row.method for row in swept.rows] == [names[2], names[3]] * 2
