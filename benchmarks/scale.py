@@ -69,7 +69,7 @@ def run_point(study: str, size: int) -> dict[str, Any]:
     return {
         "size": size,
         "rounds": chosen.rounds,
-        "parameters": result["parameters"],
+        "parameters": result.parameters,
         "milliseconds": 1e3 * statistics.median(spans),
         "last_tenth": 1e3 * statistics.median(spans[-tenth:]),
         "data_mib": held / 2**20,

@@ -20,7 +20,7 @@ from sordino.report.glossary import WORDS
 from sordino.report.html import charts
 from sordino.report.html.charts import Line
 from sordino.report.terminal.catalogue import describe_methods, field_docs, hyperparameters, methods_markdown
-from sordino.report.wording import compared_words, epsilon_words
+from sordino.report.wording import epsilon_words, neighbour_words
 
 DELTA = 1e-5
 
@@ -164,7 +164,7 @@ def _parameter(one: Any) -> str:
 def _protects(name: str) -> str:
     method = find(name)()
     return (
-        f"Protects one {method.unit}. {' '.join(compared_words({'unit': method.unit}))}"
+        f"Protects one {method.unit}. {' '.join(neighbour_words(method.unit))}"
         if method.is_private()
         else "Nothing that leaves is protected, or nothing leaves."
     )

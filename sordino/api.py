@@ -26,7 +26,7 @@ from sordino.experiment.run import start
 from sordino.federation.rounds import RoundReport, Watch
 from sordino.privacy.budget.client_plan import Plan, plan
 from sordino.report.html.make import make_report
-from sordino.report.logs import logged
+from sordino.report.logs import log_runs
 from sordino.report.result import ComparisonResult, RunResult
 from sordino.report.terminal.progress import Place, in_notebook, watching
 from sordino.store.store import Store
@@ -64,7 +64,7 @@ def run(
     "mlflow" or "wandb". `progress` shows a bar; by default in notebooks only.
     """
     prepared = prepare(_experiment(experiment, keys))
-    with _display(progress) as screen, logged(screen, log, prepared.experiment.store) as display:
+    with _display(progress) as screen, log_runs(screen, log, prepared.experiment.store) as display:
         place = Place(display, prepared)
 
         def tell(report: RoundReport) -> None:
@@ -73,7 +73,7 @@ def run(
                 watch(report)
 
         result = start(prepared, watch=tell, begun=place.begin)
-        place.end(result["accuracy"]["personal"])
+        place.end(result.accuracy["personal"])
         return RunResult(result)
 
 
@@ -115,7 +115,7 @@ def compare(
     chosen = _experiment(experiment, keys, names)
     with _display(progress) as display:
         found = compare_methods(chosen, methods, seeds, display, sweep=sweep, jobs=jobs, grid=tune)
-    return ComparisonResult.of(found)
+    return ComparisonResult(found)
 
 
 def _display(progress: bool | None) -> AbstractContextManager[Display]:

@@ -17,6 +17,9 @@ from unittest import mock
 from sordino.cli import main
 from sordino.method import Method
 from sordino.methods import find, names
+from sordino.privacy.views import VIEWS
+from sordino.store.run_summary import Summary
+from sordino.study.compare import ComparisonRow, OverSeeds
 
 QUICK = ("--clients=8", "--rounds=2", "--partition=iid", "--workers=1", "--set=epochs=1", "--set=batch=64")
 """A run of a tenth of a second on the built-in digits."""
@@ -39,6 +42,32 @@ class Outcome:
     def document(self) -> Any:
         """The last line of standard output, read as JSON."""
         return json.loads(self.out.splitlines()[-1])
+
+
+def summary_of(**more: Any) -> Summary:
+    """A run's result with the given fields; the others are those of a small run."""
+    fields: dict[str, Any] = {
+        **{"run": "x-1", "method": "x", "called": "x", "variant": "sound", "privacy": "dp", "seed": 0, "seconds": 1.0},
+        **{"rounds": 2, "rounds_done": 2, "clients": 3, "parameters": 1234, "upload_bytes": 0},
+        "accuracy": {"personal": 0.5, "personal_worst": 0.25, "start": 0.4, "global": None},
+        **{"epsilon": dict.fromkeys(VIEWS, 8.0), "attack_accuracy": dict.fromkeys(VIEWS, 1.0), "delta": 1e-5},
+        **{"unit": "client", "protect_from": "outsider", "noise_multiplier": 1.0, "not_covered": [], "notes": []},
+        "spent": {"unit": "client", "mu": [1.0, 1.0, 1.0], "recipes": []},
+    }
+    return Summary(**fields | more)
+
+
+def row_of(method: str, **more: Any) -> ComparisonRow:
+    """A row of a comparison with the given fields; the others are those of two small runs."""
+    figure = OverSeeds(0.75, 0.02)
+    fields: dict[str, Any] = {
+        **{"method": method, "at": {}, "variant": "sound", "unit": "client", "seeds": 2, "seconds": 1.26},
+        "accuracy": {"personal": figure, "personal_worst": figure, "start": figure, "global": None},
+        **{"against_local": None, "epsilon": {"outsider": 8.001, "peer": 8.5, "server": None}, "delta": 1e-5},
+        **{"not_covered": [], "notes": [], "runs": ["x-1", "x-2"], "by_seed": []},
+        "curves": [[{"round": r, "personal": 0.5 + 0.1 * r, "start": 0.5, "global": None} for r in range(3)]],
+    }
+    return ComparisonRow(**fields | more)
 
 
 def command(*arguments: object) -> Outcome:

@@ -1739,7 +1739,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "report/statement.py",
         "tests/deploy/test_tables.py tests/experiment/test_account.py",
         [
-            ("a deployment on the default data", "if simulated else summary.get(", "if True else summary.get("),
+            ("a deployment on the default data", "if simulated else summary.trial_of", "if True else summary.trial_of"),
             (
                 "a statement: what left bare is covered",
                 "covered = not any(row.reason for row in mine)",
@@ -1747,13 +1747,13 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "a statement: all observers are outsiders",
-                'summary["epsilon"][view], summary',
-                'summary["epsilon"]["outsider"], summary',
+                "summary.epsilon[view], summary",
+                'summary.epsilon["outsider"], summary',
             ),
             (
                 "a statement: all attackers are outsiders",
-                'summary["attack_accuracy"][view])',
-                'summary["attack_accuracy"]["outsider"])',
+                "summary.attack_accuracy[view])",
+                'summary.attack_accuracy["outsider"])',
             ),
         ],
     ),

@@ -202,9 +202,9 @@ def finished(folder: Path, mode: AbstractContextManager[Any], **keys: Any) -> tu
     store = Store(folder)
     with mode:
         summary = running.start(prepared, store)
-    models = load_file(store.path(summary["run"]) / "models.safetensors")
+    models = load_file(store.path(summary.run) / "models.safetensors")
     store.close()
-    return {key: value for key, value in summary.items() if key not in ("run", "seconds", "accuracy")}, models
+    return {key: value for key, value in summary.to_dict().items() if key not in ("run", "seconds", "accuracy")}, models
 
 
 @pytest.mark.parametrize(

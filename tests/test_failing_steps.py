@@ -174,7 +174,7 @@ def test_a_run_that_failed_once_says_so_if_it_ever_ends(tmp_path: Path, monkeypa
             carry_on(prepared, store, run)
     monkeypatch.setitem(FAILS, "step", False)
     summary = carry_on(prepared, store, run)
-    assert any("local failed at a client in round 2" in sentence for sentence in summary["not_covered"])
+    assert any("local failed at a client in round 2" in sentence for sentence in summary.not_covered)
     assert store.get(run).state == "done"
 
 
@@ -197,7 +197,7 @@ class Mistaken(Failing):
 
 def test_a_scripts_own_mistakes_are_ordinary_errors(tmp_path: Path) -> None:
     prepared, store, run = prepared_run(Mistaken(), tmp_path)
-    assert carry_on(prepared, store, run)["rounds_done"] == 3
+    assert carry_on(prepared, store, run).rounds_done == 3
     assert store.get(run).state == "done"
 
 
@@ -267,4 +267,4 @@ def test_an_own_step_cannot_blame_the_machine(
     monkeypatch.setitem(FAILS, "step", False)
     prepared = Case(Failing(), tmp_path).prepared(store=tmp_path, engine="one-by-one", personal="own")
     done = carry_on(prepared, store, row.run)
-    assert any("failed at a client in round 2" in sentence for sentence in done["not_covered"])
+    assert any("failed at a client in round 2" in sentence for sentence in done.not_covered)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from helpers import command, process, refused
 
-from sordino.cli.audit import _stored
+from sordino.cli.audit import _store_document
 from sordino.data import formats
 from sordino.errors import UserError, check_writable
 from sordino.util import files
@@ -67,9 +67,9 @@ def test_links_stay_links_and_pipes_stay_pipes(tmp_path: Path) -> None:
 
 def test_an_audit_takes_no_other_ones_place(tmp_path: Path) -> None:
     document = {"method": "feddpa", "variant": "sound"}
-    first, second = _stored(document, None, tmp_path), _stored(document, None, tmp_path)
+    first, second = _store_document(document, None, tmp_path), _store_document(document, None, tmp_path)
     first.unlink()
-    assert _stored(document | {"later": True}, None, tmp_path) == first
+    assert _store_document(document | {"later": True}, None, tmp_path) == first
     assert "later" not in second.read_text()
 
 

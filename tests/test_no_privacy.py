@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -33,6 +33,7 @@ from sordino.privacy.sealed import Sealed
 from sordino.privacy.views import VIEWS
 from sordino.report.result import RunResult
 from sordino.report.wording import UNPROTECTED
+from sordino.store.run_summary import Summary
 from sordino.store.spending import over_runs
 from sordino.store.store import Store
 from sordino.study.sweep import contender
@@ -299,7 +300,7 @@ def test_where_nothing_is_protected_no_text_says_what_is(options: tuple[str, ...
     told = [command("run", *options, *QUICK, "--store", tmp_path).out]
     (row,) = Store(tmp_path).all()
     told.append(command("show", row.run, "--store", tmp_path).out)
-    told.append(RunResult(row.summary or {})._repr_markdown_())
+    told.append(RunResult(cast(Summary, row.result))._repr_markdown_())
     for page in ("report", "statement"):
         written = tmp_path / f"{page}.html"
         assert command(page, row.run, "-o", written, "--store", tmp_path).code == 0

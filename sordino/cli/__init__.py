@@ -30,11 +30,11 @@ from sordino.report.terminal import degrade
 from sordino.version import VERSION
 
 INTERRUPTED = 130
-"""The exit code after Ctrl-C."""
+"""Exit code after Ctrl-C."""
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
-"""What keeps output from being written that is nobody's mistake."""
+"""Error numbers of a full or broken disk, which are nobody's mistake."""
 UsageError: Any = typer.BadParameter.__base__
-"""What typer raises for options that it does not understand; by its base class, because typer brings its own click."""
+"""Exception for options that typer does not understand, found by its base class, because typer brings its own click."""
 
 plain_help()
 app = typer.Typer(
@@ -47,26 +47,26 @@ app = typer.Typer(
 COMMANDS: dict[Callable[..., Any], str] = {
     run: "Run an experiment.",
     resume: "Take up a stopped run.",
-    compare: "Several methods at equal epsilon.",
-    reproduce: "The papers' tables and figures.",
-    plan: "What a run would cost, before it.",
-    advise: "What shall I use?",
-    audit: "A method, attacked.",
-    methods: "Methods and their hyper-parameters.",
+    compare: "Compare methods at equal epsilon.",
+    reproduce: "Repeat the papers' tables.",
+    plan: "Noise and cost of a run, beforehand.",
+    advise: "Which method to use.",
+    audit: "Attack a method's claims.",
+    methods: "Methods and hyper-parameters.",
     models: "Networks by name.",
-    explain: "What a word means here.",
-    runs: "The runs of a store.",
+    explain: "Meaning of a word.",
+    runs: "List the runs of a store.",
     rm: "Remove runs.",
-    show: "A run's figures, client by client.",
-    report: "A page of runs or a comparison.",
-    statement: "A page for who answers for data.",
-    ledger: "All that left, and what it cost.",
+    show: "Show a run's figures.",
+    report: "Make a page of runs.",
+    statement: "Make a privacy statement.",
+    ledger: "List everything that left.",
     predict: "Predict with a run's models.",
-    export: "A client's model as a file.",
+    export: "Export a client's model.",
     deploy: "Run an experiment on real machines.",
     join: "Take part with this machine.",
 }
-"""The commands, each with a line that fits a narrow terminal."""
+"""Commands, each with a line that fits a narrow terminal."""
 for command, line in COMMANDS.items():
     app.command(short_help=line)(command)
 app.add_typer(data_commands, name="data", short_help="Data sets and partitions.")
@@ -94,7 +94,7 @@ def main() -> NoReturn:
     """Entry point: mistakes of the user end with one sentence and exit code 2."""
     try:
         try:
-            _called()
+            _run_command()
         finally:
             if sys.stdout is not None:
                 sys.stdout.flush()  # here, where it can be told that nobody or nothing takes it
@@ -112,11 +112,11 @@ def main() -> NoReturn:
 
 
 def _silence(stream: TextIO) -> None:
-    """Let go of what a stream still holds: Python would try once more to write it."""
+    """Drop the buffered output of a stream, which Python would otherwise try to write again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def _called() -> NoReturn:
+def _run_command() -> NoReturn:
     degrade()
     try:
         code = app(standalone_mode=False) or 0
@@ -145,13 +145,14 @@ def _called() -> NoReturn:
 
 
 def _end(sentence: str) -> NoReturn:
-    """Tell how things stand after Ctrl-C."""
+    """Print a sentence and exit after Ctrl-C."""
     print(sentence, file=sys.stderr)
     sys.exit(INTERRUPTED)
 
 
 def _refuse(sentence: str, more: Sequence[str] = ()) -> NoReturn:
-    """Tell what was wrong, each in one line even where a name or another's message has several."""
+    """Print an error and exit: one line per problem, even where a name or another program's message has several
+    lines."""
     # Not by typer's echo, which writes UTF-8 even to a terminal that knows only ASCII.
     for line in (f"Error: {sentence}", *(f"- {one}" for one in more)):
         print(" ".join(line.split("\n")), file=sys.stderr)
@@ -159,7 +160,7 @@ def _refuse(sentence: str, more: Sequence[str] = ()) -> NoReturn:
 
 
 def _usage(error: Any) -> str:
-    """What is wrong with a command's options, with the command that lists them."""
+    """Sentence on a mistake in a command's options, with the command that lists them."""
     command = "sordino" if error.ctx is None else error.ctx.command_path
     said = re.split(r"(?<=\?) \(?Did you mean", error.format_message())[0]  # typer and click each ask that once
     told = f"{said} `" if said.endswith("?") else f"{said.rstrip('.')}; `"  # a question is a sentence of its own

@@ -1,4 +1,4 @@
-"""Commands on what a run has cost: its ledger, a statement, a page."""
+"""Commands on the cost of a run: its ledger, a statement, a page."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def ledger(
     store: StoreFolder = DEFAULT_STORE,
     as_json: Json = False,
 ) -> None:
-    """What left the clients of a run: each release, who sent it, its bound and its noise."""
+    """List what left the clients of a run: each release, who sent it, its bound and its noise."""
     import csv
     import sys
 
@@ -34,7 +34,7 @@ def ledger(
         raise UserError(f"Give either --csv or {'--json' if as_json else '--verify'}, not both.")
     found = Account.of(Store(store, must_exist=True), run)
     if verify:
-        _verified(found, as_json)
+        _verify(found, as_json)
         return
     if as_json:
         typer.echo(json.dumps({"run": run, **found.protects(), "head": found.head, "rows": found.documents()}))
@@ -54,8 +54,8 @@ def ledger(
     console.print("All columns: --csv or --json. Whether it is whole: --verify.", style="dim", highlight=False)
 
 
-def _verified(found: Any, as_json: bool) -> None:
-    """Tell whether a ledger, which was found to be whole when it was read, agrees with the run's result."""
+def _verify(found: Any, as_json: bool) -> None:
+    """Print whether a ledger, which was found unbroken when it was read, agrees with the run's result."""
     from sordino.errors import UserError, refuse
 
     wrong = found.disagreements()
@@ -66,7 +66,7 @@ def _verified(found: Any, as_json: bool) -> None:
             raise typer.Exit(2)
         return
     refuse(f"the ledger of {found.row.run}", wrong)
-    if found.row.result is None:
+    if not found.row.has_result:
         raise UserError(
             f"The ledger of {found.row.run!r} is whole ({len(found.ledger.rows)} rows), but the run is not finished: "
             "it has no result yet that could be compared."
@@ -83,7 +83,7 @@ def statement(
     store: StoreFolder = DEFAULT_STORE,
     as_json: Json = False,
 ) -> None:
-    """One page for a data-protection officer: what was trained, what left, who could see it, what it means.
+    """Write one page for a data-protection officer: what was trained, what left, who could see it, what it means.
 
     For a PDF, open the HTML file in a browser and print it into a file.
     """

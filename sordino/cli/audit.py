@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from sordino.experiment.config import Experiment
 
 REFUTED = 1
-"""The exit code where something that is claimed is false."""
+"""Exit code where a claim is false."""
 
 
 @taking(*DATA, "model", "method", "variant", *SCHEDULE, "epsilon", *NOISE, "seed", "store", "set")
@@ -45,7 +45,7 @@ def audit(
     with _own_failures(chosen):
         report = attack(chosen, trials, wanted, tell=lambda sentence: _tell(sentence, as_json))
     document = report.asdict(pictures=True)
-    place = _stored(document, output, chosen.store)
+    place = _store_document(document, output, chosen.store)
     if as_json:
         typer.echo(json.dumps(report.asdict()))
     else:
@@ -80,7 +80,7 @@ def _own_failures(experiment: Experiment) -> Iterator[None]:
 
 
 def _tell(sentence: str, quiet: bool) -> None:
-    """Progress, for people."""
+    """Print progress for people."""
     if not quiet:
         typer.echo(sentence, err=True)
 
@@ -96,7 +96,7 @@ def _tiers(text: str) -> list[int]:
     return sorted({known[part] for part in parts})
 
 
-def _stored(document: dict[str, Any], output: Path | None, store: Path) -> Path:
+def _store_document(document: dict[str, Any], output: Path | None, store: Path) -> Path:
     """Write an audit's findings: into the store, or where the user wants them."""
     from sordino.errors import writing
     from sordino.util.files import write_whole

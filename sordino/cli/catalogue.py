@@ -1,4 +1,4 @@
-"""Commands that tell what there is: methods, networks, words."""
+"""Commands that describe methods, networks and words."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def methods(
     markdown: Annotated[bool, typer.Option("--markdown", help="Print the README's table of methods.")] = False,
     as_json: Json = False,
 ) -> None:
-    """What each method is, what leaves a client, and for whom its epsilon holds."""
+    """List methods: what each is, what leaves a client, and for whom its epsilon holds."""
     from sordino.report.terminal.catalogue import describe_method, describe_methods, methods_markdown
 
     if name is not None:
@@ -44,7 +44,7 @@ def methods(
 
 
 def _leaving(item: dict[str, Any]) -> list[str]:
-    """What leaves a client and for whom epsilon holds, in lines."""
+    """Lines on what leaves a client and for whom epsilon holds."""
     leaves = "; ".join(f"{key}: {what}" for key, what in item["releases"].items()) or "nothing"
     if not any(about["views"] for about in item["variants"].values()):
         return [f"leaves a client: {leaves}", "protects nothing: epsilon is infinite for every observer"]
@@ -56,7 +56,7 @@ def _leaving(item: dict[str, Any]) -> list[str]:
 
 
 def _show_method(item: dict[str, Any]) -> None:
-    """One method, for people."""
+    """Print one method for people."""
     from rich.console import Console
     from rich.padding import Padding
     from rich.text import Text
@@ -81,7 +81,7 @@ def _show_method(item: dict[str, Any]) -> None:
 
 
 def models(as_json: Json = False) -> None:
-    """The networks that are known by name, with their sizes and options."""
+    """List the networks that are known by name, with their sizes and options."""
     from sordino.report.terminal.catalogue import describe_models
 
     found = describe_models()
@@ -109,7 +109,7 @@ def explain(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """What a word means here: epsilon, views, personal, blend, ..."""
+    """Explain a word as the program uses it: epsilon, views, personal, blend, ..."""
     from sordino.report.glossary import WORDS, meaning
 
     if word is None:

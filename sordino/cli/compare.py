@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from sordino.cli.options import DATA, NOISE, SCHEDULE, File, Json, Keys, Log, experiment_from, taking
-from sordino.cli.run import getting_ready, show_meaning, watched
+from sordino.cli.run import getting_ready, progress_display, show_meaning
 from sordino.errors import UserError, check_writable, writing
 from sordino.experiment.defaults import in_store
 
@@ -70,7 +70,7 @@ def compare(
         raise UserError("Give either --latex or --markdown, not both.")
     with getting_ready(as_json):
         from sordino.report.figures import check_picture
-        from sordino.report.logs import check_log, logged
+        from sordino.report.logs import check_log, log_runs
         from sordino.study.compare import compare as compare_methods
         from sordino.study.sweep import contender, grid_of, split_methods, values_of
 
@@ -82,7 +82,7 @@ def compare(
         picture = picture or chosen.store / "compare.png"
         drawn = check_picture(picture)
         check_writable(csv)
-    with watched(as_json) as screen, logged(screen, log, chosen.store) as display:
+    with progress_display(as_json) as screen, log_runs(screen, log, chosen.store) as display:
         if not drawn:
             display.say('There is no matplotlib, so no picture will be drawn: pip install "sordino[report]".')
         found = compare_methods(
@@ -95,21 +95,17 @@ def compare(
             grid=grid_of(tune) if tune else None,
             tuning_seeds=tuning_seeds,
         )
-    document = _kept(found, chosen, picture if drawn else None, csv)
+    document = _write_files(found, chosen, picture if drawn else None, csv)
     if as_json:
         typer.echo(document)
     elif latex or markdown:
         _show_table(found, latex)
     else:
-        _show(found, chosen)
-        if drawn:
-            typer.echo(f"Picture: {picture}")
-        page = quote(str(chosen.store / DOCUMENT))
-        typer.echo(f"Page: sordino report {page} -o report.html{in_store(chosen.store)}")
+        _show(found, chosen, picture if drawn else None)
 
 
-def _kept(found: Any, chosen: Any, picture: Path | None, csv: Path | None) -> str:
-    """Write a comparison into its files; the document that a page is made of."""
+def _write_files(found: Any, chosen: Any, picture: Path | None, csv: Path | None) -> str:
+    """Write a comparison into its files; returns the JSON document."""
     from sordino.util.files import write_whole
 
     page = chosen.store / DOCUMENT
@@ -127,18 +123,18 @@ def _kept(found: Any, chosen: Any, picture: Path | None, csv: Path | None) -> st
 
 
 def _show_table(found: Any, latex: bool) -> None:
-    """A comparison's table for a paper or a text, and beside it, not for the file, what it says."""
+    """Print a comparison's table for a paper or a text, and its verdict on standard error."""
     from sordino.report import exports
 
     typer.echo((exports.latex if latex else exports.markdown)(found.rows, found.sweep))
-    seeds = found.rows[0]["seeds"]
+    seeds = found.rows[0].seeds
     told = f"Accuracy in %, mean and standard deviation over {seeds} seed{'s' if seeds > 1 else ''}."
     for sentence in (told, *found.verdict):
         typer.echo(sentence, err=True)
 
 
 def _sweep(epsilon: str | None, sweep: list[str], values_of: Any) -> dict[str, list[Any]]:
-    """The keys to go through; several budgets are one of them."""
+    """Keys of the sweep with their values; several budgets are one of them."""
     texts = [f"epsilon={epsilon}"] if epsilon is not None and "," in epsilon else []
     found: dict[str, list[Any]] = {}
     for text in [*texts, *sweep]:
@@ -153,17 +149,17 @@ def _draw(found: Any, picture: Path, chosen: Any) -> None:
     from sordino.report.figures import comparison_picture
     from sordino.report.terminal.tables import epsilon_text
 
-    seeds = found.rows[0]["seeds"]
+    seeds = found.rows[0].seeds
     title = f"{chosen.data}, {chosen.rounds} rounds, mean and range over {seeds} seed{'s' if seeds > 1 else ''}"
-    private = [row["epsilon"][chosen.protect_from] for row in found.rows if row["epsilon"][chosen.protect_from] != 0]
+    private = [row.epsilon[chosen.protect_from] for row in found.rows if row.epsilon[chosen.protect_from] != 0]
     if private and not found.sweep:
         largest = None if None in private else max(private)
         title += f", epsilon at most {epsilon_text(largest)} for the {chosen.protect_from}"
     comparison_picture(found.rows, found.sweep, picture, title)
 
 
-def _show(found: Any, chosen: Any) -> None:
-    """A comparison for people."""
+def _show(found: Any, chosen: Any, picture: Path | None) -> None:
+    """Print a comparison for people, and where its picture and page are."""
     from rich.console import Console
 
     from sordino.report.terminal.tables import comparison_table
@@ -176,3 +172,7 @@ def _show(found: Any, chosen: Any) -> None:
     cost = (*sentences(found.tuned, chosen.protect_from), *found.together(chosen.protect_from))
     for sentence in (*found.verdict, *gains_of(found.rows), *cost):
         console.print(sentence, highlight=False)
+    if picture is not None:
+        typer.echo(f"Picture: {picture}")
+    page = quote(str(chosen.store / DOCUMENT))
+    typer.echo(f"Page: sordino report {page} -o report.html{in_store(chosen.store)}")

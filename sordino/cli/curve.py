@@ -1,4 +1,4 @@
-"""The commands on PAC-DP's curves: which clipping threshold is best at which budget."""
+"""Commands on PAC-DP's curves: which clipping threshold is best at which budget."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from sordino.cli.options import DataDir, Delta, Json, Partition, WorkerCount
-from sordino.cli.run import watched
+from sordino.cli.run import progress_display
 from sordino.errors import UserError
 from sordino.experiment.defaults import DEFAULT_STORE
 
@@ -57,9 +57,9 @@ def fit(
     keys: dict[str, Any] = {"data": data, "data_dir": data_dir, "records": records, "partition": partition}
     keys |= {"clients": clients, "rounds": rounds, "delta": delta, "model": model, "workers": workers, "store": store}
     keys["set"] = settings_of(set or [])
-    budgets, thresholds = numbers(epsilons), numbers(clips)
+    budgets, thresholds = parse_numbers(epsilons), parse_numbers(clips)
     simulations = len(budgets) * len(thresholds) * seeds
-    with watched(as_json) as display:
+    with progress_display(as_json) as display:
         curve, points, grid = fit_curve(
             keys,
             budgets,
@@ -83,7 +83,7 @@ def show(
     curve: Annotated[str, typer.Argument(help="A curve's file, or a published one: mnist, cifar10.")],
     as_json: Json = False,
 ) -> None:
-    """What a curve says."""
+    """Print the thresholds of a curve at several budgets."""
     import numpy as np
 
     from sordino.parts.curves import curve_called
@@ -108,8 +108,8 @@ def show(
     Console(markup=False).print(table)
 
 
-def numbers(text: str) -> list[float]:
-    """Numbers separated by commas, all above zero."""
+def parse_numbers(text: str) -> list[float]:
+    """Parse numbers separated by commas, all above zero."""
     try:
         found = [float(part) for part in text.split(",")]
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""The commands on data sets."""
+"""Commands on data sets."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from sordino.cli.options import (
 from sordino.experiment.defaults import DEFAULT_STORE
 
 FEW = 50
-"""Fewer clients than this cannot hide a whole client among them with a model that is worth it."""
+"""With fewer clients, noise that hides a whole client leaves no useful model."""
 MOST_SHARES = 12
-"""Of how many classes the shares are told."""
+"""Most classes whose shares are printed."""
 data_commands = typer.Typer(
     help="Data sets: what is known and where it was looked for; fetch one; look at a partition.",
     invoke_without_command=True,
@@ -36,7 +36,7 @@ data_commands = typer.Typer(
 
 
 @data_commands.callback()
-def known(context: typer.Context, data_dir: DataDir = None, as_json: Json = False) -> None:
+def list_data(context: typer.Context, data_dir: DataDir = None, as_json: Json = False) -> None:
     """List the known data sets: which are present, and where they were looked for."""
     if context.invoked_subcommand is not None:
         return
@@ -99,7 +99,7 @@ def show(
     picture: Annotated[Path | None, typer.Option(help="Draw the label distribution into this file.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Deal a data set to clients and tell what each would hold."""
+    """Deal a data set to clients and show what each would hold."""
     from sordino.data import draw, summary
     from sordino.experiment.prepare import deal
 
@@ -145,7 +145,8 @@ def schema(
     output: Annotated[Path, typer.Option("--output", "-o", help="Where the schema goes.")] = Path("schema.toml"),
     as_json: Json = False,
 ) -> None:
-    """Look at own tables and write what their columns seem to be: a file whose questions you answer in it."""
+    """Look at your own tables and write what their columns seem to be into a file, with questions for you to answer
+    there."""
     from sordino.data.draft import draft
     from sordino.errors import UserError, writing
     from sordino.util.files import read_file, write_whole
@@ -180,7 +181,7 @@ def normalise(
 ) -> None:
     """Private normalisation: release means and deviations of numbers with noise, once, and put them into the schema.
 
-    It is a run in the store: what later runs on the same people cost adds to what it costs.
+    This is a run in the store; its cost adds to that of later runs on the same people.
     """
     from sordino.data.draft import EXPLANATION, toml
     from sordino.data.schema import Schema
@@ -194,22 +195,22 @@ def normalise(
     given = Schema.read(schema)
     check_writable(path)  # before any budget is spent
     found = release(folder, given, epsilon, store, seed=seed)
-    run, spent = found.summary["run"], epsilon_text(found.summary["epsilon"]["server"])
+    run, spent = found.summary.run, epsilon_text(found.summary.epsilon["server"])
     with writing(path):
         head = [f"What the columns of {folder.name} are.", "", *EXPLANATION]
         write_whole(path, toml(found.schema, head, {}))
     if as_json:
         told_to = {"file": str(path), "columns": found.columns, "kept_range": found.kept}
-        cost = {"epsilon": found.summary["epsilon"], "epsilon_rows": found.summary["epsilon_rows"]}
+        cost = {"epsilon": found.summary.epsilon, "epsilon_rows": found.summary.epsilon_rows}
         typer.echo(json.dumps({**told_to, "run": run, **cost}))
         return
     typer.echo(f"{path}: means and deviations of {', '.join(found.columns) or 'no column'}")
     if found.kept:
         typer.echo(f"Noise drowned {', '.join(found.kept)}: they keep their ranges.")
     typer.echo(f"The run {run} cost each record an epsilon of {spent}; later runs on the same people add to it.")
-    typer.echo(rows_words(found.summary["epsilon_rows"]))
+    typer.echo(rows_words(found.summary.epsilon_rows))
 
 
 def _level(clients: int) -> str:
-    """What a run with so few clients should protect: single records."""
+    """Options for a run with so few clients, which should protect single records."""
     return " --method dp-fedavg-record  # protects single records" if clients < FEW else ""

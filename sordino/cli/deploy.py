@@ -11,13 +11,13 @@ from typing import Annotated, Any
 import typer
 
 from sordino.cli.options import Json, Label, StoreOrNone
-from sordino.cli.run import show_result, watched
+from sordino.cli.run import progress_display, show_result
 from sordino.errors import Stopped, UserError
 from sordino.experiment.defaults import DEFAULT_STORE
 
 
 class _WithDefault(typer.core.TyperGroup):
-    """A group of commands of which one is meant where none is named."""
+    """Group of commands with a default command."""
 
     default = "run"
 
@@ -28,17 +28,17 @@ class _WithDefault(typer.core.TyperGroup):
         return super().parse_args(ctx, args)
 
     def format_usage(self, ctx: Any, formatter: Any) -> None:
-        """Write both uses: without a command's name and with one."""
+        """Write usage with and without a command's name."""
         self.commands[self.default].format_usage(self._in_place(ctx), formatter)
         super().format_usage(ctx, formatter)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the arguments and options of use without a command's name, then the commands."""
+        """Write arguments and options of the default command, then the commands."""
         self.commands[self.default].format_options(self._in_place(ctx), formatter)
         self.format_commands(ctx, formatter)
 
     def _in_place(self, ctx: Any) -> Any:
-        """The context of the command that is meant where none is named, called as the group is."""
+        """Context of the default command, called by the group's name."""
         return type(ctx)(self.commands[self.default], info_name=ctx.info_name, parent=ctx.parent)
 
 
@@ -84,7 +84,7 @@ def deploy(
     from sordino.flower import trial
     from sordino.util.processes import single_threaded
 
-    chosen = None if experiment is None else Experiment.read(experiment, _kept_in(store))
+    chosen = None if experiment is None else Experiment.read(experiment, _store_key(store))
     folder = store or (DEFAULT_STORE if chosen is None else chosen.store)
     tell = _teller(as_json)
     with single_threaded():
@@ -96,7 +96,7 @@ def deploy(
             assert resume is not None
             ready = trial.resume_trial(resume, folder)
         # Sites are forked before the progress starts its thread.
-        with ready as found, watched(as_json) as display, _resumed_by("deploy"):
+        with ready as found, progress_display(as_json) as display, _naming_command("deploy"):
             result = found.run(display.run(None, found.rounds), tell)
     show_result(
         result, folder, as_json, "Accuracies are those that the trial's sites keep: on real machines they stay there."
@@ -151,7 +151,7 @@ def add(
     folder: ServerFolder = SERVER_FOLDER,
     as_json: Json = False,
 ) -> None:
-    """Let sites take part."""
+    """Admit sites to the deployment."""
     from sordino.flower import check_installed
 
     check_installed()
@@ -202,13 +202,13 @@ def serve(
 
     if experiment is None and resume is None:
         raise UserError("Give an experiment, `sordino serve EXPERIMENT.toml`, or a run to take up, `--resume RUN`.")
-    chosen = None if experiment is None else Experiment.read(experiment, _kept_in(store))
+    chosen = None if experiment is None else Experiment.read(experiment, _store_key(store))
     kept = store or (DEFAULT_STORE if chosen is None else chosen.store)
     members = serving.read_sites(folder)
     where = serving.parse_address(address)
     deadlines = coordinator.Deadlines(hello=wait)
     tell = _teller(as_json)
-    with single_threaded(), watched(as_json) as display, _resumed_by("serve"):
+    with single_threaded(), progress_display(as_json) as display, _naming_command("serve"):
         if resume is None:
             assert chosen is not None
             coordinator.check_deployable(chosen)
@@ -281,7 +281,7 @@ def init_site(
 
 @site_commands.command()
 def status(folder: SiteFolder, as_json: Json = False) -> None:
-    """What a site has spent, what it took part in, and how well its models do. None of this leaves it."""
+    """Show what a site has spent, what it took part in, and how well its models do. None of this leaves the site."""
     from sordino.flower import check_installed
 
     check_installed()
@@ -330,12 +330,12 @@ def join(
     node.join(folder, server, ca, threads, lambda sentence: typer.echo(sentence, err=True))
 
 
-def _kept_in(store: Path | None) -> dict[str, Any]:
+def _store_key(store: Path | None) -> dict[str, Any]:
     return {} if store is None else {"store": store}
 
 
 def _teller(quiet: bool) -> Callable[[str], None]:
-    """Tells sentences about what happens, on standard error, above the progress."""
+    """Function that prints sentences on standard error, above the progress; it prints nothing if `quiet`."""
     from sordino.report.terminal.progress import error_console
 
     console = error_console()
@@ -343,8 +343,8 @@ def _teller(quiet: bool) -> Callable[[str], None]:
 
 
 @contextlib.contextmanager
-def _resumed_by(command: str) -> Iterator[None]:
-    """Name the right command to whoever stopped a run."""
+def _naming_command(command: str) -> Iterator[None]:
+    """Name the command that resumes the run in the sentence after Ctrl-C."""
     try:
         yield
     except Stopped as stop:

@@ -1,4 +1,4 @@
-"""Commands on what a run came to: how well its models predict, predictions on new records, models in other formats."""
+"""Commands on a run's models: how well they predict, predictions on new records, models in other formats."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def show(
     store: StoreFolder = DEFAULT_STORE,
     as_json: Json = False,
 ) -> None:
-    """What a run came to: its result, and how well models predict, over all clients or for each."""
+    """Show the result of a run, and how well models predict, over all clients or for each."""
     from sordino.store.store import Store, unfinished
 
     found = Store(store, must_exist=True).get(run)
@@ -37,7 +37,7 @@ def show(
         raise unfinished(found, store)
     rows = _client_rows(run, store) if clients else None
     if as_json:
-        typer.echo(json.dumps({**result, **({} if rows is None else {"client_metrics": rows})}))
+        typer.echo(json.dumps({**(found.summary or {}), **({} if rows is None else {"client_metrics": rows})}))
         return
     from rich.console import Console
 
@@ -46,13 +46,13 @@ def show(
 
     console = Console(markup=False)
     console.print(
-        run_report(result, str(store)) if rows is None else clients_table(rows, result.get("positive")),
+        run_report(result, str(store)) if rows is None else clients_table(rows, result.positive),
         highlight=False,
     )
 
 
 def _client_rows(run: str, store: Path) -> list[dict[str, Any]]:
-    """The metrics of each client by its name; None where it has none."""
+    """Metrics of each client by its name; None where it has none."""
     from sordino.learning.metrics import METRICS
     from sordino.trained.models import load_models
     from sordino.util.formatting import none
@@ -65,7 +65,7 @@ def _client_rows(run: str, store: Path) -> list[dict[str, Any]]:
 
 
 def _models(run: str, store: Path) -> Models:
-    """The models of a run in a store, or of the site in a folder."""
+    """Models of a run in a store, or of the site in a folder."""
     if (Path(run) / "site.toml").is_file():
         from sordino.deploy.site.status import models_at
 

@@ -1,6 +1,6 @@
-"""The options that commands share: the keys of an experiment.
+"""Options that commands share: the keys of an experiment.
 
-A command lists the keys that it takes with `taking`; what an option is called and what it means stands here once.
+A command lists the keys that it takes with `taking`; the name and the help of each option are here, once.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document for 
 STORE = f"The folder for runs. [default: {DEFAULT_STORE}]"
 StoreFolder = Annotated[Path, typer.Option("--store", help=STORE, show_default=False)]
 StoreOrNone = Annotated[Path | None, typer.Option("--store", help=STORE)]
-"""Where an experiment may name another."""
+"""Folder of the store, where the experiment may name another."""
 Data = Annotated[
     str | None,
     typer.Option(help="A known data set (`sordino data`) or a folder of own files. [default: digits, built in]"),
@@ -123,7 +123,7 @@ Set = Annotated[
 ]
 
 Keys = dict[str, Any]
-"""What a command was given of the options that `taking` adds to it, by the keys of an experiment."""
+"""Values of the options that `taking` adds to a command, by the keys of an experiment."""
 OPTIONS: dict[str, Any] = {
     "data": Data,
     "data_dir": DataDir,
@@ -152,22 +152,22 @@ OPTIONS: dict[str, Any] = {
     "store": StoreOrNone,
     "set": Set,
 }
-"""The option for each key."""
+"""Option of each key."""
 UNSAID = {"allow_vacuous_delta": False}
-"""What an option is that is not given, where that is not None."""
+"""Defaults of options that are not None."""
 TABLES = ("label", "labels", "schema", "drop", "categorical")
-"""How own tables are read."""
+"""Keys on how the user's own tables are read."""
 DATA = ("data", "data_dir", *TABLES, "partition", "clients")
-"""Which records there are, and whose."""
+"""Keys on records and how clients hold them."""
 SCHEDULE = ("rounds", "participation")
 NOISE = ("delta", "noise_multiplier", "protect_from", "allow_vacuous_delta")
-"""What noise is for, besides epsilon."""
+"""Keys on noise, besides epsilon."""
 LISTS = ("labels", "drop", "categorical")
 """Keys whose values are separated by commas."""
 
 
 def taking(*keys: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A command that takes the options of `keys`, in the place of its own parameter of that name, which gets them."""
+    """Decorate a command: options for `keys` take the place of its parameter `keys`, which gets their values."""
     alone = inspect.Parameter.KEYWORD_ONLY
     added = [inspect.Parameter(key, alone, default=UNSAID.get(key), annotation=OPTIONS[key]) for key in keys]
 
@@ -193,7 +193,7 @@ def taking(*keys: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 
 def experiment_from(file: Path | None, keys: Keys, methods: Sequence[str] = ()) -> Any:
-    """The experiment that a file and options describe."""
+    """Experiment that a file and options describe."""
     from sordino.experiment.config import Experiment, settings_of
 
     given = {key: parts(value) if key in LISTS and value else value for key, value in keys.items()}
@@ -207,5 +207,5 @@ def experiment_from(file: Path | None, keys: Keys, methods: Sequence[str] = ()) 
 
 
 def parts(text: str | None) -> list[str]:
-    """What stands between commas."""
+    """Split a text at commas."""
     return [part.strip() for part in text.split(",")] if text else []

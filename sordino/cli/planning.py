@@ -1,4 +1,4 @@
-"""Commands before any budget is spent: what to use, and what a run would cost."""
+"""Commands to use before any budget is spent: advice, and the cost of a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sordino.privacy.budget.allowance import ProtectFrom
     from sordino.study.compare import Comparison
 LOOKED_AT = {*DATA, "model"} - {"clients"}
-"""The options for which data and network are looked at: without them, or a file, a plan is arithmetic alone."""
+"""Options that need data and network; without them, or a file, a plan is arithmetic alone."""
 
 
 @taking(*DATA, "model", "method", "variant", "privacy", *SCHEDULE, "epsilon", *NOISE, "seed", "set")
@@ -37,7 +37,7 @@ def plan(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Before any budget is spent: noise, epsilon for every observer, feasibility, advice.
+    """Plan a run before any budget is spent: noise, epsilon for every observer, feasibility, advice.
 
     Where records are protected, the noise of each client follows from its own budget and number of records.
     """
@@ -60,7 +60,7 @@ def plan(
 
 
 ABOUT_DATA = tuple(key for key in (*DATA, "model") if key not in ("data", "clients"))
-"""The options that say something only where there are data to look at."""
+"""Options that matter only where there are data."""
 
 
 @taking(*DATA, "model", "epsilon", "delta", "protect_from", "allow_vacuous_delta", "store")
@@ -83,7 +83,7 @@ def advise(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """What shall I use? Level, method, size of the shared model, and whether to federate at all."""
+    """Recommend a level, a method, the size of the shared model, and whether to federate at all."""
     from sordino.methods import names
     from sordino.planning.advise import advise as advise_on
     from sordino.planning.advise import situation_of, spends, stand_in
@@ -98,11 +98,11 @@ def advise(
         _show(found)
     tried = None
     if trying:
-        from sordino.cli.run import watched
+        from sordino.cli.run import progress_display
         from sordino.study.compare import compare
 
         chosen = chosen if known else stand_in(chosen, situation)
-        with watched(as_json) as display:
+        with progress_display(as_json) as display:
             display.say(spends(chosen, found, known))
             tried = compare(chosen, found.candidates, 1, display)
     if as_json:
@@ -112,7 +112,7 @@ def advise(
 
 
 def _show(found: Advice) -> None:
-    """What to use, with the options of `run`, and why."""
+    """Print the advice with the options of `run`, and the reasons."""
     from rich.console import Console
 
     console = Console(markup=False)
@@ -124,7 +124,7 @@ def _show(found: Advice) -> None:
 
 
 def _show_tried(tried: Comparison, protect_from: ProtectFrom, real: bool) -> None:
-    """What trying brought, and what it cost, if these were people."""
+    """Print the results of the trial runs and, on `real` data, what they cost the people."""
     from rich.console import Console
 
     from sordino.cli.run import show_meaning
@@ -147,7 +147,7 @@ def _check_used(keys: Keys) -> None:
 
 
 def _for_machines(tried: Comparison | None, real: bool) -> dict[str, Any]:
-    """What trying brought, and what it cost, if these were people."""
+    """JSON keys of the trial runs' results and, on `real` data, of what they cost the people."""
     if tried is None:
         return {}
     document = tried.document()

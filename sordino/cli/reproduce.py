@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from sordino.cli.options import STORE, DataDir, Json
-from sordino.cli.run import watched
+from sordino.cli.run import progress_display
 from sordino.errors import UserError, writing
 from sordino.experiment.defaults import DEFAULT_STORE
 
@@ -67,7 +67,7 @@ def reproduce(
 ) -> None:
     """Repeat a paper's tables and figures: as printed, as published with the true epsilon, and at equal true epsilon.
 
-    What the store has is taken from there; stopped runs are resumed. Pages go to STORE/papers.
+    Runs that the store already has are taken from there; stopped runs are resumed. Pages go to STORE/papers.
     """
     stores = store or [DEFAULT_STORE]
     if show_list:
@@ -137,7 +137,7 @@ def _one(study: Any, drawn: bool, as_json: bool, several: bool) -> dict[str, Any
 
     if several and not as_json:
         typer.echo(f"{study.paper.name} {study.table.name}: {study.table.title}")
-    with watched(as_json) as display:
+    with progress_display(as_json) as display:
         done = study.make(display)
     document = Judgement(done).document()
     page = write(document, study.options.store)
@@ -152,7 +152,7 @@ def _show(document: dict[str, Any], page: Path, drawn: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from sordino.papers.pages import epsilon_text, interval, measured, printed
+    from sordino.papers.pages import epsilon_text, interval, measured_text, printed_text
 
     console = Console(markup=False)
     for column in dict.fromkeys(row["column"] for row in document["rows"]):
@@ -162,10 +162,10 @@ def _show(document: dict[str, Any], page: Path, drawn: bool) -> None:
                 left_out = bool(row["not_as_published"])
                 table.add_row(
                     f"{row['row']} *" if row["ours"] else row["row"],
-                    printed(row),
-                    "-" if left_out else measured(row, "paper"),
+                    printed_text(row),
+                    "-" if left_out else measured_text(row, "paper"),
                     "-" if left_out else epsilon_text(row["paper_epsilon"]),
-                    measured(row, "sound"),
+                    measured_text(row, "sound"),
                     interval(row["sound_interval"], row["measure"]),
                     epsilon_text(row["epsilon"]),
                 )
@@ -232,5 +232,5 @@ def _index(stores: list[Path], output: Path | None, keep: Path | None, as_json: 
         return
     with writing(output):
         written = read_text(output) if output.is_file() else ""
-        write_whole(output, paper_index.placed(text, written))
+        write_whole(output, paper_index.insert_index(text, written))
     typer.echo(f"Index: {output}")

@@ -1,12 +1,13 @@
-"""Commands that make runs and take them up."""
+"""Commands that start runs and resume them."""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,14 +28,18 @@ from sordino.errors import Stopped
 from sordino.experiment.defaults import DEFAULT_STORE
 from sordino.util.formatting import delta_text
 
+if TYPE_CHECKING:
+    from sordino.store.run_summary import Summary
+    from sordino.study.compare import ComparisonRow
+
 
 class RunStoppedError(Exception):
-    """Ctrl-C while a run was under way. Typer takes a KeyboardInterrupt away, and with it what it says."""
+    """Ctrl-C during a run, with the sentence to print; Typer would drop that of a KeyboardInterrupt."""
 
 
 @contextlib.contextmanager
-def watched(as_json: bool) -> Iterator[Any]:
-    """A display for what goes on; Ctrl-C meanwhile is told in a sentence."""
+def progress_display(as_json: bool) -> Iterator[Any]:
+    """Show progress, and turn Ctrl-C into one sentence."""
     from sordino.report.terminal.progress import watching
 
     try:
@@ -46,7 +51,7 @@ def watched(as_json: bool) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def getting_ready(as_json: bool) -> Iterator[None]:
-    """Say at once to people at a terminal that something happens: libraries, data and accounting may take seconds."""
+    """Show people at a terminal that work has begun: libraries, data and accounting may take seconds."""
     from rich.console import Console
 
     console = Console(stderr=True, markup=False)
@@ -69,7 +74,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run an experiment. Without arguments: the built-in example on real data."""
-    from sordino.report.logs import check_log, logged
+    from sordino.report.logs import check_log, log_runs
     from sordino.report.terminal.progress import Place
 
     check_log(log)
@@ -81,7 +86,7 @@ def run(
         prepared = prepare(chosen)
     reasons = prepared.choice.reasons if explain else []
     before = [] if as_json else [*reasons, *(f"Note: {note}" for note in prepared.notes)]
-    with watched(as_json) as screen, logged(screen, log, chosen.store) as display:
+    with progress_display(as_json) as screen, log_runs(screen, log, chosen.store) as display:
         place = Place(display, prepared)
 
         def begun(run: str) -> None:
@@ -90,10 +95,10 @@ def run(
             place.begin(run)
 
         result = start(prepared, watch=place, begun=begun)
-        place.end(result["accuracy"]["personal"])
+        place.end(result.accuracy["personal"])
     told = [] if as_json else prepared.notes  # before the run
-    shown_after = {"notes": [note for note in result["notes"] if note not in told]}
-    show_result(result | shown_after | ({"execution": reasons} if explain else {}), chosen.store, as_json)
+    result = replace(result, notes=[note for note in result.notes if note not in told])
+    show_result(result, chosen.store, as_json, more={"execution": reasons} if explain else {})
 
 
 def resume(
@@ -105,54 +110,60 @@ def resume(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Take up a stopped run: it ends with the numbers it would have had."""
+    """Resume a stopped run. It ends with the numbers that it would have had without the stop."""
     from sordino.experiment.run import resume as resume_run
     from sordino.store.store import Store
 
     found = Store(store, must_exist=True)
-    with watched(as_json) as display:
+    with progress_display(as_json) as display:
         row = found.get(run)
         telling = display.run(run, row.rounds, row.configuration)
         result = resume_run(run, found, telling, workers, budget_over_runs)
-        telling.end(result["accuracy"]["personal"])
+        telling.end(result.accuracy["personal"])
     show_result(result, store, as_json)
 
 
-def show_meaning(rows: list[dict[str, Any]], console: Any) -> None:
-    """At which delta and for which unit a comparison's epsilons hold, what they leave out, and what to know besides."""
-    from sordino.report.wording import UNPROTECTED, compared_words, ended, sentences_of, unprotected
+def show_meaning(rows: Sequence[ComparisonRow], console: Any) -> None:
+    """Print at which delta and for which unit a comparison's epsilons hold, what they do not cover, and its notes."""
+    from sordino.report.wording import UNPROTECTED, neighbour_words, protects_nothing, sentences_of, with_full_stop
     from sordino.study.sweep import sends_anything
 
     meanings: dict[str, list[str]] = {}
     compared: dict[str, None] = {}
     for row in rows:
-        if not sends_anything(row["method"]):  # nothing left, so that nothing needs a promise
+        if not sends_anything(row.method):  # nothing left, so that nothing needs a promise
             continue
-        protecting = f"epsilon at delta = {delta_text(row['delta'])}, protecting one {row['unit']}"
-        meanings.setdefault(UNPROTECTED if unprotected(row["epsilon"]) else protecting, []).append(row["method"])
-        if not unprotected(row["epsilon"]):
-            compared |= dict.fromkeys(compared_words({"unit": row["unit"]}))
+        protecting = f"epsilon at delta = {delta_text(row.delta)}, protecting one {row.unit}"
+        meanings.setdefault(UNPROTECTED if protects_nothing(row.epsilon) else protecting, []).append(row.method)
+        if not protects_nothing(row.epsilon):
+            compared |= dict.fromkeys(neighbour_words(row.unit))
     for meaning, names in meanings.items():
         whose = "" if len(meanings) == 1 else f": {', '.join(names)}"
         console.print(f"{meaning}{whose}", style="dim", highlight=False)
     for sentence in compared:
         console.print(sentence, style="dim", highlight=False)
     for reason in sentences_of(rows, "not_covered"):
-        console.print(f"Not covered: {ended(reason)}", style="red", highlight=False)
+        console.print(f"Not covered: {with_full_stop(reason)}", style="red", highlight=False)
     for note in sentences_of(rows, "notes"):
         console.print(f"Note: {note}", style="yellow", highlight=False)
 
 
-def show_result(result: Mapping[str, Any], folder: Path, as_json: bool, measured: str | None = None) -> None:
-    """A run's summary, and what all runs on the same people have come to."""
+def show_result(
+    result: Summary, folder: Path, as_json: bool, measured: str | None = None, more: Mapping[str, Any] | None = None
+) -> None:
+    """Print a run's result, and what all runs of the store in `folder` on the same people cost together.
+
+    `measured` says where accuracies come from, if not from a simulation; `more` holds further keys of the JSON
+    document.
+    """
     from sordino.store.spending import over_runs, sentence
     from sordino.store.store import Store
 
     store = Store(folder, must_exist=True)
-    total = over_runs(store, store.get(result["run"]).people, result["unit"], result["delta"])
+    total = over_runs(store, store.get(result.run).people, result.unit, result.delta)
     store.close()
     if as_json:
-        typer.echo(json.dumps({**result, "over_runs": total}))
+        typer.echo(json.dumps({**result.to_dict(), **(more or {}), "over_runs": total}))
         return
     from rich.console import Console
 
@@ -160,6 +171,6 @@ def show_result(result: Mapping[str, Any], folder: Path, as_json: bool, measured
 
     console = Console(markup=False)
     console.print(run_report(result, str(folder), measured or SIMULATED), highlight=False)
-    together = sentence(total, result["protect_from"])
+    together = sentence(total, result.protect_from)
     if together:
         console.print(together, highlight=False)

@@ -39,7 +39,7 @@ def runs(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """The runs of a store, newest first: data, seed, budget, what it came to, date and accuracy of each."""
+    """List the runs of a store, newest first: data, seed, budget, epsilon, date and accuracy of each."""
     from sordino.store.store import runs_in
 
     if import_from is not None:
@@ -55,9 +55,9 @@ def runs(
     for key, value in wanted.items():
         found = [row for row in found if value is None or row.configuration.get(key) == value]
     found = found[:last]
-    charged = _charged(found, store)
+    charged = _charges(found, store)
     if as_json:
-        typer.echo(json.dumps([described(row, charged) for row in found]))
+        typer.echo(json.dumps([describe_run(row, charged) for row in found]))
         return
     from rich.console import Console
 
@@ -73,18 +73,18 @@ def runs(
 
 
 def _import(old: Path, new: Path, as_json: bool) -> None:
-    """Import the spending of a store's runs, and say what was done."""
+    """Import the spending of a store's runs, and print what was imported."""
     from sordino.store.importing import import_spending
 
     found = import_spending(old, new)
     if as_json:
         typer.echo(json.dumps(found))
         return
-    typer.echo("\n".join(_imported(found)))
+    typer.echo("\n".join(_import_sentences(found)))
 
 
-def _imported(found: Any) -> list[str]:
-    """Describe an import in sentences."""
+def _import_sentences(found: Any) -> list[str]:
+    """Sentences on an import."""
     told = [
         f"{one['run']} -> {one['name']}: for one {one['unit']}{', as planned' if one['as_planned'] else ''}"
         for one in found["imported"]
@@ -99,10 +99,12 @@ def _imported(found: Any) -> list[str]:
     return told
 
 
-def _charged(found: list[Any], folder: Path) -> dict[str, float]:
-    """Lower bounds of the epsilon charged so far by runs that are not done: that of the last stored round which has
-    one; none for a run that failed at a client. Later charges stand in journals, which are not read, so that the list
-    appears at once."""
+def _charges(found: list[Any], folder: Path) -> dict[str, float]:
+    """Lower bounds of the epsilon charged so far by unfinished runs, by name: that of the last stored round which has
+    one; none for a run that failed at a client.
+
+    Later charges are in journals, which are not read, so that the list appears at once.
+    """
     from sordino.store.store import Store
 
     charged: dict[str, float] = {}
@@ -118,8 +120,8 @@ def _charged(found: list[Any], folder: Path) -> dict[str, float]:
     return charged
 
 
-def described(row: Any, charged: dict[str, float]) -> dict[str, Any]:
-    """A run as a list of runs tells it; figures that there are not yet, and infinite ones, are None."""
+def describe_run(row: Any, charged: dict[str, float]) -> dict[str, Any]:
+    """Document of a run in the list; figures that are infinite or not known yet are None."""
     given = row.configuration
     accuracy = (row.summary or {}).get("accuracy", {})
     return {
@@ -136,17 +138,19 @@ def described(row: Any, charged: dict[str, float]) -> dict[str, Any]:
 
 
 def _epsilon(row: Any) -> float | None:
-    """Epsilon that a run counts as; None where it is infinite or not known yet. A run that was stopped, or removed
-    before it was done, counts as planned, because answers may have chosen its end. The charged amount is larger only
-    where a method asks for more than it declares."""
+    """Epsilon that a run counts as; None where it is infinite or not known yet.
+
+    A run that was stopped, or removed before it was done, counts as planned, because answers may have chosen its end.
+    The charged amount is larger only where a method asks for more than it declares.
+    """
     if "epsilon" in (row.summary or {}):
         return row.summary["epsilon"].get(row.configuration.get("protect_from"))
     return (row.planned or {}).get("epsilon") if row.state != "running" and row.begun is not False else None
 
 
 def _budget(row: Any) -> float | None:
-    """The epsilon that was asked for; None where noise was given instead, clients have budgets of their own, or nothing
-    is noised."""
+    """Requested epsilon; None where noise was given instead, clients have budgets of their own, or nothing is
+    noised."""
     from sordino.experiment.defaults import DEFAULT_EPSILON
 
     given = row.configuration
@@ -159,12 +163,12 @@ def _budget(row: Any) -> float | None:
 
 
 def _of_budget(budget: float | None) -> str:
-    """What a run's epsilon was to come to, behind what it came to."""
+    """Requested epsilon, to stand behind the one that was reached."""
     return "" if budget is None else f" of {budget:g}"
 
 
 def _table(found: list[Any], charged: dict[str, float]) -> Any:
-    from sordino.report.terminal import shown
+    from sordino.report.terminal import terminal_text
     from sordino.report.terminal.columns import Column, Fitting
     from sordino.report.terminal.tables import epsilon_text
     from sordino.report.wording import bound_words, percent
@@ -176,11 +180,11 @@ def _table(found: list[Any], charged: dict[str, float]) -> Any:
     )
     rows = []
     for row in found:
-        told = described(row, charged)
+        told = describe_run(row, charged)
         done = told["accuracy"] is not None
         so_far = "–" if row.run not in charged else f"≥{bound_words(charged[row.run])} so far"
         told_once = "epsilon" in (row.summary or {})
-        cost = (epsilon_text(told["epsilon"]) if told_once else shown(so_far)) + _of_budget(told["budget"])
+        cost = (epsilon_text(told["epsilon"]) if told_once else terminal_text(so_far)) + _of_budget(told["budget"])
         if not told_once and told["epsilon"] is not None:
             cost = f"{epsilon_text(told['epsilon'])} as planned"
         settings = [f"{key}={value}" for key, value in (told["set"] or {}).items()]
@@ -206,7 +210,7 @@ def rm(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Remove runs: their models, checkpoints and curves. What they spent stays written down."""
+    """Remove the models, checkpoints and curves of runs. Their spending stays in the store."""
     import sys
 
     from sordino.store.spending import remove

@@ -142,7 +142,7 @@ def add_accuracies(summary: Summary, folders: Sequence[Path]) -> Summary:
     A real server never sees these; whoever runs a trial owns all of its sites. A summary with accuracies that sites
     shared with noise is returned as it is.
     """
-    if "accuracy_noise" in summary:
+    if summary.accuracy_noise is not None:
         return summary
     runs = [one for folder in folders for one in status(folder)["runs"][-1:]]
     found = {name: np.array([_nan_if_none(one[name]) for one in runs]) for name in ("personal", "start", "global")}
@@ -153,7 +153,7 @@ def add_accuracies(summary: Summary, folders: Sequence[Path]) -> Summary:
         "global": mean(found["global"]),
     }
     known = {name: value if math.isfinite(value) else None for name, value in figures.items()}
-    return {**summary, "accuracy": known}
+    return dataclasses.replace(summary, accuracy=known)
 
 
 def _nan_if_none(value: float | None) -> float:

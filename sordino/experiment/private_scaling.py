@@ -84,11 +84,11 @@ def normalise(folder: Path, schema: Schema, epsilon: float, store: Path, **keys:
     experiment = Experiment.make({**given, "method": f"{__name__}:{Moments.__name__}", "workers": 1}, keys)
     summary = start(prepare(experiment, augmented(folder, schema, names, experiment.seed)))
     kept = Store(store, must_exist=True)
-    row = kept.get(summary["run"])
+    row = kept.get(summary.run)
     assert row.checkpoint is not None
     moments = checkpoints.load(row.checkpoint, kept.path(row.run)).server["moments"]
     means, deviations = figures(moments.double().numpy())
-    spent = summary["epsilon"]["server"]
+    spent = summary.epsilon["server"]
     told = f"{row.run} at epsilon {'infinite' if spent is None else rounded_up(spent)} for each record"
     columns, drowned = dict(schema.columns), []
     for place, name in enumerate(names):

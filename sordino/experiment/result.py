@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NotRequired, Protocol, TypedDict, cast
+from typing import Protocol, cast
 
 import numpy as np
 
@@ -21,10 +21,10 @@ from sordino.method import Budget, Method
 from sordino.parts.blending import MEMBERS
 from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.ledger import Ledger
-from sordino.privacy.release import Unit
 from sordino.privacy.views import NEIGHBOURS, View
 from sordino.store.run_files import RunBooks
-from sordino.store.spending import Spent, spent_by, whole
+from sordino.store.run_summary import Against, BlendFigures, Metric, RecordFigures, Summary
+from sordino.store.spending import spent_by, whole
 from sordino.util.formatting import none, rounded_up
 
 
@@ -61,102 +61,6 @@ SAME = 1e-9
 """Accuracies nearer than this are the same."""
 
 
-Figures = dict[View, float | None]
-"""One figure for each observer; None where it is infinite."""
-Against = dict[str, int]
-"""How many clients `gain` by one model against another, how many `lose`, and for how many it is the `same`."""
-Accuracies = dict[str, float | None]
-"""Means over clients, each on its own test records; None where there is no such model."""
-
-
-class BlendFigures(TypedDict):
-    """How the mixture and its members do."""
-
-    accuracy: Accuracies
-    """Of the `blend`; of the `local` models, trained at one client alone; of the method's `own` personal models; of the
-    server's, `global`."""
-    worst_tenth: Accuracies
-    """The same over the tenth of the clients that are worst off with each."""
-    weights: dict[str, float]
-    """The mean weight of each member."""
-    against_local: NotRequired[Against]
-    """Clients with the blend, against the models that they trained alone; older runs do not tell."""
-
-
-class Metric(TypedDict):
-    """One metric over clients."""
-
-    mean: float | None
-    worst_tenth: float | None
-    """The mean over the tenth of the clients that are worst off by it."""
-    overall: float | None
-    """Over all clients' test records together: a client with many counts for more than in the mean."""
-    clients: int
-    """How many clients have it: the others have no test records, or none of those that it is about."""
-
-
-class Summary(TypedDict, total=False):
-    """The result of a run, as it is stored and printed. Infinite figures are None."""
-
-    run: str
-    method: str
-    called: str
-    """The method with the hyper-parameters that are not its defaults, as in `feddpa[tau=2]`; older runs do not tell."""
-    variant: str
-    privacy: str
-    rounds: int
-    rounds_done: int
-    accuracy: Accuracies
-    """`personal`, `personal_worst`, `start` (of the last round) and `global`. Personal is what clients predict with:
-    the method's own models, or the blended ones."""
-    accuracy_noise: float
-    """On real machines: the deviation of the noise on accuracies that sites share; left out where none has any."""
-    blend: BlendFigures
-    """Where clients blend models: what the method's own would have come to, and all others."""
-    metrics: dict[str, Metric]
-    """Of what clients predict with, each on its own test records: by the names of `sordino.learning.metrics`."""
-    positive: str | None
-    """The class that `recall` is about; None where there is none."""
-    epsilon: Figures
-    """Epsilon of the whole plan where clients' answers may have chosen the end of the run or whom it asked; otherwise
-    of what was charged."""
-    charged: Figures
-    """Epsilon charged so far, where `epsilon` is that of the whole plan; no guarantee."""
-    attack_accuracy: dict[View, float]
-    delta: float
-    unit: Unit
-    neighbours: str
-    """The two worlds that epsilon compares."""
-    protect_from: str
-    noise_multiplier: float | None
-    not_covered: list[str]
-    """What epsilon does not cover, in sentences; where something left bare, why epsilon is infinite."""
-    epsilon_clients: dict[str, float | None] | None
-    """At record level: `min`, `median` and `max` over clients."""
-    epsilon_replace_one: float | None
-    """At record level: for one record replaced by another."""
-    epsilon_rows: dict[str, float | None]
-    """Upper bounds of epsilon for a person with 3 and with 5 rows at one client, by number of rows; empty where
-    unknown, and at client level."""
-    delta_replace_one: float
-    """At which delta that holds: a larger one where only epsilon and delta of a client's records are known."""
-    stopped_clients: list[int]
-    """At record level: whose budget was used up before the last round."""
-    deployed: bool
-    """Whether the run was on the clients' own machines; left out where it was not."""
-    trial_of: str
-    """Data of a trial deployment, whose server and sites were processes of one machine; left out elsewhere."""
-    spent: Spent
-    upload_bytes: int
-    clients: int
-    records: int
-    """Training records of all clients, where somebody knows them."""
-    parameters: int
-    seed: int
-    notes: list[str]
-    seconds: float
-
-
 def summarize(
     run: str,
     prepared: Told,
@@ -167,61 +71,75 @@ def summarize(
     blends: Blends | None = None,
     reached: Reached | None = None,
 ) -> Summary:
-    """The result of a run whose clients are called `names`, have the accuracies `own` with the method's personal
-    models, and reach what `reached` says with what they predict with."""
+    """Sum up a run that has ended.
+
+    Args:
+        run: name of the run.
+        prepared: the simulation, or the terms of the deployment.
+        ending: state of the server at the end.
+        books: ledger, duration and traffic of the run.
+        names: names of the clients, in the order of their indices.
+        own: (clients,) accuracies of the method's own personal models; NaN where unknown.
+        blends: blended models, where clients blend.
+        reached: metrics of what clients predict with; None in a deployment.
+    """
+    method, schedule, experiment, data = prepared.method, prepared.schedule, prepared.experiment, prepared.data
     personal = own if blends is None else blends.figures("accuracy")[:, 0]
     charged, delta = books.ledger, prepared.budget.delta
     # What answers may have cut short is covered by the whole plan alone (privacy-loss odometers are no guarantee).
     ledger = charged if ending.as_scheduled else whole(prepared, charged)
-    summary: Summary = {
-        "run": run,
-        "method": prepared.experiment.method,
-        "called": called(dict(prepared.experiment)),
-        "variant": prepared.method.variant,
-        "privacy": prepared.method.privacy,
-        "rounds": prepared.schedule.rounds,
-        "rounds_done": ending.now.rounds,
-        "accuracy": {
+    epsilon = _by_view(ledger, delta)
+    so_far = None if ledger is charged else _by_view(charged, delta)
+    measured = None if data is None else reached
+    return Summary(
+        run=run,
+        method=experiment.method,
+        called=called(dict(experiment)),
+        variant=method.variant,
+        privacy=method.privacy,
+        rounds=schedule.rounds,
+        rounds_done=ending.now.rounds,
+        accuracy={
             "personal": none(mean(personal)),
             "personal_worst": none(worst(personal)),
             "start": none(books.start),
             "global": None if ending.shared is None else none(mean(ending.shared)),
         },
-        "epsilon": {view: none(value) for view, value in ledger.epsilon(delta).items()},
-        "attack_accuracy": ledger.attack_accuracy(),
-        "delta": delta,
-        "unit": prepared.method.unit,
-        "neighbours": NEIGHBOURS[prepared.method.unit],
-        "protect_from": prepared.experiment.protect_from,
-        "noise_multiplier": prepared.budget.multiplier or None,
-        "not_covered": ledger.reasons() + prepared.disclosed + _told_by_attempts(ledger),
-        "spent": {**spent_by(ledger), "deal": books.deal},
-        "upload_bytes": books.uploaded,
-        "clients": prepared.schedule.clients,
-        "parameters": prepared.learner.layout.size,
-        "seed": prepared.experiment.seed,
-        "notes": prepared.notes
-        + _repeated(ledger)
-        + _if_public(ledger, prepared)
-        + _who_stopped(prepared, ending, names),
-        "seconds": round(books.seconds, 3),
-    }
-    if ledger is not charged:
-        summary["charged"] = {view: none(value) for view, value in charged.epsilon(delta).items()}
-        summary["notes"] += _whole_plan(summary)
-    if prepared.data is not None:
-        summary["records"] = int(prepared.data.train.sizes.sum())
-    if reached is not None and prepared.data is not None:
-        summary["metrics"] = metrics_over_clients(reached, prepared.data.meaning.positive)
-        summary["positive"] = prepared.data.meaning.positive_name
-        judged = np.array([len(client.y_test) for client in prepared.data.clients])
-        summary["notes"] += one_class_notes(reached.each, names, judged)
-    if prepared.method.unit == "record":
-        summary |= _record_figures(ledger, delta, ending)
-        summary["notes"] += _beyond_budgets(ledger, prepared, names)
-    if blends is not None:
-        summary["blend"] = _blend_figures(blends, own, ending.shared)
-    return summary
+        epsilon=epsilon,
+        attack_accuracy=ledger.attack_accuracy(),
+        delta=delta,
+        unit=method.unit,
+        neighbours=NEIGHBOURS[method.unit],
+        protect_from=experiment.protect_from,
+        noise_multiplier=prepared.budget.multiplier or None,
+        not_covered=ledger.reasons() + prepared.disclosed + _told_by_attempts(ledger),
+        spent={**spent_by(ledger), "deal": books.deal},
+        upload_bytes=books.uploaded,
+        clients=schedule.clients,
+        parameters=prepared.learner.layout.size,
+        seed=experiment.seed,
+        notes=[
+            *prepared.notes,
+            *_repeated(ledger),
+            *_if_public(ledger, prepared),
+            *_who_stopped(prepared, ending, names),
+            *_whole_plan(experiment.protect_from, epsilon, so_far),
+            *_one_class(measured, data, names),
+            *_beyond_budgets(ledger, prepared, names),
+        ],
+        seconds=round(books.seconds, 3),
+        charged=so_far,
+        records=None if data is None else int(data.train.sizes.sum()),
+        metrics=None if measured is None or data is None else metrics_over_clients(measured, data.meaning.positive),
+        positive=None if measured is None or data is None else data.meaning.positive_name,
+        record_level=_record_figures(ledger, delta, ending) if method.unit == "record" else None,
+        blend=None if blends is None else _blend_figures(blends, own, ending.shared),
+    )
+
+
+def _by_view(ledger: Ledger, delta: float) -> dict[View, float | None]:
+    """Epsilon for each observer; None where it is infinite."""
+    return {view: none(value) for view, value in ledger.epsilon(delta).items()}
 
 
 def metrics_over_clients(reached: Reached, positive: int | None) -> dict[str, Metric]:
@@ -234,6 +152,13 @@ def metrics_over_clients(reached: Reached, positive: int | None) -> dict[str, Me
         over_clients, over_records = none(mean(values)), none(float(overall))
         found[name] = Metric(mean=over_clients, worst_tenth=none(tenth), overall=over_records, clients=known)
     return found
+
+
+def _one_class(reached: Reached | None, data: FederatedData | None, names: Sequence[str]) -> list[str]:
+    """Warning where models give all test records of a client one class; none where nothing was measured."""
+    if reached is None or data is None:
+        return []
+    return one_class_notes(reached.each, names, np.array([len(client.y_test) for client in data.clients]))
 
 
 def one_class_notes(figures: np.ndarray, names: Sequence[str], records: np.ndarray) -> list[str]:
@@ -260,12 +185,12 @@ def _blend_figures(blends: Blends, own: np.ndarray, shared: np.ndarray | None) -
     if shared is not None:
         single["global"] = shared
     found = {"blend": blends.figures("accuracy")[:, 0], **single}
-    return {
-        "accuracy": {name: none(mean(values)) for name, values in found.items()},
-        "worst_tenth": {name: none(worst_tenth(values)) for name, values in found.items()},
-        "weights": dict(zip(MEMBERS, blends.rules["weights"].mean(dim=0).tolist(), strict=True)),
-        "against_local": against(found["blend"] - found["local"]),
-    }
+    return BlendFigures(
+        accuracy={name: none(mean(values)) for name, values in found.items()},
+        worst_tenth={name: none(worst_tenth(values)) for name, values in found.items()},
+        weights=dict(zip(MEMBERS, blends.rules["weights"].mean(dim=0).tolist(), strict=True)),
+        against_local=against(found["blend"] - found["local"]),
+    )
 
 
 def against(differences: np.ndarray) -> Against:
@@ -311,18 +236,18 @@ def _beyond_budgets(ledger: Ledger, prepared: Told, names: Sequence[str]) -> lis
     return beyond_budgets(ledger.record_epsilons(prepared.budget.delta), plan.budgets, names)
 
 
-def _record_figures(ledger: Ledger, delta: float, ending: Ending) -> Summary:
+def _record_figures(ledger: Ledger, delta: float, ending: Ending) -> RecordFigures:
     """At record level: the spread of epsilon over clients, the figure for replacing a record, and who stopped."""
     values = sorted(ledger.record_epsilons(delta).values())
     replaced, at = ledger.replaced(delta)
     spread = {"min": values[0], "median": float(np.median(values)), "max": values[-1]} if values else {}
-    return {
-        "epsilon_clients": {name: none(value) for name, value in spread.items()} or None,
-        "epsilon_replace_one": none(replaced),
-        "delta_replace_one": at,
-        "epsilon_rows": {rows: none(value) for rows, value in ledger.rows_epsilons(delta).items()},
-        "stopped_clients": list(ending.stopped),
-    }
+    return RecordFigures(
+        epsilon_clients={name: none(value) for name, value in spread.items()} or None,
+        epsilon_replace_one=none(replaced),
+        stopped_clients=list(ending.stopped),
+        delta_replace_one=at,
+        epsilon_rows={rows: none(value) for rows, value in ledger.rows_epsilons(delta).items()},
+    )
 
 
 def _who_stopped(prepared: Told, ending: Ending, names: Sequence[str]) -> list[str]:
@@ -346,12 +271,12 @@ def _who_stopped(prepared: Told, ending: Ending, names: Sequence[str]) -> list[s
     return notes
 
 
-def _whole_plan(summary: Summary) -> list[str]:
-    """Note that epsilon is that of the whole plan, where the run was charged for less of it."""
-    view = cast(View, summary["protect_from"])
-    epsilon, charged = summary["epsilon"][view], summary["charged"][view]
-    if charged is None or epsilon == charged:
+def _whole_plan(view: View, planned: dict[View, float | None], so_far: dict[View, float | None] | None) -> list[str]:
+    """Note that epsilon is that of the whole plan, where the run was charged for less of it; `so_far` is what was
+    charged, and None where the run ended as its schedule says."""
+    if so_far is None or so_far[view] is None or planned[view] == so_far[view]:
         return []
+    epsilon, charged = planned[view], cast(float, so_far[view])
     figure = "infinite, because no plan says what it would have come to" if epsilon is None else rounded_up(epsilon)
     return [
         f"Epsilon is that of the whole plan, {figure}: what clients sent may have decided when the run ended or whom "

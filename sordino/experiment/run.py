@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import torch
@@ -180,7 +179,7 @@ def _carried_on(
     names, accuracies = [client.name for client in prepared.data.clients], own.each[:, METRICS.index("accuracy")]
     summary = summarize(run, prepared, ending, books, names, accuracies, blended, reached)
     models = _save_models(prepared, transport, ending, store, run, blended, reached.each)
-    summary["notes"] += _draw(prepared, ending, store.path(run))
+    summary = replace(summary, notes=summary.notes + _draw(prepared, ending, store.path(run)))
     books.save(ending.now, summary, models)
     return summary
 
@@ -288,7 +287,7 @@ def _finished(row: RunRow, store: Store) -> Summary:
     row.models.check(store.path(row.run), "The run is finished, but its file of models")
     with saving(store.folder):
         checkpoints.remove_leftovers(store.path(row.run), row.checkpoint.name, row.models.name)
-    return cast(Summary, row.summary)
+    return Summary.from_dict(row.summary)
 
 
 @contextlib.contextmanager

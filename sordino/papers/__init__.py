@@ -1,1 +1,1 @@
-"""The papers' tables and figures: what they print, in which setting, and what comes of it here."""
+"""Tables and figures of the papers: what they print, in which setting, and what Sordino measures."""

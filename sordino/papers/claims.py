@@ -1,4 +1,4 @@
-"""A claim in one column of a repeated table, tested.
+"""Test of a claim in one column of a repeated table.
 
 Methods with equal seeds meet equal records, so they are compared seed by seed. A claim says "above every rival": it
 holds in a column where each single interval lies above zero, for which no correction is needed, because all of them
@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from sordino.study.sweep import contender
-from sordino.study.verdict import Difference, difference
+from sordino.study.verdict import Difference, Sample, difference
 
 Figures = dict[str, Any]
-"""A row of a table in one column, as its document has it."""
+"""Row of a table in one column, as its JSON document has it."""
 ALONE = "local"
 LOWER = ("loss", "rounds", "seconds")
 """Measures of which less is better."""
@@ -26,22 +26,22 @@ Answer = Literal["holds", "refuted", "not shown", "not tested"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Judged:
-    """A claim in one column."""
+class ClaimVerdict:
+    """Verdict on a claim in one column."""
 
     column: str
     measure: str
     answer: Answer
     differences: list[Difference]
-    """The proposed rows against each rival, with the intervals that the answer rests on: where it holds, each by
+    """Proposed rows against each rival, with the intervals that the answer rests on: where the claim holds, each by
     itself; elsewhere, all of them together."""
     alone: list[Difference]
-    """The proposed rows against training alone."""
+    """Proposed rows against training alone."""
     added: list[Difference] = dataclasses.field(default_factory=list)
-    """The proposed rows against rows that the paper's table does not have, each interval by itself."""
+    """Proposed rows against rows that the paper's table does not have, each interval by itself."""
 
     def nearest(self) -> Difference:
-        """The proposed row that fares best, against its strongest rival."""
+        """Difference of the proposed row that fares best, against its strongest rival."""
         against: dict[str, Difference] = {}
         for found in sorted(self.differences, key=lambda one: one["mean"]):
             against.setdefault(found["method"], found)
@@ -54,21 +54,21 @@ def alone(row: Figures) -> bool:
 
 
 def rivals(rows: Sequence[Figures], ours: Figures) -> list[Figures]:
-    """The rows of a paper's column that a proposed one is claimed to be above."""
+    """Rows of a paper's column that a proposed one is claimed to be above."""
     return [row for row in comparable(rows, ours) if not row.get("added")]
 
 
 def comparable(rows: Sequence[Figures], ours: Figures) -> list[Figures]:
-    """The rows of a column that a proposed one can be compared with on equal terms: they protect the same unit, and
-    what spends an infinite epsilon is no match for what spends a finite one."""
+    """Rows of a column that a proposed one can be compared with on equal terms: they protect the same unit, and no
+    infinite epsilon is compared with a finite one."""
     return [row for row in rows if not row["ours"] and not alone(row) and _on_equal_terms(ours, row)]
 
 
-def judged(column: str, rows: Sequence[Figures]) -> Judged:
-    """The claim in a column of these rows."""
+def judge_claim(column: str, rows: Sequence[Figures]) -> ClaimVerdict:
+    """Judge the claim in a column of these rows."""
     measure = rows[0]["measure"]
     if measure in UNTESTED:
-        return Judged(column, measure, "not tested", [], [])
+        return ClaimVerdict(column, measure, "not tested", [], [])
     ours = [row for row in rows if row["ours"] and _complete(row)]
     pairs = [(one, rival) for one in ours for rival in rivals(rows, one) if _complete(rival)]
     single = [_difference(one, rival, column, len(ours)) for one, rival in pairs]
@@ -78,7 +78,7 @@ def judged(column: str, rows: Sequence[Figures]) -> Judged:
     added = [_difference(one, row, column, 1) for one, row in more]
     against_alone = [_difference(one, other, column, 1) for one in ours for other in others]
     answer = _answer(single, together)
-    return Judged(column, measure, answer, single if answer == "holds" else together, against_alone, added)
+    return ClaimVerdict(column, measure, answer, single if answer == "holds" else together, against_alone, added)
 
 
 def _on_equal_terms(ours: Figures, row: Figures) -> bool:
@@ -92,7 +92,7 @@ def _complete(row: Figures) -> bool:
 
 
 def _difference(row: Figures, other: Figures, column: str, comparisons: int) -> Difference:
-    """How far a row is above another, in shares of one, seed by seed."""
+    """Paired difference of two rows in shares of one, seed by seed."""
     sign = -1 if row["measure"] in LOWER else 1
     one, two = (
         side(found["row"], column, [sign * value / 100 for value in found["sound_by_seed"]]) for found in (row, other)
@@ -100,14 +100,14 @@ def _difference(row: Figures, other: Figures, column: str, comparisons: int) -> 
     return difference(one, two, comparisons)
 
 
-def side(name: str, column: str, values: Sequence[float]) -> dict[str, Any]:
+def side(name: str, column: str, values: Sequence[float]) -> Sample:
     """One side of a comparison, as the test takes it: a figure for each seed."""
-    by_seed = [{"seed": seed, "personal": value} for seed, value in enumerate(values)]
-    return {"method": name, "at": {"column": column}, "by_seed": by_seed}
+    return Sample(name, dict(enumerate(values)), {"column": column})
 
 
 def in_words(found: Difference, measure: str) -> str:
-    """How far a row is above another, in what is measured, with its interval; where less is better that is said."""
+    """Clause on the difference of two rows, in the units of the measure, with its interval; where less is better, it
+    says so."""
     lower = measure in LOWER
     unit = {"loss": " of loss", "rounds": " rounds"}.get(measure, " points")
     unit += ", where less is better," if lower else ""
@@ -120,7 +120,7 @@ def in_words(found: Difference, measure: str) -> str:
 
 
 def _answer(single: Sequence[Difference], together: Sequence[Difference]) -> Answer:
-    """Whether one of the proposed rows is above all its rivals; whether each of them is below a rival."""
+    """Answer to a claim: whether one of the proposed rows is above all its rivals, or each of them is below a rival."""
     if not single or any(one["low"] is None for one in single):
         return "not tested"
     names = dict.fromkeys(one["method"] for one in single)

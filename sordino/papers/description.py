@@ -1,7 +1,7 @@
-"""What a table or figure of a paper is: rows, columns, printed numbers, and its setting at each scale.
+"""Description of a paper's table or figure: rows, columns, printed numbers, and its setting at each scale.
 
-Each paper has a folder with one TOML file for each table and figure, and `paper.toml` with what they share: settings
-as published, and what a smaller scale changes in them.
+Each paper has a folder with one TOML file for each table and figure, and `paper.toml` with what they share: settings as
+published, and what a smaller scale changes in them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from sordino.util.toml import read_toml
 Scale = Literal["quick", "small", "paper"]
 SCALES: tuple[Scale, ...] = get_args(Scale)
 Measure = Literal["personal", "global", "start", "loss", "rounds", "seconds"]
-"""What a table prints: an accuracy in %, a loss, rounds to a target accuracy, or seconds a round."""
+"""Figure that a table prints: an accuracy in %, a loss, rounds to a target accuracy, or seconds a round."""
 Variant = Literal["sound", "paper"]
 ABOUT = "paper.toml"
 Keys = dict[str, Any]
@@ -33,9 +33,9 @@ class At(_Part):
     """A setting at one scale."""
 
     keys: Keys = {}
-    """The keys of an experiment; at a smaller scale, those that differ from the published setting."""
+    """Keys of an experiment; at a smaller scale, those that differ from the published setting."""
     departs: str = ""
-    """What differs from the paper, for people who read the page."""
+    """Differences from the paper, in words for the page."""
     like: str = ""
     """Another setting of the paper whose keys at this scale come first."""
 
@@ -48,25 +48,25 @@ class Setting(_Part):
     quick: At
 
     def at(self, scale: Scale) -> At:
-        """What a scale changes."""
+        """Changes of a scale."""
         found: At = getattr(self, scale)
         return found
 
 
 class Paper(_Part):
-    """What the tables of one paper share."""
+    """Description of a paper: what its tables share."""
 
     name: str = ""
     title: str
     citation: str
     main: str
-    """The table that its claim rests on."""
+    """Table that its claim rests on."""
     view: Literal["outsider", "server"] = "outsider"
-    """The observer whose true epsilon is shown."""
+    """Observer whose true epsilon is shown."""
     grid: str = ""
-    """What `--tune` without a grid goes through, the same for every method."""
+    """Grid of `--tune paper`, the same for every method."""
     own: dict[str, str] = {}
-    """For a method's own settings, a grid with as many points as the others get."""
+    """Grids for methods' own settings, with as many points as the others get."""
     settings: dict[str, Setting]
     tables: dict[str, Table] = {}
 
@@ -75,13 +75,13 @@ class Paper(_Part):
         for setting in self.settings.values():
             for scale in SCALES:
                 like = setting.at(scale).like
-                _known("setting", [like] if like else None, list(self.settings))
+                _check_known("setting", [like] if like else None, list(self.settings))
                 if like and self.settings[like].at(scale).like:
                     raise ValueError(f"the setting {like!r}, which another is like, is itself like another")
         return self
 
     def sources(self, setting: str, scale: Scale) -> list[Keys]:
-        """A setting's keys at a scale, later ones winning: the published ones, then what is otherwise."""
+        """Keys of a setting at a scale, later ones winning: the published ones, then the differences."""
         chosen = self.settings[setting]
         scales: list[Scale] = ["paper"] if scale == "paper" else ["paper", scale]
         return [
@@ -94,17 +94,17 @@ class Paper(_Part):
         ]
 
     def departs(self, setting: str, scale: Scale) -> str:
-        """What differs from the paper in a setting at a scale."""
+        """Differences from the paper in a setting at a scale, in words."""
         at = self.settings[setting].at(scale)
         return at.departs or (self.settings[at.like].at(scale).departs if at.like else "")
 
 
 class Column(_Part):
-    """One column: a place in the setting, and how much noise the paper had there."""
+    """Column of a table: a point of the setting, and the noise that the paper had there."""
 
     name: str
     setting: str = ""
-    """The paper's setting; the table's by default."""
+    """Name of the paper's setting; the table's by default."""
     at: Keys = {}
     """Keys of an experiment that make this column."""
     as_published: Keys = {}
@@ -112,18 +112,18 @@ class Column(_Part):
     unpublished: str = ""
     """Why it cannot be run as published, if it cannot."""
     measure: Measure | None = None
-    """What is printed here, if it is not what the table prints."""
+    """Figure that this column prints, if it is not that of the table."""
     round: int | None = Field(default=None, ge=1)
-    """After which round, if not the last; a share of the rounds at smaller scales."""
+    """Round after which the figure is taken, if not the last; a share of the rounds at smaller scales."""
     nominal: str = ""
-    """The epsilon that the paper names."""
+    """Epsilon that the paper names."""
     target: float | None = None
-    """The accuracy in % to be reached, where rounds are counted."""
+    """Accuracy in % to be reached, where rounds are counted."""
     ours: str = ""
-    """The row that the paper proposes here, if it is not the same in all columns."""
+    """Name of the row that the paper proposes here, if it is not the same in all columns."""
 
     def keys(self, variant: Variant) -> Keys:
-        """The keys that make this column; the published noise takes the place of a budget."""
+        """Keys that make this column; the published noise takes the place of a budget."""
         if variant == "sound":
             return self.at
         noise = {"epsilon", "noise_multiplier"}
@@ -132,15 +132,15 @@ class Column(_Part):
 
 
 class Row(_Part):
-    """One row: a method with its settings."""
+    """Row of a table: a method with its settings."""
 
     name: str
     method: str
     """As `compare` takes it: a name, or `name[key=value,...]`."""
     times_epochs: int = Field(default=1, ge=1)
-    """How many times the setting's epochs it takes: a fair rival passes over the records as often as what it meets."""
+    """Factor on the setting's epochs: a fair rival passes over the records as often as the method that it meets."""
     published: dict[str, float] = {}
-    """What the paper prints, by column."""
+    """Printed numbers by column."""
     unpublished: str = ""
     """Why it cannot be run as published, if it cannot."""
     ours: bool = False
@@ -157,12 +157,12 @@ class Figure(_Part):
     given: dict[str, float]
     published: float
     digits: int = 2
-    """How many digits behind the point the paper prints."""
+    """Number of decimals that the paper prints."""
     note: str = ""
 
 
 class Selection(_Part):
-    """What a scale takes of a table."""
+    """Part of a table that a scale runs."""
 
     columns: list[str] | None = None
     rows: list[str] | None = None
@@ -174,17 +174,17 @@ class Table(_Part):
     name: str = ""
     title: str
     claim: str
-    """What the paper says that it shows."""
+    """Claim that the paper makes with the table."""
     setting: str
     measure: Measure = "personal"
     curves: bool = False
     """Whether the picture shows what is measured over the rounds; else it shows the table."""
     reference: str = ""
-    """The row to whose figure the others are a ratio, where seconds are measured."""
+    """Row to whose figure the others are a ratio, where seconds are measured."""
     headline: str = ""
-    """The column by which the claim is told in one line; the first by default."""
+    """Column by which the claim is told in one line; the first by default."""
     published_note: str = ""
-    """What is to be known of the printed numbers: read off a picture, or missing."""
+    """Note on the printed numbers: read off a picture, or missing."""
     columns: list[Column] = Field(min_length=1)
     rows: list[Row] = Field(min_length=1)
     figures: list[Figure] = []
@@ -198,21 +198,21 @@ class Table(_Part):
             if len(set(names)) < len(names):
                 raise ValueError(f"a {what} has the name of another")
         for row in self.rows:
-            _known("column", list(row.published), [one.name for one in self.columns])
+            _check_known("column", list(row.published), [one.name for one in self.columns])
         for column in self.columns:
             if self.measured(column) == "rounds" and column.target is None:
                 raise ValueError(f"the column {column.name!r} counts rounds to a target, and has no `target`")
-            _known("row", [column.ours] if column.ours else None, [row.name for row in self.rows])
+            _check_known("row", [column.ours] if column.ours else None, [row.name for row in self.rows])
         if self.measure == "seconds" and self.reference not in [row.name for row in self.rows]:
             raise ValueError("seconds are told beside those of a row, and `reference` names none")
         for scale in (self.quick, self.small):
-            _known("column", scale.columns, [one.name for one in self.columns])
-            _known("row", scale.rows, [one.name for one in self.rows])
-        _known("column", [self.headline] if self.headline else None, [one.name for one in self.columns])
+            _check_known("column", scale.columns, [one.name for one in self.columns])
+            _check_known("row", scale.rows, [one.name for one in self.rows])
+        _check_known("column", [self.headline] if self.headline else None, [one.name for one in self.columns])
         return self
 
     def taken(self, scale: Scale) -> tuple[list[Row], list[Column]]:
-        """The rows and columns that a scale runs."""
+        """Rows and columns that a scale runs."""
         if scale == "paper":
             return self.rows, self.columns
         chosen: Selection = getattr(self, scale)
@@ -220,7 +220,7 @@ class Table(_Part):
         return rows, [one for one in self.columns if chosen.columns is None or one.name in chosen.columns]
 
     def printed(self, row: Row, column: Column) -> float | None:
-        """What the paper prints."""
+        """Number that the paper prints."""
         return row.published.get(column.name)
 
     def proposes(self, row: Row, column: Column) -> bool:
@@ -228,7 +228,7 @@ class Table(_Part):
         return row.name == column.ours if column.ours else row.ours
 
     def measured(self, column: Column) -> Measure:
-        """What is measured in a column."""
+        """Figure that is measured in a column."""
         return column.measure or self.measure
 
     def setting_of(self, column: Column) -> str:
@@ -239,14 +239,14 @@ class Table(_Part):
 Paper.model_rebuild()
 
 
-def _known(what: str, names: Sequence[str] | None, known: Sequence[str]) -> None:
+def _check_known(what: str, names: Sequence[str] | None, known: Sequence[str]) -> None:
     for name in names or ():
         if name not in known:
             raise ValueError(f"there is no {what} {name!r}")
 
 
 def folder() -> Path:
-    """Where the papers' files are: beside the package, or where installing has put them."""
+    """Folder of the papers' files: beside the package, or where it was installed."""
     beside = Path(__file__).resolve().parents[2] / "experiments"
     installed = Path(sysconfig.get_path("data")) / "share" / "sordino" / "experiments"
     found = next((place for place in (beside, installed) if any(place.glob(f"*/{ABOUT}"))), None)
@@ -256,13 +256,13 @@ def folder() -> Path:
 
 
 def papers(place: Path | None = None) -> dict[str, Paper]:
-    """Every paper by its name."""
+    """All papers by name."""
     place = place or folder()
     return {found.parent.name: read_paper(found.parent) for found in sorted(place.glob(f"*/{ABOUT}"))}
 
 
 def read_paper(place: Path) -> Paper:
-    """A paper's description, with all its tables."""
+    """Read a paper's description, with all its tables."""
     about = Paper(**{**_read(place / ABOUT, Paper), "name": place.name})
     tables: dict[str, Table] = {}
     for path in sorted(place.glob("*.toml"), key=_in_order):
@@ -278,14 +278,14 @@ def read_paper(place: Path) -> Paper:
 
 
 def _in_order(path: Path) -> tuple[str, int]:
-    """Tables before figures before others, by their numbers."""
+    """Sort tables before figures before others, by their numbers."""
     kind, _, number = path.stem.partition("-")
     order = {"table": "0", "figure": "1"}.get(kind, "2")
     return order + (path.stem if order == "2" else ""), int(number) if number.isdigit() else 0
 
 
 def _read(path: Path, kind: type[Paper] | type[Table]) -> Keys:
-    """The checked values of a file; mistakes become one sentence."""
+    """Read and check a file; a mistake becomes one sentence."""
     try:
         values = read_toml(path)
         kind(**values)
@@ -299,7 +299,7 @@ def _read(path: Path, kind: type[Paper] | type[Table]) -> Keys:
 
 
 def _problem(error: ValidationError) -> str:
-    """The first thing that is wrong; a key that is not known comes before one that is missing."""
+    """Sentence on the first problem; an unknown key comes before a missing one."""
     problem = min(error.errors(), key=lambda one: one["type"] != "extra_forbidden")
     where = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
@@ -309,7 +309,7 @@ def _problem(error: ValidationError) -> str:
 
 
 def find(name: str, table: str | None = None) -> tuple[Paper, list[Table]]:
-    """A paper and one of its tables, or all."""
+    """Find a paper and one of its tables, or all of them."""
     known = papers()
     if name not in known:
         raise unknown("paper", name, known)
@@ -322,7 +322,7 @@ def find(name: str, table: str | None = None) -> tuple[Paper, list[Table]]:
 
 
 def scale_of(scale: str) -> Scale:
-    """A scale as it was written."""
+    """Check the name of a scale."""
     if scale not in SCALES:
         raise UserError(f"There is no scale {quoted(scale)}: quick, small and paper are the ones.")
     return scale  # type: ignore[return-value]

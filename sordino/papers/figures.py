@@ -1,4 +1,4 @@
-"""The picture of a repeated table: printed, as published and sound beside each other, or curves over the rounds."""
+"""Picture of a repeated table: printed, as published and sound beside each other, or curves over the rounds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def draw(done: Done, path: Path) -> None:
 
 
 def _bars(drawing: Any, document: dict[str, Any]) -> Any:
-    """A panel for each kind of figure that there is; in it a mark for each row at each column."""
+    """Draw a panel for each kind of figure that there is, with a mark for each row at each column."""
     rows = list(dict.fromkeys(row["row"] for row in document["rows"]))
     columns = list(dict.fromkeys(row["column"] for row in document["rows"]))
     at = {(row["row"], row["column"]): row for row in document["rows"]}
@@ -68,7 +68,7 @@ def _bars(drawing: Any, document: dict[str, Any]) -> Any:
 
 
 def _mark(axis: Any, found: dict[str, Any], kind: str, y: float, colour: str, name: str | None) -> None:
-    """One figure, with its interval; the mark of the proposed method is filled."""
+    """Draw one figure with its interval; the mark of the proposed method is filled."""
     value = found[kind]
     if value is None:
         axis.errorbar([], [], fmt="o", color=colour, mfc=colour if found["ours"] else "white", label=name)
@@ -82,7 +82,8 @@ def _mark(axis: Any, found: dict[str, Any], kind: str, y: float, colour: str, na
 
 
 def _curves(drawing: Any, done: Done, judgement: Judgement) -> Any:
-    """A panel for each column, a line for each row over the rounds: solid where sound, dotted where as published."""
+    """Draw a panel for each column, with a line for each row over the rounds: solid where sound, dotted where as
+    published."""
     kept = judgement.columns[:MOST_PANELS]
     figure, axes = drawing.subplots(
         1, len(kept), figsize=(max(7.0, 4.6 * len(kept)), 4.8), layout="constrained", squeeze=False
@@ -101,7 +102,7 @@ def _curves(drawing: Any, done: Done, judgement: Judgement) -> Any:
 
 
 def _over_rounds(done: Done, column: Column) -> str:
-    """What is drawn over the rounds: where rounds to a target are counted, what must reach it."""
+    """Figure that is drawn over the rounds: where rounds to a target are counted, the accuracy that must reach it."""
     measure = done.table.measured(column)
     return "global" if measure == "rounds" else measure
 

@@ -1,4 +1,4 @@
-"""Printed numbers that follow from formulas: accountants, curves and costs as the papers have them."""
+"""Formulas behind printed numbers: accountants, curves and costs as the papers have them."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def threshold_share(round: float, rounds: float) -> float:
 
 
 def least_epsilon(delta: float, orders: float) -> float:
-    """The epsilon that an RDP accountant of orders up to `orders` prints for infinite noise."""
+    """Epsilon that an RDP accountant of orders up to `orders` prints for infinite noise."""
     return math.log(1 / delta) / (orders - 1)
 
 
@@ -66,12 +66,12 @@ def saved_traffic(beta: float) -> float:
 
 
 def fewer(ours: float, other: float) -> float:
-    """How many % fewer rounds one method takes than another."""
+    """Percentage of rounds that one method saves against another."""
     return 100 * (1 - ours / other)
 
 
 def more(ours: float, other: float) -> float:
-    """By how many % one figure is above another."""
+    """Percentage by which one figure is above another."""
     return 100 * (ours / other - 1)
 
 
@@ -92,8 +92,8 @@ FORMULAS: dict[str, Callable[..., float]] = {
 }
 
 
-def repeated(figure: Figure) -> Repeated:
-    """A printed number, worked out again."""
+def repeat_figure(figure: Figure) -> Repeated:
+    """Compute a printed number again."""
     if figure.formula not in FORMULAS:
         raise unknown("formula", figure.formula, FORMULAS)
     ours = FORMULAS[figure.formula](**figure.given)

@@ -1,4 +1,4 @@
-"""The page of all papers: what they claim, what comes of it here, and by which command."""
+"""Page of all papers: their claims, what Sordino measures, and the commands that repeat it."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sordino.errors import UserError, writing
-from sordino.papers.claims import LOWER, Judged, in_words, judged, rivals
+from sordino.papers.claims import LOWER, ClaimVerdict, in_words, judge_claim, rivals
 from sordino.papers.description import SCALES, Paper
-from sordino.papers.formulas import repeated
-from sordino.papers.pages import Document, epsilon_text, folder_of, interval, measured, printed
+from sordino.papers.formulas import repeat_figure
+from sordino.papers.pages import Document, epsilon_text, folder_of, interval, measured_text, printed_text
 from sordino.report.wording import markdown_table
 from sordino.util.files import read_text, write_whole
 
 Documents = dict[tuple[str, str], Document]
-"""What came of tables, by paper and table."""
+"""Documents of repeated tables, by paper and table."""
 BEGIN, END = "<!-- index -->", "<!-- end of index -->"
-"""The marks of a page between which the index stands."""
+"""Marks in a page between which the index stands."""
 PREFIX = "sordino reproduce "
 TOO_SMALL = SCALES[0]
-"""The scale that shows that a table can be repeated, and is too small to judge a claim by."""
+"""Scale that shows that a table can be repeated, but is too small to judge a claim by."""
 
 
 def documents(stores: Sequence[Path]) -> Documents:
-    """What stores have of each paper's table: of the largest scale that was run, and of equal ones that of the last
-    store."""
+    """Documents of each paper's tables in some stores: those of the largest scale that was run, and of equal ones that
+    of the last store."""
     found: Documents = {}
     for scale in SCALES:  # larger ones win
         for path in [path for store in stores for path in sorted((store / "papers").glob(f"*/*-{scale}.json"))]:
             try:
                 document = json.loads(read_text(path))
                 # All that the page tells of it, so that a damaged document is named here and not met halfway.
-                _table([], [[*_line(document, ""), _verdict(document), _named_and_true(document)]])
+                _table([], [[*_line(document, ""), _verdict(document), _epsilons(document)]])
                 found[document["paper"], document["table"]] = document
             except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
                 raise UserError(f"{path} cannot be read: delete it and repeat the table.") from error
@@ -49,7 +49,8 @@ def keep(found: Documents, place: Path) -> None:
 
 
 def index(papers: Mapping[str, Paper], found: Documents) -> str:
-    """The page: the papers' main tables in short, each paper's tables, and the printed numbers that formulas give."""
+    """Write the page: the papers' main tables in short, each paper's tables, and the printed numbers that formulas
+    give."""
     parts = ["### In short", _summary(papers, found)]
     for name, paper in papers.items():
         parts += [
@@ -62,15 +63,15 @@ def index(papers: Mapping[str, Paper], found: Documents) -> str:
     return "\n\n".join([*parts, "### Printed numbers that follow from formulas", _figures(papers)]) + "\n"
 
 
-def placed(text: str, written: str) -> str:
-    """A page with the index in the place that it marks; a page without marks is the index alone."""
+def insert_index(text: str, written: str) -> str:
+    """Insert the index into a page between its marks; a page without marks becomes the index alone."""
     before, begin, rest = written.partition(BEGIN)
     _, end, after = rest.partition(END)
     return f"{before}{begin}\n\n{text}\n{end}{after}" if begin and end else text
 
 
 def _summary(papers: Mapping[str, Paper], found: Documents) -> str:
-    """The main table of each paper in one line."""
+    """Main table of each paper, in one line each."""
     head = ["paper", "its claim", "verdict at equal true epsilon", "epsilon as published", "`sordino reproduce`"]
     body = []
     for name, paper in papers.items():
@@ -79,12 +80,12 @@ def _summary(papers: Mapping[str, Paper], found: Documents) -> str:
             body.append([paper.title, claim, "Not run yet.", "-", f"`{name} {paper.main}`"])
         else:
             told = _verdict(document) if _judges(document) else f"Not judged: `{TOO_SMALL}` is too small for that."
-            body.append([paper.title, claim, told, _named_and_true(document), _command(document)])
+            body.append([paper.title, claim, told, _epsilons(document), _command(document)])
     return _table(head, body)
 
 
 def _paper(paper: Paper, tables: Sequence[Document | None]) -> list[str]:
-    """A paper's tables: those that judge its claims, then those that show no more than that they can be repeated."""
+    """Tables of a paper: those that judge its claims, then those that only show that they can be repeated."""
     there = [(document, _line(document, paper.tables[document["table"]].claim)) for document in tables if document]
     large = [[*line, _verdict(document)] for document, line in there if _judges(document)]
     small = [[*line, _difference(_headline(document))] for document, line in there if not _judges(document)]
@@ -100,9 +101,9 @@ def _paper(paper: Paper, tables: Sequence[Document | None]) -> list[str]:
 
 
 def _figures(papers: Mapping[str, Paper]) -> str:
-    """Every printed number that a formula gives, beside ours."""
+    """Table of every printed number that a formula gives, beside ours."""
     found = [
-        (paper.title, repeated(one))
+        (paper.title, repeat_figure(one))
         for paper in papers.values()
         for table in paper.tables.values()
         for one in table.figures
@@ -131,44 +132,44 @@ def _seeds(document: Document) -> str:
 
 
 def _line(document: Document, claim: str) -> list[str]:
-    """A repeated table in one line: how it is run, its claim, and the figures of one column."""
+    """Line of a repeated table: how it is run, its claim, and the figures of one column."""
     run = _command(document).replace(f"`{document['paper']} ", "`", 1)
-    return [run, claim, *(_told(document, key) for key in ("published", "paper", "sound"))]
+    return [run, claim, *(_best_rows(document, key) for key in ("published", "paper", "sound"))]
 
 
 def _rows(document: Document, column: str) -> list[Document]:
     return [row for row in document["rows"] if row["column"] == column]
 
 
-def _columns(document: Document) -> list[Judged]:
-    """The claim in each column, judged from the figures of its seeds."""
+def _columns(document: Document) -> list[ClaimVerdict]:
+    """Claim in each column, judged from the figures of its seeds."""
     names = dict.fromkeys(row["column"] for row in document["rows"])
-    return [judged(name, _rows(document, name)) for name in names]
+    return [judge_claim(name, _rows(document, name)) for name in names]
 
 
-def _headline(document: Document) -> Judged:
-    """The column by which a table is told."""
+def _headline(document: Document) -> ClaimVerdict:
+    """Column by which a table is told."""
     return next(one for one in _columns(document) if one.column == document["headline"])
 
 
 def _best(rows: Sequence[Document], key: str) -> list[Document]:
-    """The row with the best figure, if one has any."""
+    """Row with the best figure, if one has any."""
     known = [row for row in rows if row[key] is not None]
     return sorted(known, key=lambda row: row[key] if row["measure"] in LOWER else -row[key])[:1]
 
 
 def _ours(document: Document, key: str) -> Document:
-    """The row of the headline's column that the paper proposes: of several, the best one."""
+    """Row of the headline's column that the paper proposes: of several, the best one."""
     rows = _rows(document, document["headline"])
     proposed = [row for row in rows if row["ours"]] or rows
     return (_best(proposed, key) or proposed)[0]
 
 
-def _told(document: Document, key: str) -> str:
-    """The proposed row and the best of its rivals: as printed, as published or at equal true epsilon."""
+def _best_rows(document: Document, key: str) -> str:
+    """Cell with the proposed row and the best of its rivals: as printed, as published or at equal true epsilon."""
     ours = _ours(document, key)
     if ours[key] is None:
-        return "-" if key == "published" else measured(ours, key)
+        return "-" if key == "published" else measured_text(ours, key)
     best = _best(rivals(_rows(document, document["headline"]), ours), key)
     told = "; ".join(_figure(row, key) for row in (ours, *best))
     return f"{told}; {_terms(ours)}" if key == "sound" else told
@@ -179,15 +180,15 @@ def _terms(row: Document) -> str:
 
 
 def _figure(row: Document, key: str) -> str:
-    text = f"{row['row']} {printed(row) if key == 'published' else measured(row, key)}"
+    text = f"{row['row']} {printed_text(row) if key == 'published' else measured_text(row, key)}"
     if key == "paper":
         return f"{text} ({epsilon_text(row['paper_epsilon'])})"
     known = key == "sound" and row["sound_interval"] is not None
     return f"{text} ({interval(row['sound_interval'], row['measure'])})" if known else text
 
 
-def _named_and_true(document: Document) -> str:
-    """The epsilon that a paper names, and that of its mechanism at its noise."""
+def _epsilons(document: Document) -> str:
+    """Cell with the epsilon that a paper names, and the true one of its mechanism at its noise."""
     ours = _ours(document, "paper")
     named = f"{ours['nominal']} named" if ours["nominal"] else "none named"
     if ours["not_as_published"]:
@@ -196,13 +197,13 @@ def _named_and_true(document: Document) -> str:
 
 
 def _verdict(document: Document) -> str:
-    """What came of a claim: in how many columns it holds, the column by which it is told, and training alone."""
+    """Sentence on a claim: in how many columns it holds, the column by which it is told, and training alone."""
     columns = _columns(document)
-    told = [_counted(columns), _difference(_headline(document)), _against_alone(columns)]
+    told = [_count_answers(columns), _difference(_headline(document)), _against_alone(columns)]
     return " ".join(one for one in told if one)
 
 
-def _counted(columns: Sequence[Judged]) -> str:
+def _count_answers(columns: Sequence[ClaimVerdict]) -> str:
     tested = [one for one in columns if one.answer != "not tested"]
     if not tested:
         return "Not tested."
@@ -216,16 +217,16 @@ def _counted(columns: Sequence[Judged]) -> str:
     return f"{lead} in {many} of {len(tested)} columns, {rest}."
 
 
-def _difference(head: Judged) -> str:
-    """The proposed method against its strongest rival, with the interval that the answer rests on, and against what the
-    paper does not have."""
+def _difference(head: ClaimVerdict) -> str:
+    """Clause on the proposed method against its strongest rival, with the interval that the answer rests on, and
+    against rows that the paper does not have."""
     found = [head.nearest()] if head.differences else []
     told = [in_words(one, head.measure) for one in found]
     told += [f"{in_words(one, head.measure)}, which is not in the paper's table" for one in head.added]
     return f"{head.column}: {'; '.join(told)}." if told else ""
 
 
-def _against_alone(columns: Sequence[Judged]) -> str:
+def _against_alone(columns: Sequence[ClaimVerdict]) -> str:
     found = [one["verdict"] for column in columns for one in column.alone]
     if not found:
         return ""

@@ -1,4 +1,4 @@
-"""What a repeated table says of its paper's claim: figures, tests and sentences."""
+"""Judgement of a repeated table's claim: figures, tests and sentences."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import sordino.version
-from sordino.papers.claims import UNTESTED, in_words, judged, side
+from sordino.papers.claims import UNTESTED, in_words, judge_claim, side
 from sordino.papers.description import Column, Row, Variant
-from sordino.papers.formulas import repeated
+from sordino.papers.formulas import repeat_figure
 from sordino.papers.runs import Done, Outcome
 from sordino.study.tuning import sentences as tuning_sentences
 from sordino.study.verdict import CONFIDENCE, difference
@@ -19,21 +19,21 @@ SHARES = ("personal", "global", "start")
 
 
 class Judgement:
-    """The claim of a table, judged."""
+    """Judgement of a table's claim."""
 
     def __init__(self, done: Done) -> None:
         self._done = done
         self._table = done.table
         self.rows, self.columns = done.table.taken(done.options.scale)
         self._figures = [[self._row(row, column) for row in self.rows] for column in self.columns]
-        self.by_column = [judged(one.name, rows) for one, rows in zip(self.columns, self._figures, strict=True)]
+        self.by_column = [judge_claim(one.name, rows) for one, rows in zip(self.columns, self._figures, strict=True)]
 
     def outcome(self, row: Row, column: Column, variant: Variant) -> Outcome | None:
-        """What came of a row, or None where it was not run."""
+        """Outcome of a row; None where it was not run."""
         return self._done.outcomes.get((row.name, column.name, variant))
 
     def document(self) -> dict[str, Any]:
-        """All of it for machines."""
+        """JSON document of the repeated table."""
         done, table = self._done, self._table
         settings = dict.fromkeys(table.setting_of(one) for one in self.columns)
         scale = done.options.scale
@@ -49,14 +49,14 @@ class Judgement:
             "observer": done.paper.view,
             "version": sordino.version.VERSION,
             "settings": {
-                name: {"keys": _merged(done.paper.sources(name, scale)), "departs": done.paper.departs(name, scale)}
+                name: {"keys": _merge(done.paper.sources(name, scale)), "departs": done.paper.departs(name, scale)}
                 for name in settings
             },
             "published_note": table.published_note,
             "rows": [row for rows in self._figures for row in rows],
             "differences": [found for one in self.by_column for found in (*one.differences, *one.added, *one.alone)],
             "answers": {one.column: one.answer for one in self.by_column},
-            "figures": [repeated(figure) for figure in table.figures],
+            "figures": [repeat_figure(figure) for figure in table.figures],
             "tuned": done.tuned,
             "tuning": tuning_sentences(done.tuned, done.paper.view),
             "headline": self._headline().name,
@@ -64,7 +64,7 @@ class Judgement:
         }
 
     def verdict(self) -> str:
-        """The judgement in sentences."""
+        """Sentences on the claim."""
         told = [*self._claim(), *self._added(), *self._alone(), *self._repeated()]
         return " ".join(told) if told else "Nothing is claimed here that a test could show."
 
@@ -104,7 +104,7 @@ class Judgement:
         return found
 
     def _values(self, outcome: Outcome, row: Row, column: Column, variant: Variant) -> list[float | None]:
-        """What is printed for each seed; seconds as a ratio to those of the row that others are told beside."""
+        """Figure of each seed; seconds are a ratio to those of the reference row."""
         if self._table.measured(column) not in UNTESTED:
             return outcome.values
         reference = self._done.outcomes.get((self._table.reference, column.name, variant))
@@ -142,7 +142,7 @@ class Judgement:
         ]
 
     def _terms(self) -> str:
-        """On which terms methods meet."""
+        """Sentence on the terms on which methods meet."""
         ours = [
             self.outcome(row, column, "sound")
             for column in self.columns
@@ -163,7 +163,7 @@ class Judgement:
         ]
 
     def _repeated(self) -> list[str]:
-        figures = [repeated(figure) for figure in self._table.figures]
+        figures = [repeat_figure(figure) for figure in self._table.figures]
         if not figures:
             return []
         held = sum(figure["holds"] for figure in figures)
@@ -188,11 +188,11 @@ def _ratio(one: float | None, other: float | None) -> float | None:
     return None if one is None or not other else one / other
 
 
-def _merged(sources: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Keys of several sources as one, later ones winning."""
+def _merge(sources: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Merge the keys of several sources, later ones winning."""
     merged: dict[str, Any] = {}
     for source in sources:
         for key, value in source.items():
             both = isinstance(value, dict) and isinstance(merged.get(key), dict)
-            merged[key] = _merged([merged[key], value]) if both else value
+            merged[key] = _merge([merged[key], value]) if both else value
     return merged

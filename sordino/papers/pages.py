@@ -1,4 +1,4 @@
-"""A repeated table for people: Markdown, CSV and LaTeX."""
+"""Pages of a repeated table: Markdown, CSV and LaTeX."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ NEVER = "not reached"
 
 
 def folder_of(store: Path, paper: str) -> Path:
-    """Where a store keeps what came of a paper."""
+    """Folder in which a store keeps a paper's repeated tables."""
     return store / "papers" / paper
 
 
 def write(document: Document, store: Path) -> Path:
-    """Write a repeated table's document, page, CSV and LaTeX; the path of the page."""
+    """Write a repeated table's document, page, CSV and LaTeX; returns the path of the page."""
     stem = folder_of(store, document["paper"]) / f"{document['table']}-{document['scale']}"
     page = stem.with_suffix(".md")
     with writing(page):
@@ -50,7 +50,7 @@ def write(document: Document, store: Path) -> Path:
 
 
 def markdown(document: Document) -> str:
-    """The page of a repeated table."""
+    """Page of a repeated table in Markdown."""
     paper, table, scale = document["paper"], document["table"], document["scale"]
     what = WHAT[document["measure"]]
     lines = [
@@ -90,10 +90,10 @@ def _table(document: Document, column: str) -> str:
     body = [
         [
             f"**{row['row']}**" if row["ours"] else row["row"],
-            printed(row),
-            "-" if row["not_as_published"] else measured(row, "paper"),
+            printed_text(row),
+            "-" if row["not_as_published"] else measured_text(row, "paper"),
             "-" if row["not_as_published"] else epsilon_text(row["paper_epsilon"]),
-            measured(row, "sound"),
+            measured_text(row, "sound"),
             interval(row["sound_interval"], row["measure"]),
             epsilon_text(row["epsilon"]),
         ]
@@ -141,7 +141,7 @@ def _figures(figures: Sequence[Document]) -> str:
 
 
 def figure(value: float | None, measure: str) -> str:
-    """A number as its table prints it."""
+    """Format a number as its table prints it."""
     if value is None:
         return "-"
     if measure == "loss":
@@ -151,25 +151,25 @@ def figure(value: float | None, measure: str) -> str:
     return f"{value:.1f}"
 
 
-def printed(row: Document) -> str:
-    """What the paper prints, with its own digits."""
+def printed_text(row: Document) -> str:
+    """Format the number that the paper prints, with its own digits."""
     if row["published"] is None:
         return "-"
     return f"{row['published']:g}{'x' if row['measure'] == 'seconds' else ''}"
 
 
 def interval(found: Sequence[float] | None, measure: str) -> str:
-    """An interval as a table prints it."""
+    """Format an interval."""
     return "-" if found is None else f"{figure(found[0], measure)} to {figure(found[1], measure)}"
 
 
 def epsilon_text(epsilon: float | None) -> str:
-    """A true epsilon, never below the truth."""
+    """Format a true epsilon, rounded up."""
     return epsilon_words(epsilon, "infinite")
 
 
-def measured(row: Document, variant: str) -> str:
-    """What came of a row in a variant; a target may not have been reached with every seed."""
+def measured_text(row: Document, variant: str) -> str:
+    """Format the figure of a row in a variant; a target may not have been reached with every seed."""
     if row["measure"] == "rounds" and row[variant] is None and row[f"{variant}_by_seed"]:
         return NEVER
     return figure(row[variant], row["measure"])
@@ -193,7 +193,7 @@ def _infinite(epsilon: float | None) -> float:
 
 
 def latex(document: Document) -> str:
-    """The table for a paper, with the package booktabs."""
+    """Format the table for LaTeX, with the package booktabs."""
     columns = _columns(document)
     rows = list(dict.fromkeys(row["row"] for row in document["rows"]))
     at = {(row["row"], row["column"]): row for row in document["rows"]}
@@ -220,4 +220,4 @@ def _tex_cell(row: Document) -> str:
     if row["sound_interval"] is not None:
         low, high = row["sound_interval"]
         sound += rf" $\pm$ {figure((high - low) / 2, measure)}"
-    return f"{printed(row)} / {paper} / {sound}"
+    return f"{printed_text(row)} / {paper} / {sound}"

@@ -1,4 +1,4 @@
-"""The runs behind a table: which they are at a scale, and what they came to."""
+"""Runs behind a table at a scale, and their outcomes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ VARIANTS: tuple[Variant, ...] = ("sound", "paper")
 
 @dataclass(frozen=True)
 class Options:
-    """How a table is to be repeated."""
+    """Options for repeating a table."""
 
     scale: Scale = "small"
     seeds: int | None = None
@@ -38,16 +38,16 @@ class Options:
     data_dir: Path | None = None
     jobs: int | None = None
     tune: str = ""
-    """A grid that is gone through for every method, on a seed that is not reported; `paper`: the paper's own, and then
+    """Grid that is searched for every method, on a seed that is not reported; `paper`: the paper's own grid, and then
     those of methods' own settings."""
 
     @property
     def seed_count(self) -> int:
-        """How many seeds are reported."""
+        """Number of reported seeds."""
         return self.seeds or SEEDS[self.scale]
 
     def command(self, paper: str, table: str) -> str:
-        """What makes a table once more."""
+        """Command that repeats the table."""
         seeds = f" --seeds {self.seeds}" if self.seeds else ""
         tune = f" --tune {shlex.quote(self.tune)}" if self.tune else ""
         return f"sordino reproduce {paper} {table} --scale {self.scale}{seeds}{tune}"
@@ -55,35 +55,35 @@ class Options:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one method in one column, in one variant."""
+    """Outcome of one method in one column, in one variant."""
 
     values: list[float | None]
-    """What the table prints, for each seed; None where there is no such figure, or a target was not reached."""
+    """Figure of each seed; None where there is no such figure, or a target was not reached."""
     epsilon: float | None
-    """The true one for the paper's observer, the largest over seeds; None: infinite."""
+    """True epsilon for the paper's observer, the largest over seeds; None where it is infinite."""
     delta: float
     unit: str
     runs: list[str]
     method: str
-    """With what was tuned."""
+    """Method, with its tuned settings."""
     not_covered: list[str]
     curves: list[list[dict[str, Any]]]
 
 
 @dataclass(frozen=True)
 class Done:
-    """A table, repeated."""
+    """Repeated table."""
 
     paper: Paper
     table: Table
     options: Options
     outcomes: dict[tuple[str, str, Variant], Outcome]
-    """By row, column and variant."""
+    """Outcomes by row, column and variant."""
     tuned: list[Tuned]
 
 
 class Study:
-    """One table at one scale."""
+    """Runs of one table at one scale."""
 
     def __init__(self, paper: Paper, table: Table, options: Options) -> None:
         self.paper, self.table, self.options = paper, table, options
@@ -93,19 +93,19 @@ class Study:
         self._own_grids: dict[str, Sweep] = {one: grid_of(text) for one, text in paper.own.items()} if whole else {}
 
     def missing_data(self) -> list[str]:
-        """The data sets that it needs and that are not here."""
+        """Data sets that it needs and that are missing."""
         needed = {self.base(column, "sound").data for column in self.columns}
         here = {entry.name for entry in catalogue(self.options.data_dir) if entry.present}
         return sorted(name for name in needed if name in SOURCES and name not in here)
 
     def count(self) -> int:
-        """How many runs it takes, tuning aside."""
+        """Number of runs, tuning aside."""
         seeds = range(self.options.seed_count)
         wanted = [self._wanted(self._methods(column), seeds, [column]) for column in self.columns]
         return len({cell.key for of_column in wanted for cell in of_column.values()})
 
     def base(self, column: Column, variant: Variant, at: Keys | None = None) -> Experiment:
-        """The setting that a column starts from, or the one `at` a place in it."""
+        """Setting that a column starts from, or the one `at` a point of it."""
         sources = self.paper.sources(self.table.setting_of(column), self.options.scale)
         place: Keys = {"store": self.options.store, "data_dir": self.options.data_dir, "variant": variant}
         names = [contender(row.method)[0] for row in self.rows]
@@ -138,7 +138,7 @@ class Study:
         found = self._run(list(different.values()), display)
         store = Store(self.options.store, must_exist=True)
         with contextlib.closing(store):
-            curves = {key: store.curve(summary["run"]) for key, summary in found.items()}
+            curves = {key: store.curve(summary.run) for key, summary in found.items()}
         outcomes: dict[tuple[str, str, Variant], Outcome] = {}
         columns = {column.name: column for column in self.columns}
         for row, name, variant in dict.fromkeys(key[:3] for key in wanted):
@@ -153,7 +153,7 @@ class Study:
         return {cell.key: summary for cell, summary in zip(different, made, strict=True)}
 
     def _methods(self, column: Column) -> dict[str, str]:
-        """Each row's method in a column, as `compare` takes it."""
+        """Method of each row in a column, as `compare` takes it."""
         return {row.name: self._method(row, column) for row in self.rows}
 
     def _method(self, row: Row, column: Column) -> str:
@@ -165,7 +165,7 @@ class Study:
     def _wanted(
         self, methods: Mapping[str, str], seeds: Sequence[int], columns: Sequence[Column]
     ) -> dict[tuple[str, str, Variant, int], Cell]:
-        """The runs by row, column, variant and seed."""
+        """Cells by row, column, variant and seed."""
         wanted: dict[tuple[str, str, Variant, int], Cell] = {}
         for column in columns:
             for variant in VARIANTS:
@@ -187,7 +187,7 @@ class Study:
     def _cells(
         self, column: Column, variant: Variant, keys: Keys, methods: list[str], seeds: Sequence[int]
     ) -> list[Cell]:
-        """The runs of some methods in one column, on the same ground."""
+        """Cells of some methods in one column, on the same ground."""
         made: list[Cell] = []
         for bare in (False, True):  # a run without privacy takes no budget
             mine = [text for text in methods if (contender(text)[1].get("privacy") == "none") == bare]
@@ -198,8 +198,8 @@ class Study:
         return [replace(cell, experiment=cell.experiment.model_copy(update={"public": public})) for cell in made]
 
     def _tuned(self, display: Display) -> dict[str, list[Tuned]]:
-        """What is best for each method in each setting: chosen in the middle one of its columns, on a seed that is not
-        reported, and taken to all others."""
+        """Best settings of each method in each setting: chosen in the middle one of its columns, on a seed that is not
+        reported, and used in all others."""
         chosen: dict[str, list[Tuned]] = {}
         seed = self.options.seed_count
         for name in dict.fromkeys(self.table.setting_of(column) for column in self.columns):
@@ -211,7 +211,7 @@ class Study:
         return chosen
 
     def _ground(self, column: Column, seed: int, display: Display) -> Ground:
-        """A column, where contenders are tried on one seed."""
+        """Ground for tuning in a column, on one seed."""
         return Ground(
             cells=lambda texts: self._cells(column, "sound", column.keys("sound"), texts, [seed]),
             run=lambda wanted: self._run(wanted, display),
@@ -219,7 +219,8 @@ class Study:
         )
 
     def _own(self, best: str) -> tuple[str, Sweep]:
-        """A method's own settings, after the common ones: those that have none get as many tries at their rate."""
+        """Contender and grid of a method's own settings, searched after the common ones; a method that has none gets as
+        many tries at its rate."""
         name, settings = contender(best)
         grid = self._own_grids.get(name)
         if grid is None:
@@ -232,16 +233,16 @@ class Study:
     def _outcome(
         self, column: Column, found: list[Summary], curves: list[list[dict[str, Any]]], method: str
     ) -> Outcome:
-        epsilons = [summary["epsilon"][self.paper.view] for summary in found]
+        epsilons = [summary.epsilon[self.paper.view] for summary in found]
         known = [value for value in epsilons if value is not None]
         return Outcome(
             values=[self._value(column, one, curve) for one, curve in zip(found, curves, strict=True)],
             epsilon=max(known) if len(known) == len(epsilons) else None,
-            delta=found[0]["delta"],
-            unit=found[0]["unit"],
-            runs=[summary["run"] for summary in found],
+            delta=found[0].delta,
+            unit=found[0].unit,
+            runs=[summary.run for summary in found],
             method=method,
-            not_covered=found[0]["not_covered"],
+            not_covered=found[0].not_covered,
             curves=curves,
         )
 
@@ -257,15 +258,15 @@ class Study:
         if measure == "loss" or column.round is not None:
             points = [point for point in curve if point[measure] is not None]
             if column.round is not None:
-                last = self._scaled(column.round, column, summary["rounds"])
+                last = self._scaled(column.round, column, summary.rounds)
                 points = [point for point in points if point["round"] < last]
             factor = 1 if measure == "loss" else 100
             return factor * points[-1][measure] if points else None
-        value = summary["accuracy"][measure]
+        value = summary.accuracy[measure]
         return None if value is None else 100 * value
 
     def _scaled(self, number: int, column: Column, rounds: int) -> int:
-        """A round of the published setting at this scale, as the same share of all rounds."""
+        """Round of the published setting at this scale, as the same share of all rounds."""
         sources = self.paper.sources(self.table.setting_of(column), "paper")
         published = next((keys["rounds"] for keys in reversed(sources) if "rounds" in keys), rounds)
         return max(1, round(number * rounds / published))
@@ -278,11 +279,11 @@ def _has_noise(experiment: Experiment) -> bool:
 
 
 def accuracy_of(measure: Measure) -> Accuracy:
-    """The accuracy that decides where a table prints a measure."""
+    """Models whose accuracy decides where a table prints a measure."""
     accuracies: dict[Measure, Accuracy] = {"global": "global", "rounds": "global", "start": "start"}
     return accuracies.get(measure, "personal")
 
 
 def _near(rate: float, octaves: int) -> float:
-    """A rate, doubled so many times."""
+    """Rate multiplied by a power of two."""
     return float(f"{rate * 2**octaves:.4g}")

@@ -1,1 +1,1 @@
-"""What people look at: tables for the terminal and pictures."""
+"""Reports for people: tables for the terminal, HTML pages, pictures, statements and logs."""

@@ -1,11 +1,11 @@
-"""Pictures: lines that can be told apart without colour, each with its last value beside it."""
+"""Line charts of comparisons, readable without colour, with each line's last value beside it."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,36 +13,39 @@ from sordino.errors import writing
 from sordino.report.wording import method_name
 from sordino.util.plotting import pyplot
 
+if TYPE_CHECKING:
+    from sordino.study.compare import ComparisonRow
+
 PANELS = {
     "personal": "personal model, after training",
     "start": "model at round start",
     "global": "global model",
 }
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#999999")
-"""Of Okabe and Ito: told apart by people who see colours differently."""
+"""Palette of Okabe and Ito, which people with colour-blindness can tell apart."""
 DASHES = ("-", "--", "-.", ":")
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 End = tuple[float, float, str]
-"""Where a line ends, and its colour."""
+"""End of a line (x, y) and its colour."""
 GAP = 0.035
-"""How far apart two values beside lines are at the least, as a share of the height."""
+"""Smallest distance between two labels beside lines, as a share of the axis height."""
 
 
-def comparison_picture(rows: list[dict[str, Any]], sweep: Sequence[str], path: Path, title: str = "") -> None:
-    """Draw a comparison: against what it goes through, or over the rounds."""
+def comparison_picture(rows: Sequence[ComparisonRow], sweep: Sequence[str], path: Path, title: str = "") -> None:
+    """Draw a comparison: against the first key of its sweep, or over the rounds."""
     if sweep:
         sweep_picture(rows, sweep, path, title)
     else:
         curves(rows, path, title)
 
 
-def curves(rows: list[dict[str, Any]], path: Path, title: str = "") -> None:
+def curves(rows: Sequence[ComparisonRow], path: Path, title: str = "") -> None:
     """Draw the accuracies of compared methods over the rounds: mean over seeds, and the range as a band."""
     figure, axes = _figure(len(PANELS), title)
     ends: list[list[End]] = [[] for _ in PANELS]
     for axis, key, mine in zip(axes, PANELS, ends, strict=True):
         for style, row in zip(_styles(), rows, strict=False):
-            series = [[(r["round"] + 1, r[key]) for r in curve if r[key] is not None] for curve in row["curves"]]
+            series = [[(r["round"] + 1, r[key]) for r in curve if r[key] is not None] for curve in row.curves]
             if not all(series):
                 continue
             # A run may end before its last round, when budgets are used up.
@@ -54,25 +57,25 @@ def curves(rows: list[dict[str, Any]], path: Path, title: str = "") -> None:
     _save(figure, axes, path)
 
 
-def sweep_picture(rows: list[dict[str, Any]], sweep: Sequence[str], path: Path, title: str = "") -> None:
-    """Draw the accuracies of compared methods against the first key that a comparison goes through: mean over seeds,
-    and the range as a band. Other keys make lines of their own."""
+def sweep_picture(rows: Sequence[ComparisonRow], sweep: Sequence[str], path: Path, title: str = "") -> None:
+    """Draw the accuracies of compared methods against the first key of a sweep: mean over seeds, and the range as a
+    band. Values of further keys become lines of their own."""
     key, *others = sweep
-    values = list(dict.fromkeys(row["at"][key] for row in rows))
+    values = list(dict.fromkeys(row.at[key] for row in rows))
     numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)
     places = [float(value) for value in values] if numeric else list(range(len(values)))
     figure, axes = _figure(len(PANELS), title)
-    lines: dict[str, list[dict[str, Any]]] = {}
+    lines: dict[str, list[ComparisonRow]] = {}
     for row in rows:
-        more = "".join(f", {other} {row['at'][other]}" for other in others)
+        more = "".join(f", {other} {row.at[other]}" for other in others)
         lines.setdefault(f"{method_name(row)}{more}", []).append(row)
     ends: list[list[End]] = [[] for _ in PANELS]
     for axis, figure_key, mine in zip(axes, PANELS, ends, strict=True):
         for style, (name, found) in zip(_styles(), lines.items(), strict=False):
-            seeds = [[one[figure_key] for one in row["by_seed"]] for row in found]
+            seeds = [[one.accuracy[figure_key] for one in row.by_seed] for row in found]
             if any(value is None for one in seeds for value in one):
                 continue
-            x = [places[values.index(row["at"][key])] for row in found]
+            x = [places[values.index(row.at[key])] for row in found]
             order = np.argsort(x)
             marked = style | {"marker": style["mark"]}
             mine.append(_draw(axis, np.array(x)[order].tolist(), np.array(seeds).T[:, order], name, marked))
@@ -85,7 +88,7 @@ def sweep_picture(rows: list[dict[str, Any]], sweep: Sequence[str], path: Path, 
 
 
 def _styles() -> Any:
-    """Another look for each line: colours come again with other dashes."""
+    """Line styles without end: colours repeat with other dashes."""
     for number in itertools.count():
         dash = DASHES[(number + number // len(COLOURS)) % len(DASHES)]
         yield {"color": COLOURS[number % len(COLOURS)], "linestyle": dash, "mark": MARKS[number % len(MARKS)]}
@@ -99,7 +102,7 @@ def _figure(panels: int, title: str) -> tuple[Any, Any]:
 
 
 def _draw(axis: Any, x: list[float], values: np.ndarray, name: str, style: dict[str, Any]) -> End:
-    """A line and its band; where it ends, and its colour."""
+    """Draw a line and its band; return the end of the line and its colour."""
     look = {key: value for key, value in style.items() if key != "mark"}
     if len(x) == 1:
         look["marker"] = style["mark"]
@@ -110,7 +113,8 @@ def _draw(axis: Any, x: list[float], values: np.ndarray, name: str, style: dict[
 
 
 def _finish(axes: Any, below: str, ends: list[list[End]]) -> None:
-    """Titles, and the values at the ends of lines: once all panels are drawn, because they share their heights."""
+    """Add titles and the values at the ends of lines; all panels must be drawn by then, because they share their
+    heights."""
     low, high = axes[0].get_ylim()
     for axis, panel, mine in zip(axes, PANELS.values(), ends, strict=True):
         axis.set_title(panel, fontsize=10)
@@ -119,7 +123,7 @@ def _finish(axes: Any, below: str, ends: list[list[End]]) -> None:
         axis.margins(x=0.09)
         if not mine:
             axis.text(0.5, 0.5, "no such model", transform=axis.transAxes, ha="center", color="#777777")
-        for (x, y, colour), place in zip(mine, spaced([y for _, y, _ in mine], GAP * (high - low)), strict=True):
+        for (x, y, colour), place in zip(mine, spread_labels([y for _, y, _ in mine], GAP * (high - low)), strict=True):
             axis.annotate(
                 f"{100 * y:.1f}",
                 (x, place),
@@ -132,8 +136,8 @@ def _finish(axes: Any, below: str, ends: list[list[End]]) -> None:
             )
 
 
-def spaced(values: Sequence[float], gap: float) -> list[float]:
-    """Places for labels at `values`, moved up where they would come nearer to each other than `gap`."""
+def spread_labels(values: Sequence[float], gap: float) -> list[float]:
+    """Positions for labels at `values`, moved up where two would be nearer to each other than `gap`."""
     places = list(values)
     below = -np.inf
     for number in sorted(range(len(values)), key=lambda number: values[number]):
@@ -155,8 +159,8 @@ def _save(figure: Any, axes: Any, path: Path) -> None:
 
 
 def check_picture(path: Path) -> bool:
-    """Whether pictures can be drawn here; a place where none can be written is refused, before the work that it is to
-    show."""
+    """Tell whether matplotlib is installed, and refuse a path that cannot be written, before the work that the picture
+    shows."""
     try:
         from matplotlib.backend_bases import FigureCanvasBase
     except ImportError:

@@ -1,5 +1,4 @@
-"""The words of the program, in plain language. It imports next to nothing, so that an answer is there at
-once."""
+"""Glossary of the program, in plain language. It imports next to nothing, so that an answer appears at once."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ WORDS: dict[str, str] = {
     ),
     "colluders": ("Clients that may tell an outsider which noise they added, so that it can be subtracted."),
     "delta": (
-        "The small probability with which the promise of epsilon may fail. It must be well below one over the "
+        "Roughly the chance that more is revealed than epsilon allows. It must be well below one over the "
         "number of protected units; a larger one is refused, because publishing one unit's whole data would "
         "satisfy it."
     ),
@@ -141,7 +140,7 @@ WORDS: dict[str, str] = {
     ),
     "worst": ("The accuracy of the client that is worst off."),
 }
-"""Each word with what it means here."""
+"""Meaning of each word."""
 ALIASES = {
     "view": "views",
     "observer": "views",
@@ -175,11 +174,11 @@ ALIASES = {
     "shards": "partition",
     "verdict": "interval",
 }
-"""Other ways to ask for the same."""
+"""Other spellings and synonyms, each with the word that explains it."""
 
 
 def meaning(word: str) -> tuple[str, str]:
-    """The word under which something is explained, and its meaning."""
+    """Look up a word; returns the word under which it is explained, and its meaning."""
     asked = " ".join(word.lower().split())
     found = ALIASES.get(asked, asked)
     if found not in WORDS:

@@ -1,7 +1,7 @@
-"""Rounds as they happen, for the boards that people already watch: TensorBoard, MLflow, Weights & Biases.
+"""Logs of rounds for the boards that people already watch: TensorBoard, MLflow, Weights & Biases.
 
-Each is an extra, and imported when it is asked for. Nothing of it reaches a run: it is told what people who watch are
-told.
+Each board is an extra, and is imported when it is asked for. Logs get the same reports as the progress display; nothing
+of them reaches a run.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from sordino.errors import UserError, unknown
 from sordino.util.display import Display, Telling
 
 NAME = re.compile(r"[^A-Za-z0-9._=+-]+")
-"""What a folder's name should not have."""
+"""Characters that a folder name should not have."""
 
 
 class RunLog(Protocol):
-    """Where one run is logged."""
+    """Log of one run."""
 
     @staticmethod
     def look(store: Path) -> str:
-        """Where people look at the logs of a store, in a sentence."""
+        """Sentence that says how to open the logs of a store."""
 
     def round(self, number: int, figures: Mapping[str, float]) -> None:
-        """Log what a round brought; rounds count from 1."""
+        """Log the figures of a round; rounds count from 1."""
 
     def end(self) -> None:
-        """The run is over."""
+        """Close the log of the run."""
 
 
 class TensorBoard:
@@ -109,11 +109,11 @@ KINDS: dict[str, tuple[str, Any]] = {
     "mlflow": ("mlflow", MLflow),
     "wandb": ("wandb", WeightsAndBiases),
 }
-"""Each kind with the package that it needs."""
+"""Kinds of logs, each with the package that it needs."""
 
 
 def check_log(kind: str | None) -> None:
-    """Refuse a log that there is not, or whose package is not installed, before any work."""
+    """Refuse an unknown kind of log, or one whose package is not installed, before any work is done."""
     if kind is None:
         return
     if kind not in KINDS:
@@ -124,8 +124,8 @@ def check_log(kind: str | None) -> None:
 
 
 @contextlib.contextmanager
-def logged(display: Display, kind: str | None, store: Path) -> Iterator[Display]:
-    """A display whose runs are logged too."""
+def log_runs(display: Display, kind: str | None, store: Path) -> Iterator[Display]:
+    """Wrap a display so that its runs are logged too."""
     check_log(kind)
     if kind is None:
         yield display
@@ -165,7 +165,8 @@ class _Logged:
 
 
 class _LoggedRun:
-    """A run in the display and, from its first round on, in a log: what the store has already is not logged again."""
+    """Display of a run that also logs it, from its first round in this process on: rounds that the store already has
+    are not logged again."""
 
     def __init__(self, telling: Telling, make: Any) -> None:
         self._telling, self._make = telling, make
@@ -192,7 +193,7 @@ class _LoggedRun:
 
 
 def figures(report: Any) -> dict[str, float]:
-    """What a round brought, by the names of a board; what there is not, and what is infinite, is left out."""
+    """Figures of a round by the names of a board; missing and infinite ones are left out."""
     found = {
         "accuracy/personal": report.personal,
         "accuracy/worst": report.personal_worst,

@@ -1,15 +1,21 @@
-"""What Python users meet: a run's summary and a comparison, told in short where they are shown."""
+"""Results as Python users meet them: a run and a comparison, with a short display."""
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sordino.errors import UserError
+from sordino.privacy.views import VIEWS, View
 from sordino.report.exports import markdown, records
-from sordino.report.terminal.tables import OBSERVERS, epsilon_text
-from sordino.report.wording import UNPROTECTED, compared_words, ended, percent, unprotected
+from sordino.report.terminal.tables import epsilon_text
+from sordino.report.wording import UNPROTECTED, neighbour_words, percent, protects_nothing, with_full_stop
+from sordino.store.run_summary import Summary
+from sordino.store.spending import OverRuns
 from sordino.study.compare import Comparison
+from sordino.study.tuning import Tuned
+from sordino.study.verdict import Difference
 from sordino.util.formatting import delta_text
 
 if TYPE_CHECKING:
@@ -17,65 +23,115 @@ if TYPE_CHECKING:
 
 
 class RunResult(dict[str, Any]):
-    """The summary of a run (`sordino.experiment.result.Summary`), told in short where it is shown."""
+    """Result of a run for Python users: a dictionary with the keys of `sordino run --json`, and a short display.
+
+    `summary` holds the same as typed fields (`sordino.store.run_summary.Summary`).
+    """
+
+    def __init__(self, summary: Summary) -> None:
+        super().__init__(summary.to_dict())
+        self.summary = summary
 
     def __repr__(self) -> str:
-        cost = epsilon_text(self["epsilon"][self["protect_from"]])
+        found = self.summary
+        cost = epsilon_text(found.epsilon[found.protect_from])
         return (
-            f"<{self['run']}: {self._name()}, personal accuracy {percent(self['accuracy']['personal'])}, epsilon "
-            f"{cost} for the {self['protect_from']}>"
+            f"<{found.run}: {found.called}, personal accuracy {percent(found.accuracy['personal'])}, epsilon "
+            f"{cost} for the {found.protect_from}>"
         )
 
-    def _name(self) -> str:
-        """Name of its method; older runs lack the hyper-parameters."""
-        return str(self.get("called", self["method"]))
-
     def _repr_markdown_(self) -> str:
+        found = self.summary
         accuracy = [
-            ("personal models", self["accuracy"]["personal"]),
-            ("worst client", self["accuracy"]["personal_worst"]),
-            ("models at round start", self["accuracy"]["start"]),
-            ("global model", self["accuracy"]["global"]),
+            ("personal models", found.accuracy["personal"]),
+            ("worst client", found.accuracy["personal_worst"]),
+            ("models at round start", found.accuracy["start"]),
+            ("global model", found.accuracy["global"]),
         ]
-        lines = [f"**{self['run']}**: {self._name()}, {self['rounds']} rounds, {self['clients']} clients", ""]
+        lines = [f"**{found.run}**: {found.called}, {found.rounds} rounds, {found.clients} clients", ""]
         lines += ["| accuracy | |", "|---|---|", *(f"| {name} | {percent(value)} |" for name, value in accuracy), ""]
         lines += ["| observer | epsilon |", "|---|---|"]
-        lines += [f"| {view} | {epsilon_text(self['epsilon'][view])} |" for view in OBSERVERS]
-        meaning = f"at delta = {delta_text(self['delta'])}, protecting one {self['unit']}"
-        if unprotected(self["epsilon"]):
+        lines += [f"| {view} | {epsilon_text(found.epsilon[view])} |" for view in VIEWS]
+        meaning = f"at delta = {delta_text(found.delta)}, protecting one {found.unit}"
+        if protects_nothing(found.epsilon):
             lines += ["", UNPROTECTED]
         else:
-            lines += ["", " ".join([f"{meaning}.", *compared_words(self)])]
-        lines += ["", *(f"Not covered: {ended(reason)}" for reason in self["not_covered"])]
+            lines += ["", " ".join([f"{meaning}.", *neighbour_words(found.unit, found.epsilon_rows)])]
+        lines += ["", *(f"Not covered: {with_full_stop(reason)}" for reason in found.not_covered)]
         return "\n".join(lines)
 
 
-class ComparisonResult(Comparison):
-    """What came of a comparison."""
+class ComparisonResult:
+    """Result of a comparison for Python users; `comparison` holds it as typed fields."""
 
-    @classmethod
-    def of(cls, found: Comparison) -> ComparisonResult:
-        """The same, for Python users."""
-        return cls(**vars(found))
+    def __init__(self, comparison: Comparison) -> None:
+        self.comparison = comparison
+
+    @functools.cached_property
+    def rows(self) -> list[dict[str, Any]]:
+        """One dictionary for each method, in the order asked for, at each point of the sweep, with the keys of
+        `sordino compare --json` and the `curves` over rounds."""
+        return [row.to_dict() for row in self.comparison.rows]
+
+    @property
+    def verdict(self) -> list[str]:
+        """Sentences on what the rows show."""
+        return self.comparison.verdict
+
+    @property
+    def differences(self) -> list[Difference]:
+        """Tests behind the verdict."""
+        return self.comparison.differences
+
+    @property
+    def over_runs(self) -> list[OverRuns]:
+        """Composed cost of all runs of the store on the same people, for each unit that was protected."""
+        return self.comparison.over_runs
+
+    @property
+    def sweep(self) -> list[str]:
+        """Keys that the comparison goes through; a row's `at` has their values."""
+        return self.comparison.sweep
+
+    @property
+    def tuned(self) -> list[Tuned]:
+        """Settings chosen for each method, and what choosing them would have cost."""
+        return self.comparison.tuned
+
+    @property
+    def same(self) -> dict[str, str]:
+        """Names that were asked for and have no rows, each with the name of a row whose runs are the same."""
+        return self.comparison.same
+
+    def together(self, view: View) -> list[str]:
+        """Sentences on what all runs on the same people cost together, for one observer."""
+        return self.comparison.together(view)
+
+    def document(self) -> dict[str, Any]:
+        """The whole comparison for machines, without the curves, which the store has."""
+        return self.comparison.document()
 
     def to_frame(self, by_seed: bool = False) -> pandas.DataFrame:
-        """The rows as a table of pandas, which must be installed; `by_seed` gives one row for each run."""
+        """Table of the rows for pandas, which must be installed; `by_seed` gives one row for each run."""
         try:
             import pandas as pd
         except ImportError as error:
             raise UserError("Tables for pandas need pandas: pip install pandas.") from error
-        return pd.DataFrame(records(self.rows, self.sweep, by_seed))
+        return pd.DataFrame(records(self.comparison.rows, self.sweep, by_seed))
 
     def draw(self, picture: str | Path, title: str = "") -> Path:
-        """Draw it into a file (.png, .pdf or .svg; matplotlib must be installed): against what it goes through, or over
-        the rounds."""
+        """Draw the comparison into a file (.png, .pdf or .svg; matplotlib must be installed): against the first key of
+        the sweep, or over the rounds."""
         from sordino.report.figures import check_picture, comparison_picture
 
         path = Path(picture)
         if not check_picture(path):
             raise UserError('Pictures need matplotlib: pip install "sordino[report]".')
-        comparison_picture(self.rows, self.sweep, path, title)
+        comparison_picture(self.comparison.rows, self.sweep, path, title)
         return path
 
+    def __repr__(self) -> str:
+        return repr(self.comparison)
+
     def _repr_markdown_(self) -> str:
-        return "\n\n".join([markdown(self.rows, self.sweep), *self.verdict])
+        return "\n\n".join([markdown(self.comparison.rows, self.sweep), *self.verdict])

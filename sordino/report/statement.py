@@ -1,6 +1,7 @@
-"""One page for those who must answer for data: what was trained on whose, what left, who could see it, what that means.
+"""Privacy statement: one page for those who must answer for data.
 
-Plain words, and no figure that does not follow from the run's ledger.
+It says what was trained on whose data, what left, who could see it and what that means, in plain words. Every figure
+follows from the run's ledger.
 """
 
 from __future__ import annotations
@@ -16,37 +17,37 @@ from sordino.data.schema import Label, Number, Schema
 from sordino.errors import UserError
 from sordino.experiment.config import AT_SITES, Experiment
 from sordino.experiment.hyperparameters import called
-from sordino.privacy.views import protection
-from sordino.report.wording import UNPROTECTED, ended, replaced_words, unprotected
+from sordino.privacy.views import View, protection
+from sordino.report.wording import UNPROTECTED, protects_nothing, replacement_words, with_full_stop
 from sordino.store.ledger_rows import Account
 from sordino.store.spending import over_runs, sentence
 from sordino.store.store import RunRow, Store, unfinished
 from sordino.trained.models import load_models
 from sordino.util.formatting import delta_text
 
-WHO = {
-    "outsider": "anybody who sees the trained models that are published, and sums over clients",
+WHO: dict[View, str] = {
+    "outsider": "anybody who sees published models and sums over clients",
     "peer": "another client, which also knows its own part of the noise",
-    "server": "whoever runs the server, and sees every message of every client",
+    "server": "whoever runs the server and sees every message of every client",
 }
 NAMED = 12
-"""How many clients are named."""
+"""Number of clients, or classes, that a sentence names."""
 EACH_ITS_OWN = "(named by each site)"
 """Words in place of the label's column where each site names it itself."""
 UNBOUNDED = "without bound"
-"""What an infinite epsilon is called here."""
+"""Word for an infinite epsilon."""
 
 
 @dataclass(frozen=True)
 class Observer:
-    """What somebody could have learned."""
+    """One observer, and how much it could have learned."""
 
     name: str
     who: str
     epsilon: float | None
     """None where there is no bound."""
     attack: float
-    """How often the best attack guesses right, of a coin's 0.5."""
+    """Share of correct guesses of the best attack; 0.5 is that of a coin."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Leaving:
     what: str
     clients: int
     most: int
-    """How often from the client that sent it most often."""
+    """Number of times that one client sent it, at most."""
     covered: bool
 
 
@@ -77,7 +78,7 @@ class DataColumn:
 
 @dataclass(frozen=True)
 class Statement:
-    """Everything that stands on the page."""
+    """Content of the page."""
 
     run: str
     date: str
@@ -86,7 +87,7 @@ class Statement:
     data: str
     clients: list[str]
     others: int
-    """Clients beside those that are named."""
+    """Number of clients that are not named."""
     records: int | None
     network: str
     parameters: int
@@ -111,61 +112,62 @@ class Statement:
     observers: list[Observer]
     leaving: list[Leaving]
     replaced: float | None
-    """At record level, the epsilon of a record that is exchanged for another."""
+    """At record level: epsilon for a record whose contents are exchanged for others."""
     replaced_at: float | None
-    """The delta at which that holds."""
+    """Delta at which `replaced` holds."""
     not_covered: list[str]
     notes: list[str]
     together: str | None
-    """What all runs on the same people have come to."""
+    """Sentences on the cost of all runs on the same people."""
     head: str
     rows: int
 
 
 def statement_of(store: Store, run: str) -> Statement:
-    """The statement on a finished run."""
+    """Write the statement on a finished run."""
     account = Account.of(store, run)
     row, summary = account.row, account.row.result
     if summary is None:
         raise unfinished(row, store.folder)
     models = load_models(run, store.folder)
     names = list(models.about.clients)
-    simulated = not summary.get("deployed", False)
+    simulated = not summary.deployed
     schema = models.about.meaning.schema
-    protects = protection(row.unit, summary.get("epsilon_rows"))
-    total = over_runs(store, row.people, row.unit, summary["delta"])
+    protects = protection(row.unit, summary.epsilon_rows)
+    level = summary.record_level
+    total = over_runs(store, row.people, row.unit, summary.delta)
     return Statement(
         run=run,
         date=datetime.fromtimestamp(row.created, UTC).strftime("%d %B %Y, %H:%M UTC"),
         version=models.about.version,
         method=called(row.configuration),
-        data=str(row.configuration["data"]) if simulated else summary.get("trial_of", AT_SITES),
+        data=str(row.configuration["data"]) if simulated else summary.trial_of or AT_SITES,
         clients=names[:NAMED],
         others=max(0, len(names) - NAMED),
-        records=summary.get("records"),
+        records=summary.records,
         network=models.about.network,
-        parameters=summary["parameters"],
-        rounds=summary["rounds_done"],
+        parameters=summary.parameters,
+        rounds=summary.rounds_done,
         classes=list(models.about.meaning.classes),
         predicted=None if schema is None or not _names_label(row.configuration, simulated) else schema.label_name,
         columns=[] if schema is None else _columns(schema, row.configuration, simulated),
         shape=models.about.shape,
         simulated=simulated,
-        trial="trial_of" in summary,
+        trial=summary.trial_of is not None,
         unit=row.unit,
         neighbours=protects["neighbours"],
         rows_not_persons=protects.get("rows_not_persons", ""),
-        delta=summary["delta"],
-        planned_for=summary["protect_from"],
+        delta=summary.delta,
+        planned_for=summary.protect_from,
         observers=[
-            Observer(view, who, summary["epsilon"][view], summary["attack_accuracy"][view]) for view, who in WHO.items()
+            Observer(view, who, summary.epsilon[view], summary.attack_accuracy[view]) for view, who in WHO.items()
         ],
         leaving=_leaving(account),
-        replaced=summary.get("epsilon_replace_one"),
-        replaced_at=summary.get("delta_replace_one"),
-        not_covered=[ended(one) for one in summary["not_covered"]],
-        notes=summary["notes"],
-        together=sentence(total, summary["protect_from"]),
+        replaced=None if level is None else level.epsilon_replace_one,
+        replaced_at=None if level is None else level.delta_replace_one,
+        not_covered=[with_full_stop(one) for one in summary.not_covered],
+        notes=summary.notes,
+        together=sentence(total, summary.protect_from),
         head=account.head,
         rows=len(account.ledger.rows),
     )
@@ -177,7 +179,7 @@ def _names_label(configuration: Mapping[str, Any], simulated: bool) -> bool:
 
 
 def _columns(schema: Schema, configuration: Mapping[str, Any], simulated: bool) -> list[DataColumn]:
-    """Every declared column."""
+    """All declared columns."""
     found = []
     for name, column in schema.columns.items():
         is_label = isinstance(column, Label)
@@ -191,8 +193,8 @@ def _columns(schema: Schema, configuration: Mapping[str, Any], simulated: bool) 
 
 
 def _leaving(account: Account) -> list[Leaving]:
-    """What left, each kind once, in the order in which it first did."""
-    described = _described(account.row)
+    """Kinds of values that left clients, in the order in which they first left."""
+    described = _release_texts(account.row)
     rows = [row for row in account.ledger.rows if not row.exposed]
     found = []
     for name in dict.fromkeys(row.release for row in rows):
@@ -203,8 +205,8 @@ def _leaving(account: Account) -> list[Leaving]:
     return found
 
 
-def _described(row: RunRow) -> dict[str, str]:
-    """What a method says of what it sends; nothing where the method is not there any more."""
+def _release_texts(row: RunRow) -> dict[str, str]:
+    """Description of each release of a run's method, by its name; empty where the method is not installed."""
     with contextlib.suppress(UserError):
         method = Experiment.make(row.configuration).build_method()
         return {name: release.describe() for step in method.steps().values() for name, release in step.items()}
@@ -212,96 +214,99 @@ def _described(row: RunRow) -> dict[str, str]:
 
 
 def sentences(found: Statement) -> dict[str, list[str]]:
-    """The page as paragraphs, by heading; figures and lists apart."""
+    """Paragraphs of the page by heading; tables and lists are not among them."""
     whom = ", ".join(found.clients) + (f" and {found.others} more" if found.others else "")
+    records = f" Together the clients hold {found.records:,} training records." if found.records else ""
     column = f" in the column {found.predicted}" if found.predicted else ""
-    records = f" They hold {found.records:,} training records together." if found.records else ""
-    how = "This run was made on the clients' own machines: their records never left them."
-    if found.trial:
-        how = (
-            "This run was a trial: the server and all sites were processes of one machine, on which all data lay. This "
-            "page says what left each site."
-        )
-    if found.simulated:
-        how = (
-            "This run was a simulation: all data lay on one machine, and this page says what would have left each "
-            "client."
-        )
     return {
         "What was done": [
-            f"A model of the kind {found.network} with {found.parameters:,} parameters was trained to tell "
-            f"{_listed(found.classes)} apart{column}, with the method {found.method}, in {found.rounds} rounds, on "
-            f"{found.data}, the data of {len(found.clients) + found.others} clients: {whom}.{records}",
-            how,
+            f"A model was trained on the data of {len(found.clients) + found.others} clients: {whom}. The data set is "
+            f"{found.data}.{records}",
+            f"The model is a network of the kind {found.network} with {found.parameters:,} parameters. It was trained "
+            f"to tell {_join(found.classes)} apart{column}. The method was {found.method}, and the training took "
+            f"{found.rounds} rounds.",
+            _machines(found),
         ],
         "What a record holds": [_holds(found)],
-        "What left each client": [_left(found)],
-        "What somebody could learn from it": [
-            *_protected(found),
-            *([found.together] if found.together else []),
-        ],
+        "What left each client": [_treatment(found)],
+        "What somebody could learn from it": [*_protection(found), *([found.together] if found.together else [])],
     }
+
+
+def _machines(found: Statement) -> str:
+    """Sentences on where the data were."""
+    if found.simulated:
+        return (
+            "This run was a simulation: one machine held all data. This page says what would have left each client on "
+            "real machines."
+        )
+    if found.trial:
+        return (
+            "This run was a trial: the server and all sites were processes of one machine, which held all data. This "
+            "page says what left each site."
+        )
+    return "The clients trained on their own machines. Their records never left those machines."
 
 
 def _holds(found: Statement) -> str:
     """Sentences on what is known of the records, and who declared it."""
-    by = "" if found.simulated else " The experiment declares this, and every site took part with data that fit it."
+    by = "" if found.simulated else " The experiment declares this. Only sites whose data fit it took part."
     if found.columns:
-        return f"These are all columns of the clients' tables; one that is an id is dropped.{by}"
+        return f"The table lists all columns of the clients' tables. Columns of the kind id are not used.{by}"
     shape = " x ".join(str(size) for size in found.shape)
-    return f"A record is an array of shape {shape}, whose numbers have no names.{by}"
+    return f"A record is an array of shape {shape}. Its numbers have no names.{by}"
 
 
-def _left(found: Statement) -> str:
-    """How what left was treated."""
+def _treatment(found: Statement) -> str:
+    """Sentences on how values were treated before they left."""
     if not found.leaving:
         return "Nothing left any client."
-    covered = "What is covered by noise was bounded there, and the noise added."
+    covered = "Values that are covered by noise were limited in size at the client, and noise was added to them there."
     bare = "Nothing of it is covered by noise."
     return (
-        "Records never leave a client. What does leave passes one gate and is written into a ledger before it is sent. "
-        f"{covered if any(one.covered for one in found.leaving) else bare}"
+        "Records never leave a client. Everything that does leave passes one gate and is entered in a ledger before it "
+        f"is sent. {covered if any(one.covered for one in found.leaving) else bare}"
     )
 
 
-def _protected(found: Statement) -> list[str]:
-    """What the figures protect, and from what."""
+def _protection(found: Statement) -> list[str]:
+    """Paragraphs on what the figures protect, and from what."""
+    whether = "a client took part" if found.unit == "client" else "a record was among those trained on"
     attack = (
-        f"The best attack is the highest share of right guesses whether {_question(found.unit)}, for whoever can be "
-        "told best; a coin is right in 50 % of cases."
+        f'The column "best attack" says how often the best possible attack guesses correctly whether {whether}, for '
+        f"the {found.unit} that is easiest to recognise. A coin is correct in 50 % of cases."
     )
-    if unprotected({one.name: one.epsilon for one in found.observers}):
+    if protects_nothing({one.name: one.epsilon for one in found.observers}):
         return [f"{UNPROTECTED}. {attack}"]
     unit, planned = (
-        ("one client as a whole", f"The noise was planned against the {found.planned_for}.")
+        ("one client as a whole", f"The noise was planned against the observer {found.planned_for}.")
         if found.unit == "client"
         else ("one record of a client", "Each client adds noise of its own, which holds against every observer.")
     )
     return [
-        f"The figures protect {unit}, at delta = {delta_text(found.delta)}, which is the probability with which more "
-        f"than epsilon may show. Each observer is taken to know everything else about everybody. {attack} {planned}",
-        *_replaced(found),
+        f"The figures protect {unit}. A smaller epsilon means stronger protection. Delta is "
+        f"{delta_text(found.delta)}: roughly the chance that more is revealed than epsilon allows. Each observer is "
+        f"assumed to know everything else about everybody. {planned}",
+        attack,
+        *_neighbours(found),
     ]
 
 
-def _question(unit: str) -> str:
-    return "a client took part" if unit == "client" else "a record was among those trained on"
-
-
-def _replaced(found: Statement) -> list[str]:
-    """What neighbours the figures are for."""
-    compared = f"They compare two worlds. Neighbours: {found.neighbours}."
+def _neighbours(found: Statement) -> list[str]:
+    """Paragraphs on the two worlds that the figures compare."""
+    compared = f"The figures compare two worlds that differ in one {found.unit}. Neighbours: {found.neighbours}."
     if found.unit == "client":
         return [compared]
-    exchanged = replaced_words(found.replaced, found.replaced_at, found.delta, UNBOUNDED)
+    exchanged = replacement_words(found.replaced, found.replaced_at, found.delta, UNBOUNDED)
     return [
-        f"{compared} Records are counted as they were read. Replacing one record's contents by others counts as "
-        f"removing them and adding others: epsilon is then at most {exchanged}.",
+        f"{compared} Records are counted as they were read. Exchanging a record's contents for others counts as "
+        f"removing the old contents and adding the new ones: epsilon is then at most {exchanged}.",
         found.rows_not_persons,
     ]
 
 
-def _listed(names: list[str]) -> str:
+def _join(names: list[str]) -> str:
+    """Names as a list in a sentence, the first few of many."""
     shown = names[:NAMED]
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return ", ".join(shown[:-1]) + f" and {shown[-1]}" if len(shown) > 1 and not more else ", ".join(shown) + more

@@ -1,4 +1,4 @@
-"""The statement on a run as a page: Markdown, or HTML that needs no network."""
+"""Pages of a privacy statement: Markdown, or HTML that needs no network."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from sordino.report.statement import UNBOUNDED, Leaving, Observer, Statement, se
 from sordino.report.wording import attack_words, epsilon_words, markdown_table
 
 BAR = 40
-"""Characters of a bar in plain text."""
+"""Length of a bar in plain text, in characters."""
 PERCENT = " %"
 
 
@@ -29,12 +29,12 @@ def _times(one: Leaving) -> str:
 
 
 def _observer(one: Observer) -> list[str]:
-    """Who somebody is, and what they could have learned."""
+    """Cells of one observer: name, who that is, epsilon, best attack."""
     return [one.name, one.who, epsilon_words(one.epsilon, UNBOUNDED), attack_words(one.attack, PERCENT)]
 
 
 def markdown(found: Statement) -> str:
-    """The page as Markdown."""
+    """Write a statement as Markdown."""
     parts = [f"# Privacy statement: {found.run}", ""]
     for heading, paragraphs in sentences(found).items():
         parts += [f"## {heading}", ""]
@@ -44,7 +44,7 @@ def markdown(found: Statement) -> str:
             parts += [markdown_table(COLUMNS, [[_cell(text) for text in astuple(one)] for one in found.columns]), ""]
         if heading.startswith("What left") and found.leaving:
             parts += [
-                "| what | how it is made | from a client at most | clients | covered by noise |",
+                "| what | how it is made | per client, at most | clients | covered by noise |",
                 "|---|---|---|---|---|",
             ]
             parts += [
@@ -64,7 +64,7 @@ def markdown(found: Statement) -> str:
 
 
 def _bars(found: Statement) -> list[str]:
-    """The best attacks as bars between a coin and certainty."""
+    """Bars of the best attacks, between a coin and certainty."""
     lines = [f"{'':10}50 % (a coin){'100 % (certainty)':>{BAR - 13}}"]
     for one in found.observers:
         length = math.ceil((one.attack - 0.5) * 2 * BAR)
@@ -78,13 +78,13 @@ def _cell(text: str) -> str:
 
 
 def _always(found: Statement) -> list[str]:
-    """What no epsilon covers in any run."""
+    """Sentences on what no epsilon covers in any run."""
     shown = (
-        "Accuracies, and notes on how models do, were measured by the simulation on the clients' raw test records, and "
-        "its training records were counted; no client would send any of it."
+        "In the simulation, accuracies were measured on the clients' raw test records, some notes follow from these "
+        "records, and training records were counted. On real machines no client sends any of this."
     )
     return [
-        "A personal model stays at its client; whoever is given it may learn more about that client's records.",
+        "A personal model stays at its client. Anybody who is given one may learn more about that client's records.",
         *([SIZES] if found.unit == "record" and SIZES not in found.not_covered else []),
         *([shown] if found.simulated else []),
     ]
@@ -92,24 +92,25 @@ def _always(found: Statement) -> list[str]:
 
 def _check(found: Statement) -> list[str]:
     return [
-        f"Sordino {found.version}; the run was begun on {found.date}. Its ledger has {found.rows} rows and ends with",
+        f"The run was started on {found.date} with Sordino {found.version}. Its ledger has {found.rows} rows; their "
+        "chain of hashes ends with",
         "",
         f"`{found.head}`",
         "",
-        f"`sordino ledger {found.run} --verify` checks that the chain of rows is unbroken and that the figures above "
-        "follow from them; `--csv` prints the rows.",
+        f"`sordino ledger {found.run} --verify` checks that no row was altered or removed, and that the figures above "
+        "follow from the rows. `--csv` prints them.",
     ]
 
 
 def hypertext(found: Statement) -> str:
-    """The page as one HTML file that needs no network and prints well."""
+    """Write a statement as one HTML file that needs no network and prints well."""
     parts = [f"<h1>Privacy statement: {_html(found.run)}</h1>"]
     for heading, paragraphs in sentences(found).items():
         parts += [f"<h2>{_html(heading)}</h2>", *(f"<p>{_html(paragraph)}</p>" for paragraph in paragraphs)]
         if heading.startswith("What a record") and found.columns:
             parts.append(_table(COLUMNS, [list(astuple(one)) for one in found.columns]))
         if heading.startswith("What left") and found.leaving:
-            head = ["what", "how it is made", "from a client at most", "clients", "covered by noise"]
+            head = ["what", "how it is made", "per client, at most", "clients", "covered by noise"]
             rows = [
                 [one.name, one.what, _times(one), str(one.clients), "yes" if one.covered else "no"]
                 for one in found.leaving
@@ -124,7 +125,7 @@ def hypertext(found: Statement) -> str:
     parts += [
         "<h2>How to check it</h2>",
         f"<p>{_html(first)} <code>{_html(link.strip('`'))}</code>.</p>",
-        f"<p>{_coded(check)}</p>",
+        f"<p>{_with_code(check)}</p>",
         '<p class="signature">Place, date, signature</p>',
     ]
     body = ['<article class="sheet">', *parts, "</article>"]
@@ -135,8 +136,8 @@ def _html(text: Any) -> str:
     return html.escape(str(text))
 
 
-def _coded(text: str) -> str:
-    """A text whose parts in backquotes are code."""
+def _with_code(text: str) -> str:
+    """HTML of a text whose parts in backquotes are code."""
     parts = text.split("`")
     return "".join(f"<code>{_html(part)}</code>" if place % 2 else _html(part) for place, part in enumerate(parts))
 
@@ -149,11 +150,11 @@ def _table(head: list[str], rows: list[list[str]]) -> str:
 
 
 def _list(items: list[str]) -> str:
-    return '<ul class="words">' + "".join(f"<li>{_coded(item)}</li>" for item in items) + "</ul>"
+    return '<ul class="words">' + "".join(f"<li>{_with_code(item)}</li>" for item in items) + "</ul>"
 
 
 def _picture(found: Statement) -> str:
-    """The best attacks as bars between a coin and certainty."""
+    """Bars of the best attacks, between a coin and certainty."""
     left, width, row = 90, 420, 34
     height = 30 + row * len(found.observers)
     parts = [
@@ -175,4 +176,4 @@ def _picture(found: Statement) -> str:
 
 
 FORMATS: dict[str, Callable[[Statement], str]] = {".md": markdown, ".html": hypertext}
-"""By the ending of the file."""
+"""Writers of a statement, by the suffix of the file."""

@@ -1,58 +1,63 @@
-"""Figures and names as all reports write them, whatever they are written into."""
+"""Figures, names and sentences that all reports share."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from sordino.privacy.views import NEIGHBOURS, rows_words
 from sordino.util.formatting import delta_text, percent_up, rounded_up
 
+if TYPE_CHECKING:
+    from sordino.privacy.release import Unit
+    from sordino.study.compare import ComparisonRow
+
 UNPROTECTED = "Nothing is protected, because epsilon is infinite for every observer"
-"""What is said in place of what a run protects, and at which delta."""
+"""Sentence in place of the protected unit and delta, where nothing is protected."""
 
 
-def unprotected(epsilon: Mapping[Any, float | None]) -> bool:
-    """Whether epsilon, which is None where it is infinite, is so for every observer."""
+def protects_nothing(epsilon: Mapping[Any, float | None]) -> bool:
+    """Whether epsilon is infinite (None) for every observer."""
     return all(value is None for value in epsilon.values())
 
 
-def compared_words(summary: Mapping[str, Any]) -> list[str]:
+def neighbour_words(unit: Unit, epsilon_rows: Mapping[str, float | None] | None = None) -> list[str]:
     """Sentences on the two worlds that the epsilons of a run or plan compare and, where records are protected, on rows
-    and persons."""
-    neighbours = [f"Neighbours: {NEIGHBOURS[summary['unit']]}."]
-    return neighbours + ([rows_words(summary.get("epsilon_rows") or {})] if summary["unit"] == "record" else [])
+    and persons; `epsilon_rows` holds upper bounds of epsilon for a person with several rows, where they are known."""
+    neighbours = [f"Neighbours: {NEIGHBOURS[unit]}."]
+    return neighbours + ([rows_words(epsilon_rows or {})] if unit == "record" else [])
 
 
 def epsilon_words(value: float | None, infinite: str = "∞") -> str:
-    """An epsilon for people, rounded up so that it is never understated; None and infinity are called `infinite`."""
+    """Format an epsilon, rounded up so that it is never understated; None and infinity become `infinite`."""
     return infinite if value is None or math.isinf(value) else rounded_up(value)
 
 
-def replaced_words(epsilon: float | None, at: float | None, delta: float, infinite: str = "∞") -> str:
-    """The epsilon of a record that is replaced by another, and its delta where that is not the run's."""
+def replacement_words(epsilon: float | None, at: float | None, delta: float, infinite: str = "∞") -> str:
+    """Format the epsilon of a record that is replaced by another, with the delta `at` which it holds where that is not
+    the run's."""
     figure = epsilon_words(epsilon, infinite)
     return figure if epsilon is None or at in (None, delta) else f"{figure} at delta = {delta_text(float(at or 0))}"
 
 
 def bound_words(value: float | None) -> str:
-    """A lower bound of epsilon, rounded down so that it is never overstated."""
+    """Format a lower bound of epsilon, rounded down so that it is never overstated."""
     return "–" if value is None else f"{math.floor(value * 100 + 1e-9) / 100:.2f}"
 
 
 def attack_words(accuracy: float, unit: str = "%") -> str:
-    """What the best attack achieves, rounded up so that it is never understated."""
+    """Format the accuracy of the best attack in percent, rounded up so that it is never understated."""
     return percent_up(accuracy, unit)
 
 
 def percent(value: float | None) -> str:
-    """An accuracy for people."""
+    """Format an accuracy in percent; a dash where it is None."""
     return "–" if value is None else f"{value:.1%}"
 
 
 def against_words(counts: Mapping[str, int], seeds: int = 1) -> str:
-    """How many clients gain and lose against something, counted over so many seeds."""
+    """Clause on the number of clients that gain, lose and see no difference, counted over `seeds` seeds."""
     gain = "1 client gains" if counts["gain"] == 1 else f"{counts['gain']:,} clients gain"
     lose = "1 loses" if counts["lose"] == 1 else f"{counts['lose']:,} lose"
     same = "1 sees" if counts["same"] == 1 else f"{counts['same']:,} see"
@@ -60,35 +65,35 @@ def against_words(counts: Mapping[str, int], seeds: int = 1) -> str:
     return f"{gain}, {lose} and {same} no difference{over}"
 
 
-def method_name(row: Mapping[str, Any]) -> str:
-    """What a comparison's row is called: its method, and its variant where that is not the usual one."""
-    return str(row["method"]) if row["variant"] == "sound" else f"{row['method']} ({row['variant']})"
+def method_name(row: ComparisonRow) -> str:
+    """Name of a row: its method, and its variant where that is not `sound`."""
+    return row.method if row.variant == "sound" else f"{row.method} ({row.variant})"
 
 
-def sentences_of(rows: Sequence[Mapping[str, Any]], key: str) -> list[str]:
-    """The sentences that a comparison's rows have under `key`, each once; where it is not about all rows, with the
-    methods, or the places on the way through a sweep, that it is about."""
+def sentences_of(rows: Sequence[ComparisonRow], key: Literal["not_covered", "notes"]) -> list[str]:
+    """Sentences of the rows' field `key`, each once. A sentence that is not about all rows begins with the methods, or
+    the points of the sweep, that it is about."""
     found = []
-    for sentence in dict.fromkeys(sentence for row in rows for sentence in row[key]):
-        whose = _whose([row for row in rows if sentence in row[key]], rows)
+    for sentence in dict.fromkeys(sentence for row in rows for sentence in getattr(row, key)):
+        whose = _whose([row for row in rows if sentence in getattr(row, key)], rows)
         found.append(f"{whose}: {sentence}" if whose else sentence)
     return found
 
 
-def gains_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """For each of a comparison's rows in which clients blend, how many gain and lose against what they trained alone
-    for it."""
+def gains_of(rows: Sequence[ComparisonRow]) -> list[str]:
+    """Sentences on the clients that gain and lose by blending against their own local models, one per row in which
+    clients blend."""
     found = []
     for row in rows:
-        if row["against_local"] is not None:
+        if row.against_local is not None:
             whose = ", ".join(filter(None, (method_name(row), _place(row))))
-            counts = against_words(row["against_local"], row["seeds"])
+            counts = against_words(row.against_local, row.seeds)
             found.append(f"{whose}: against the local models of the mixture alone, {counts}.")
     return found
 
 
-def _whose(some: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]]) -> str:
-    """What sets some of a comparison's rows apart; nothing where they are all."""
+def _whose(some: Sequence[ComparisonRow], rows: Sequence[ComparisonRow]) -> str:
+    """Words that single out `some` of the rows: their methods, or their points of the sweep; empty for all rows."""
     if len(some) == len(rows):
         return ""
     methods, places = (dict.fromkeys(called(row) for row in some) for called in (method_name, _place))
@@ -99,21 +104,21 @@ def _whose(some: Sequence[Mapping[str, Any]], rows: Sequence[Mapping[str, Any]])
     return "; ".join(f"{method_name(row)}, {_place(row)}" for row in some)
 
 
-def _place(row: Mapping[str, Any]) -> str:
-    """Where on the way through a sweep a comparison's row lies."""
-    return ", ".join(f"{key} {value}" for key, value in row["at"].items())
+def _place(row: ComparisonRow) -> str:
+    """Point of the sweep at which a row lies, in words."""
+    return ", ".join(f"{key} {value}" for key, value in row.at.items())
 
 
-def ended(sentence: str) -> str:
-    """A sentence with its full stop, whether it came with one or not."""
+def with_full_stop(sentence: str) -> str:
+    """End a sentence with one full stop."""
     return sentence.rstrip(".") + "."
 
 
 def markdown_table(head: Sequence[str], body: Sequence[Sequence[str]]) -> str:
-    """A table in Markdown."""
+    """Format a table in Markdown."""
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *body))
 
 
 def latex_text(text: str) -> str:
-    """Text in which LaTeX finds no commands."""
+    """Escape the characters that LaTeX would read as commands."""
     return "".join(f"\\{letter}" if letter in "_%&#$" else letter for letter in text)

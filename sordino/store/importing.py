@@ -100,5 +100,5 @@ def _take_over(rows: list[tuple[RunRow, Spent]], old: Path, store: Store) -> Imp
             found["without_cost"].append(row.run)
             continue
         name = store.take_over(row, {**most, "deal": spent.get("deal")}, here)
-        found["imported"].append({"run": row.run, "name": name, "unit": row.unit, "as_planned": row.result is None})
+        found["imported"].append({"run": row.run, "name": name, "unit": row.unit, "as_planned": not row.has_result})
     return found

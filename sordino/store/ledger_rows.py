@@ -35,7 +35,7 @@ class Account:
     def of(cls, store: Store, run: str) -> Account:
         """The ledger of a run; one that was altered is refused, and one whose last rows went with the run's journal."""
         row = store.get(run)
-        if row.gone and row.result is None:
+        if row.gone and not row.has_result:
             raise unfinished(row, store.folder)
         try:
             return cls(row, ledger_of(row, store))
@@ -62,14 +62,14 @@ class Account:
         """For each observer, worked out anew from the rows; None where it is infinite or the run has no delta yet."""
         if self.row.result is None:
             return dict.fromkeys(VIEWS)
-        return {view: none(value) for view, value in self.ledger.epsilon(self.row.result["delta"]).items()}
+        return {view: none(value) for view, value in self.ledger.epsilon(self.row.result.delta).items()}
 
     def disagreements(self) -> list[str]:
         """Where the run's result says something else than its ledger, in sentences."""
         if self.row.result is None:
             return []
         result = self.row.result
-        found, printed, said = self.epsilon(), result["epsilon"], result.get("charged", result["epsilon"])
+        found, printed, said = self.epsilon(), result.epsilon, result.charged or result.epsilon
         return [
             f"For the {view} the result says epsilon = {said[view]}, and the ledger {found[view]}."
             for view in VIEWS
@@ -77,7 +77,7 @@ class Account:
         ] + [
             f"For the {view} the result prints epsilon = {printed[view]}, less than the {said[view]} that was charged."
             for view in VIEWS
-            if printed[view] is not None and (said[view] is None or printed[view] < said[view])
+            if printed[view] is not None and (said[view] is None or printed[view] < said[view])  # type: ignore[operator]
         ]
 
 
@@ -88,7 +88,7 @@ def ledger_of(row: RunRow, store: Store, journal: bool = True) -> Ledger:
         head = head_of(rows, store.lacking)
         rows += rows_after(store.path(row.run), len(rows), head, row.begun, store.lacking)
     last = max((int(one.clients().max()) for one in rows), default=-1) + 1
-    return Ledger(max(last, row.result["clients"] if row.result else 0), row.unit, rows)
+    return Ledger(max(last, row.result.clients if row.result else 0), row.unit, rows)
 
 
 def went_on(row: RunRow, store: Store) -> bool:

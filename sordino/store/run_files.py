@@ -15,6 +15,7 @@ from sordino.store import checkpoint as checkpoints
 from sordino.store.checkpoint import check_keepable
 from sordino.store.database import saving
 from sordino.store.journal import Journal
+from sordino.store.run_summary import Summary
 from sordino.store.spending import Spent, spent_by, within
 from sordino.store.store import Progress, Store
 from sordino.util.files import KeptFile
@@ -114,7 +115,7 @@ class RunBooks:
         """Refuse a server's state that no checkpoint could keep."""
         check_keepable(state)
 
-    def save(self, now: Restored, summary: Any = None, models: KeptFile | None = None) -> None:
+    def save(self, now: Restored, summary: Summary | None = None, models: KeptFile | None = None) -> None:
         """Make everything so far durable, in the order that a crash at any point leaves a consistent run.
 
         With the models the clients' memory and the journal are needed no longer.
@@ -138,7 +139,15 @@ class RunBooks:
             saved = checkpoints.save(checkpoint, self._folder / f"round-{now.rounds:06d}.safetensors")
             if models is None:
                 self._journal = self._journal.following(len(self.ledger.rows), self.ledger.head)
-            self._store.advance(self._run, now.rounds, saved, self.seconds, self._pending, summary, models)
+            self._store.advance(
+                self._run,
+                now.rounds,
+                saved,
+                self.seconds,
+                self._pending,
+                None if summary is None else summary.to_dict(),
+                models,
+            )
             self._pending = Progress([], [], [])
             kept = [memory.path.name, self._journal.path.name] if models is None else [models.name]
             checkpoints.remove_leftovers(self._folder, saved.name, *kept)

@@ -21,6 +21,7 @@ from sordino.errors import UserError, unknown
 from sordino.experiment.defaults import RunState, in_store
 from sordino.store.database import COLUMNS, DATABASE, DETAILS, NO_ROWS, Database, damaged, run_folders, saving
 from sordino.store.lock import HeldError, holding, is_held
+from sordino.store.run_summary import Summary
 from sordino.util.files import KeptFile, sync_folder
 
 if TYPE_CHECKING:  # a list of runs is on the screen before torch would be loaded
@@ -68,6 +69,7 @@ class RunRow:
     created: float
     """When it was begun, in seconds since 1970."""
     summary: dict[str, Any] | None
+    """Document of its `result` as it is stored; of a run that was removed unfinished or imported, its spending."""
     planned: dict[str, Any] | None = None
     """What it was going to spend at the most when it was let in; None where nobody wrote that down."""
     begun: bool | None = None
@@ -92,10 +94,14 @@ class RunRow:
         return (self.run, self.created, self.identity) if imported is None else (imported, self.created, self.identity)
 
     @property
-    def result(self) -> dict[str, Any] | None:
-        """What it came to; None where it was never finished. Of one that was removed before, `summary` has what it
-        spent."""
-        return self.summary if self.summary is not None and "accuracy" in self.summary else None
+    def has_result(self) -> bool:
+        """Whether the run was finished; of one that was removed before, `summary` holds only its spending."""
+        return self.summary is not None and "accuracy" in self.summary
+
+    @property
+    def result(self) -> Summary | None:
+        """Result of a finished run; None where it was never finished."""
+        return Summary.from_dict(self.summary) if self.summary is not None and self.has_result else None
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """PAC-DP's offline phase: simulate on public data, and fit the curve from budgets to clipping thresholds.
 
-What is simulated is the method itself with one threshold for all, so that the schedule lambda(t) by which thresholds
-fall is part of what they are chosen for.
+The simulated method is PAC-DP itself with one threshold for all clients, so that the schedule lambda(t) by which
+thresholds fall is part of what they are chosen for.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def fit_curve(
     tell: Callable[[str], None] = lambda line: None,
     watch: Watch | None = None,
 ) -> tuple[Curve, list[tuple[float, float]], list[dict[str, float]]]:
-    """The curve, the best threshold at each budget, and the accuracy at every point of the grid.
+    """Fit a curve; returns it with the best threshold at each budget and the accuracy at every point of the grid.
 
     `keys` describe the simulated experiment on the proxy data; clients have equal budgets there. The curve remembers
-    which data these were: it must not be used to protect them. `watch` is told of the rounds of all simulations as if
+    which data these were, because it must not be used to protect them. `watch` gets the rounds of all simulations as if
     they were one run.
     """
     if len(epsilons) < 3:
@@ -59,26 +59,26 @@ def fit_curve(
 
 
 def _as_one_run(watch: Watch | None, rounds: int, simulations: int) -> Iterator[Watch | None]:
-    """For each simulation, what tells `watch` of its rounds as those of one long run."""
+    """Watches of the simulations, which report their rounds to `watch` as those of one long run."""
     for number in range(simulations):
         if watch is None:
             yield None
         else:
-            yield partial(_shifted, watch, number * rounds, simulations * rounds)
+            yield partial(_shift, watch, number * rounds, simulations * rounds)
 
 
-def _shifted(watch: Watch, before: int, whole: int, report: RoundReport) -> None:
+def _shift(watch: Watch, before: int, whole: int, report: RoundReport) -> None:
     watch(replace(report, round=before + report.round, rounds=whole))
 
 
 def _accuracy(
     keys: Mapping[str, Any], epsilon: float, clip: float, seeds: int, watches: Iterator[Watch | None]
 ) -> float:
-    """The global model's mean accuracy over seeds."""
+    """Mean accuracy of the global model over seeds."""
     found = []
     for seed in range(seeds):
         prepared = prepare(_experiment(keys, epsilon, clip, seed))
-        found.append(start(prepared, watch=next(watches))["accuracy"]["global"])
+        found.append(start(prepared, watch=next(watches)).accuracy["global"])
     known = [accuracy for accuracy in found if accuracy is not None]
     if not known:
         raise UserError("No client has records to test models on, so no curve can be fitted: give clients more.")

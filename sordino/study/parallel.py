@@ -1,4 +1,4 @@
-"""One run of a study: from the store, if it is there; taken up, if it was stopped; else made."""
+"""Runs of a study: taken from the store where they are done, resumed where they were stopped, else started."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import selectors
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 from sordino.errors import Stopped, UserError, WorkerError
 from sordino.experiment.config import Experiment
@@ -22,29 +22,30 @@ from sordino.study.sweep import Cell
 from sordino.util.display import Display, Telling
 
 
-def made(
+def run_or_reuse(
     experiment: Experiment,
     store: Store,
     watch: Watch | None = None,
     begun: Callable[[str], None] | None = None,
 ) -> Summary:
-    """The summary of an experiment's run; `begun` is told the name of one that is new."""
+    """Summary of an experiment's run, which is reused, resumed or started; `begun` is called with the name of a new
+    one."""
     prepared = prepare(experiment)
     for row in store.all():
         if row.identity == prepared.identity and row.state in ("stopped", "failed", "done"):
-            return cast(Summary, row.summary) if row.summary else resume(row.run, store, watch, experiment.workers)
+            return Summary.from_dict(row.summary) if row.summary else resume(row.run, store, watch, experiment.workers)
     return start(prepared, store, watch, begun)
 
 
 MOST_JOBS = 256
 WORTH = 2
-"""Runs for each process from which starting processes pays."""
+"""Least number of runs per process with which starting processes pays."""
 SMALL = 2**26
-"""Bytes of records that each process may hold a copy of without being asked to."""
+"""Most bytes of records of which each process may hold a copy without being asked to."""
 
 
 def results_of(cells: Sequence[Cell], display: Display, jobs: int | None, experiment: Experiment) -> list[Summary]:
-    """The summaries of all cells, in their order."""
+    """Run all cells; returns their summaries in the same order."""
     count = _jobs(cells, jobs, experiment)
     store = Store(experiment.store)
     display.total(0, len(cells))
@@ -54,15 +55,15 @@ def results_of(cells: Sequence[Cell], display: Display, jobs: int | None, experi
         found = []
         for cell in cells:
             telling = _place(display, cell)
-            found.append(made(cell.experiment, store, telling))
-            telling.end(found[-1]["accuracy"]["personal"])
+            found.append(run_or_reuse(cell.experiment, store, telling))
+            telling.end(found[-1].accuracy["personal"])
             display.total(len(found), len(cells))
         return found
 
 
 def _jobs(cells: Sequence[Cell], jobs: int | None, experiment: Experiment) -> int:
-    """How many runs go on at once: as many as asked for, or, where sizes decide, one for each core where runs are many
-    and too small to make good use of several cores each."""
+    """Number of runs at once: the requested one or, where sizes decide, one per core if runs are many and too small to
+    use several cores each."""
     if jobs is not None and not 1 <= jobs <= MOST_JOBS:
         raise UserError(f"There must be at least one job and at most {MOST_JOBS}, not {jobs}.")
     limited = experiment.budget_over_runs is not None
@@ -79,7 +80,7 @@ def _jobs(cells: Sequence[Cell], jobs: int | None, experiment: Experiment) -> in
 
 
 def _place(display: Display, cell: Cell) -> Telling:
-    """A cell's place in the display while it is worked on."""
+    """Display of a cell while it is worked on."""
     return display.run(cell.name, cell.experiment.rounds, cell.experiment.model_dump(mode="json"))
 
 
@@ -98,17 +99,17 @@ class _Job:
         self._workers = workers
         self.cell: Cell | None = None
         self.begun = False
-        """Whether its cell's run is in the store."""
+        """Whether the run of its cell is in the store."""
         self.place = -1
         self.telling: Telling | None = None
 
     @property
     def out(self) -> Any:
-        """Where it tells what happens."""
+        """Pipe with its reports."""
         return self._process.stdout
 
     def begin(self, place: int, cell: Cell, display: Display) -> None:
-        """Let it work on a cell."""
+        """Start work on a cell."""
         keys = cell.experiment.model_dump(mode="json")
         keys["workers"] = keys["workers"] or self._workers
         self.cell, self.place, self.begun = cell, place, False
@@ -119,7 +120,7 @@ class _Job:
             self._process.stdin.flush()
 
     def end(self) -> None:
-        """End it at once: what it was doing is either done or can be taken up."""
+        """Kill the process; what it was doing is either done or can be resumed."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
@@ -129,7 +130,7 @@ class _Job:
 
 
 def _at_once(cells: Sequence[Cell], display: Display, count: int, store: Store) -> list[Summary]:
-    """The summaries of all cells, worked on by `count` processes."""
+    """Run all cells in `count` processes; returns their summaries in the same order."""
     cores = cells[0].experiment.model_copy(update={"workers": None}).process_count()
     found: dict[int, Summary] = {}
     waiting = list(enumerate(cells))
@@ -150,14 +151,14 @@ def _at_once(cells: Sequence[Cell], display: Display, count: int, store: Store) 
 
 
 def _hand_out(waiting: list[tuple[int, Cell]], jobs: Sequence[_Job], display: Display) -> None:
-    """Give a cell to a process that has none, once all cells before it have begun: runs are numbered in their order."""
+    """Give a cell to an idle process once all cells before it have begun, because runs are numbered in their order."""
     idle = [job for job in jobs if job.cell is None]
     if waiting and idle and all(job.begun for job in jobs if job.cell is not None):
         idle[0].begin(*waiting.pop(0), display)
 
 
 def _hear(job: _Job, found: dict[int, Summary], store: Store) -> None:
-    """Take in one line of what a process tells."""
+    """Read one line of a process's reports."""
     line = job.out.readline()
     cell, telling = job.cell, job.telling
     if cell is None or telling is None or not line.endswith(b"\n"):  # it ended, perhaps within a line
@@ -172,8 +173,8 @@ def _hear(job: _Job, found: dict[int, Summary], store: Store) -> None:
     if "refused" in said:
         raise UserError(said["refused"])
     if "failed" in said:  # once more here, where what went wrong is raised as it is
-        made(cell.experiment, store)
+        run_or_reuse(cell.experiment, store)
         raise WorkerError(f"A process that made runs failed ({said['failed']}) where this one did not.")
-    summary = found[job.place] = cast(Summary, store.get(said["run"]).summary)
-    telling.end(summary["accuracy"]["personal"])
+    summary = found[job.place] = Summary.from_dict(store.get(said["run"]).summary or {})
+    telling.end(summary.accuracy["personal"])
     job.cell = job.telling = None

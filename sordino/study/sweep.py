@@ -1,4 +1,4 @@
-"""The cells of a study: methods, values of the keys that it goes through, and seeds."""
+"""Cells of a study: methods, values of the keys that it goes through, and seeds."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """For people who watch."""
+        """Name of the cell in the progress display."""
         where = "".join(f", {key} {value}" for key, value in self.at.items())
         return f"{self.method}{where}, seed {self.experiment.seed}"
 
     @property
     def key(self) -> str:
-        """Equal for cells that are the same run."""
+        """Identity of the run; equal for cells that are the same run."""
         return json.dumps([self.experiment.data, self.experiment.decisive()], sort_keys=True)
 
 
 def split_methods(text: str) -> list[str]:
-    """Methods separated by commas; commas inside brackets or double quotes belong to a method."""
+    """Split a list of methods at commas; commas inside brackets or double quotes belong to a method."""
     parts, depth, inside = [""], 0, False
     for letter in text:
         inside ^= letter == '"'
@@ -57,7 +57,7 @@ def split_methods(text: str) -> list[str]:
 
 
 def contender(text: str) -> tuple[str, dict[str, Any]]:
-    """`name` or `name[key=value,...]` as a method and its hyper-parameters."""
+    """Parse `name` or `name[key=value,...]` into a method and its hyper-parameters."""
     name, bracket, rest = text.partition("[")
     parts = split_methods(rest.removesuffix("]"))
     if bracket and not (rest.endswith("]") and all("=" in part for part in parts[:1])):
@@ -77,7 +77,7 @@ def sends_anything(text: str) -> bool:
 
 
 def values_of(text: str) -> tuple[str, list[Any]]:
-    """`key=value,value,...` as a key and its values."""
+    """Parse `key=value,value,...` into a key and its values."""
     key, equals, rest = text.partition("=")
     parts = split_methods(rest)
     if not equals or not key.strip() or not parts:
@@ -89,7 +89,7 @@ def values_of(text: str) -> tuple[str, list[Any]]:
 
 
 def grid_of(text: str) -> dict[str, list[Any]]:
-    """`rate=0.01,0.1;clip=0.3,1` as keys with their values."""
+    """Parse `rate=0.01,0.1;clip=0.3,1` into keys with their values."""
     parts = [part for part in text.split(";") if part.strip()]
     if not parts:
         raise UserError("A grid is empty; write it as in 'rate=0.01,0.1;clip=0.3,1'.")
@@ -114,7 +114,7 @@ def points(sweep: Sweep) -> list[dict[str, Any]]:
 
 
 def cells(experiment: Experiment, methods: Sequence[str], sweep: Sweep, seeds: Sequence[int]) -> list[Cell]:
-    """All runs of a study, one seed after the other. Those that do not depend on a key are the same at all its values,
+    """All runs of a study, one seed after the other. Runs that do not depend on a key are the same at all its values,
     and are made once."""
     check_keys(sweep, methods)
     many = points(sweep)
@@ -133,7 +133,7 @@ def cells(experiment: Experiment, methods: Sequence[str], sweep: Sweep, seeds: S
 
 
 def at_point(experiment: Experiment, text: str, at: Mapping[str, Any]) -> Experiment:
-    """The experiment for a contender at a point of a sweep; what makes no difference to it is left as it was."""
+    """Experiment of a contender at a point of a sweep; keys that make no difference to it stay as they were."""
     name, settings = contender(text)
     fixed = FIXED & {key.replace("-", "_") for key in settings}
     if fixed:

@@ -1,7 +1,7 @@
 """Tuning: the same grid for every method, chosen on seeds that are not reported.
 
 A study that chooses a rate or a threshold by looking at results spends privacy each time it looks. What is reported
-afterwards is the cost of the last run alone, so the cost of choosing is told beside it.
+afterwards is the cost of the last run alone, so the cost of choosing is printed beside it.
 """
 
 from __future__ import annotations
@@ -23,41 +23,41 @@ from sordino.study.sweep import Cell, Sweep, check_keys, contender, points
 from sordino.util.formatting import rounded_up
 
 Accuracy = Literal["personal", "start", "global"]
-"""Whose accuracy decides."""
+"""Models whose accuracy decides."""
 Results = dict[str, list[Summary]]
-"""The runs of each contender, one for each seed."""
+"""Runs of each contender, one per seed."""
 
 
 class Tuned(TypedDict):
-    """What was chosen for a method."""
+    """Settings chosen for a method."""
 
     method: str
     chosen: str
-    """The method with the best values, as a comparison takes it."""
+    """Method with the best values, as a comparison takes it."""
     tries: int
-    """How many points of the grid make a difference to it."""
+    """Number of points of the grid that make a difference to the method."""
     runs: int
     accuracy: float
-    """Of the best point, on the seeds that chose it: better than it will be on others."""
+    """Accuracy of the best point on the seeds that chose it, which is better than it will be on others."""
     unit: Unit
     """Unit that `epsilon` protects: one record where the tries deal the records to clients in different ways."""
     epsilon: dict[View, float | None]
-    """What all tries together cost, had they been made on the people whose data they were."""
+    """Cost of all tries together, as if they had been made on the people whose data these are."""
 
 
 @dataclass(frozen=True)
 class Ground:
-    """Where contenders are tried."""
+    """Runs on which contenders are tried."""
 
     cells: Callable[[list[str]], list[Cell]]
-    """The runs of some contenders, on seeds that are not reported."""
+    """Cells of some contenders, on seeds that are not reported."""
     run: Callable[[list[Cell]], dict[str, Summary]]
-    """What runs came to, by their keys."""
+    """Runs cells; returns their summaries by the cells' keys."""
     by: Accuracy = "personal"
-    """What decides; where a method has no such model, its personal ones do."""
+    """Models whose accuracy decides; where a method has no such model, its personal ones do."""
 
     def results(self, texts: list[str]) -> Results:
-        """What some contenders came to."""
+        """Results of some contenders."""
         wanted = self.cells(texts)
         if not wanted:
             raise UserError("Tuning needs at least one seed.")
@@ -65,8 +65,8 @@ class Ground:
         return {text: [found[cell.key] for cell in wanted if cell.method == text] for text in texts}
 
     def accuracy(self, found: list[Summary]) -> float:
-        """The mean over seeds of what decides."""
-        told = [result["accuracy"] for result in found]
+        """Mean over seeds of the accuracy that decides."""
+        told = [result.accuracy for result in found]
         figures = [one["personal"] if one[self.by] is None else one[self.by] for one in told]
         known = [figure for figure in figures if figure is not None]
         if not known:
@@ -74,7 +74,7 @@ class Ground:
         return float(np.mean(known))
 
     def best(self, results: Results) -> str:
-        """The contender that did best."""
+        """Contender with the highest accuracy."""
         return max(results, key=lambda text: self.accuracy(results[text]))
 
 
@@ -84,23 +84,23 @@ def tune(
     grid: Sweep,
     further: Callable[[str], tuple[str, Sweep]] | None = None,
 ) -> list[Tuned]:
-    """The best point of a grid for each method. `further` gives, for the best one, the contender and the grid of a
-    second go; the best of both is taken, and both are paid for.
+    """Choose the best point of a grid for each method.
 
-    A method's own brackets win over the grid: what is named there is not tuned.
+    `further` gives, for the best contender, the contender and the grid of a second search; the best of both is taken,
+    and both are paid for. Settings in a method's own brackets win over the grid and are not tuned.
     """
     check_keys(grid, methods)
     if further is not None:  # what the second go cannot make is refused before the first has been run
         ground.cells([one for text in methods for one in _points(*further(text))])
-    tried = _tried(ground, {text: (text, grid) for text in methods})
+    tried = _run_grids(ground, {text: (text, grid) for text in methods})
     if further is not None:
-        again = _tried(ground, {text: further(ground.best(found)) for text, found in tried.items()})
+        again = _run_grids(ground, {text: further(ground.best(found)) for text, found in tried.items()})
         tried = {text: tried[text] | again[text] for text in methods}
-    return [_told(text, ground, tried[text]) for text in methods]
+    return [_choice(text, ground, tried[text]) for text in methods]
 
 
-def _tried(ground: Ground, grids: dict[str, tuple[str, Sweep]]) -> dict[str, Results]:
-    """What came of every point of each method's grid; all of them are run at once."""
+def _run_grids(ground: Ground, grids: dict[str, tuple[str, Sweep]]) -> dict[str, Results]:
+    """Results at every point of each method's grid; all of them are run at once."""
     tried = {text: _points(*start) for text, start in grids.items()}
     results = ground.results(list(dict.fromkeys(one for texts in tried.values() for one in texts)))
     return {text: {one: results[one] for one in texts} for text, texts in tried.items()}
@@ -112,22 +112,23 @@ def _points(text: str, grid: Sweep) -> list[str]:
 
 
 def _own(text: str, grid: Sweep) -> dict[str, Sequence[Any]]:
-    """The part of a grid that concerns a method and that it does not say itself."""
+    """Part of a grid that concerns a method and that its brackets do not set."""
     name, settings = contender(text)
     return {key: values for key, values in grid.items() if key not in settings and (key in KEYS or concerns(key, name))}
 
 
 def with_settings(text: str, at: dict[str, Any]) -> str:
-    """A contender with more settings in its brackets, in an order that does not depend on when they came there."""
+    """Contender with more settings in its brackets, sorted, so that their order does not depend on when they were
+    added."""
     name, settings = contender(text)
     return bracketed(name, dict(sorted((settings | at).items())))
 
 
-def _told(text: str, ground: Ground, results: Results) -> Tuned:
+def _choice(text: str, ground: Ground, results: Results) -> Tuned:
     best = ground.best(results)
-    everything = list({result["run"]: result for found in results.values() for result in found}.values())
+    everything = list({result.run: result for found in results.values() for result in found}.values())
     first = everything[0]
-    total = sum_up([result["spent"] for result in everything], first["unit"], first["delta"])
+    total = sum_up([result.spent for result in everything], first.unit, first.delta)
     return {
         "method": text,
         "chosen": best,
@@ -140,7 +141,7 @@ def _told(text: str, ground: Ground, results: Results) -> Tuned:
 
 
 def sentences(tuned: Sequence[Tuned], view: View) -> list[str]:
-    """What was chosen and what that would have cost, in words."""
+    """Sentences on what was chosen and what choosing would have cost."""
     told = []
     for one in tuned:
         epsilon = one["epsilon"][view]

@@ -1,21 +1,26 @@
-"""A verdict is a test: paired differences over seeds, with a confidence interval.
+"""Verdicts as tests: paired differences over seeds, with a confidence interval.
 
 Methods with equal seeds meet equal records and the same initial model, so their accuracies are compared seed by seed.
 The mean difference has Student's interval. "Which is the best?" compares one method with all its rivals: these
-comparisons share the error (Bonferroni), so that all of their intervals hold together with the stated confidence.
-"Does this method gain over training alone?" is a question of its own for each method, and its interval stands alone.
+comparisons share the error (Bonferroni), so that all of their intervals hold together with the stated confidence. "Does
+this method gain over training alone?" is a question of its own for each method, and its interval stands alone.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, TypedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import numpy as np
 from scipy.special import stdtrit
 
 from sordino.util.formatting import rounded_up
+
+if TYPE_CHECKING:
+    from sordino.privacy.views import View
+    from sordino.study.compare import ComparisonRow
 
 CONFIDENCE = 0.95
 MORE_SEEDS = (5, 10, 20)
@@ -24,7 +29,7 @@ Answer = Literal["better", "worse", "no difference shown", "not tested"]
 
 
 class Difference(TypedDict):
-    """How much more accurate one method's personal models are than another's, in shares of one."""
+    """Difference between the accuracies of two methods' personal models, in shares of one."""
 
     method: str
     against: str
@@ -34,15 +39,25 @@ class Difference(TypedDict):
     seeds: int
     verdict: Answer
     at: dict[str, Any]
-    """The values of the keys that a comparison goes through."""
+    """Values of the keys that a comparison goes through."""
 
 
-def difference(row: dict[str, Any], other: dict[str, Any], comparisons: int = 1) -> Difference:
-    """The paired difference of two rows, one of so many comparisons that shall hold together.
+@dataclass(frozen=True)
+class Sample:
+    """Accuracies of one method, one per seed, in shares of one."""
 
-    Seeds that only one of them has do not count; with fewer than two in common it is not tested.
+    method: str
+    by_seed: dict[int, float]
+    at: dict[str, Any] = field(default_factory=dict)
+    """Values of the keys that a comparison goes through."""
+
+
+def difference(one: Sample, other: Sample, comparisons: int = 1) -> Difference:
+    """Test the paired difference of two samples; `comparisons` is how many such tests shall hold together.
+
+    Seeds that only one of them has do not count; with fewer than two in common the difference is not tested.
     """
-    ours, theirs = personal(row), personal(other)
+    ours, theirs = one.by_seed, other.by_seed
     values = np.array([ours[seed] - theirs[seed] for seed in ours if seed in theirs])
     count = len(values)
     mean = float(values.mean()) if count else float(np.mean(list(ours.values())) - np.mean(list(theirs.values())))
@@ -52,23 +67,26 @@ def difference(row: dict[str, Any], other: dict[str, Any], comparisons: int = 1)
         half = float(values.std(ddof=1)) * _half_width(count, comparisons)
         low, high = mean - half, mean + half
         verdict = "better" if low > 0 else "worse" if high < 0 else "no difference shown"
-    about = {"method": row["method"], "against": other["method"], "at": row["at"]}
-    return {**about, "mean": mean, "low": low, "high": high, "seeds": count, "verdict": verdict}  # type: ignore[typeddict-item]
+    return {
+        "method": one.method,
+        "against": other.method,
+        "at": one.at,
+        "mean": mean,
+        "low": low,
+        "high": high,
+        "seeds": count,
+        "verdict": verdict,
+    }
 
 
 def _half_width(seeds: int, comparisons: int) -> float:
-    """Half of an interval that holds together with others, in standard deviations of a difference."""
+    """Half-width of an interval that holds together with others, in standard deviations of a difference."""
     tail = (1 - CONFIDENCE) / (2 * comparisons)
     return float(stdtrit(seeds - 1, 1 - tail)) / math.sqrt(seeds)
 
 
-def personal(row: dict[str, Any]) -> dict[int, float]:
-    """The accuracy of the personal models for each seed whose clients have records to test them on."""
-    return {one["seed"]: one["personal"] for one in row["by_seed"] if one["personal"] is not None}
-
-
 def sentence(found: Difference) -> str:
-    """A difference in words."""
+    """Sentence on a difference."""
     lead = f"{found['method']} against {found['against']}: {_points(found['mean'])} points"
     if found["low"] is None or found["high"] is None:
         seeds = "one seed" if found["seeds"] == 1 else "no seed in common"
@@ -81,12 +99,12 @@ def _points(share: float) -> str:
     return f"{100 * share:+.1f}"
 
 
-def verdicts(rows: Sequence[dict[str, Any]], protect_from: str) -> tuple[list[str], list[Difference]]:
+def verdicts(rows: Sequence[ComparisonRow], protect_from: View) -> tuple[list[str], list[Difference]]:
     """Rank the methods that protect the same unit: sentences, and the tests behind them. Rows without a personal
     accuracy are not ranked."""
-    untested = [row["method"] for row in rows if row["accuracy"]["personal"] is None]
-    rows = [row for row in rows if row["accuracy"]["personal"] is not None]
-    sentences, differences = _ranked(rows, protect_from)
+    untested = [row.method for row in rows if row.accuracy["personal"] is None]
+    rows = [row for row in rows if row.accuracy["personal"] is not None]
+    sentences, differences = _rank(rows, protect_from)
     if untested:
         sentences.append(
             f"No client has records to test models on with {', '.join(untested)}: not ranked. Give clients more "
@@ -95,27 +113,28 @@ def verdicts(rows: Sequence[dict[str, Any]], protect_from: str) -> tuple[list[st
     return sentences, differences
 
 
-def _ranked(rows: Sequence[dict[str, Any]], protect_from: str) -> tuple[list[str], list[Difference]]:
-    private = [row for row in rows if row["epsilon"][protect_from]]
-    free = [row for row in rows if row["epsilon"][protect_from] == 0]
-    units = list(dict.fromkeys(row["unit"] for row in private))
+def _rank(rows: Sequence[ComparisonRow], protect_from: View) -> tuple[list[str], list[Difference]]:
+    private = [row for row in rows if row.epsilon[protect_from]]
+    free = [row for row in rows if row.epsilon[protect_from] == 0]
+    units = list(dict.fromkeys(row.unit for row in private))
     if len(units) < 2:
         return _verdict(private, free, protect_from)
     sentences = ["Client-level and record-level methods are not ranked together: their epsilons protect other things."]
     differences: list[Difference] = []
     for unit in units:
-        told, found = _verdict([row for row in private if row["unit"] == unit], free, protect_from)
+        told, found = _verdict([row for row in private if row.unit == unit], free, protect_from)
         sentences += [f"Protecting one {unit}: {one}" for one in told]
         differences += found
     return sentences, differences
 
 
 def _verdict(
-    private: list[dict[str, Any]], free: list[dict[str, Any]], protect_from: str
+    private: list[ComparisonRow], free: list[ComparisonRow], protect_from: View
 ) -> tuple[list[str], list[Difference]]:
-    """Whether epsilons are equal, which method is best and by how much, and whether federating pays at all."""
+    """Compare private methods and training alone: sentences on unequal epsilons, the best method, and whether
+    federating pays."""
     sentences = _inequalities(private, protect_from)
-    contenders = sorted(private + free, key=lambda row: -row["accuracy"]["personal"]["mean"])
+    contenders = sorted(private + free, key=lambda row: -_mean(row))
     if len(contenders) < 2:
         return sentences, []
     best, *others = contenders
@@ -123,11 +142,11 @@ def _verdict(
     against_best = [(best, other) for other in others]
     against_alone = [(row, alone) for row in private for alone in free if row is not best and alone is not best]
     found = [
-        difference(row, other, rivals if row in private and other in private else 1)
+        difference(row.sample(), other.sample(), rivals if row in private and other in private else 1)
         for row, other in against_best + against_alone
     ]
-    mean = best["accuracy"]["personal"]["mean"]
-    sentences.append(f"{best['method']} has the best personal accuracy, {mean:.1%}.")
+    mean = _mean(best)
+    sentences.append(f"{best.method} has the best personal accuracy, {mean:.1%}.")
     sentences += [sentence(one) for one in found[: len(others)]]
     sentences += _too_few_seeds(found, rivals)
     for (row, alone), one in zip(against_best + against_alone, found, strict=True):
@@ -138,8 +157,15 @@ def _verdict(
     return sentences, found
 
 
+def _mean(row: ComparisonRow) -> float:
+    """Mean personal accuracy over seeds of a row that has one."""
+    figure = row.accuracy["personal"]
+    assert figure is not None
+    return figure.mean
+
+
 def _too_few_seeds(found: list[Difference], rivals: int) -> list[str]:
-    """What more seeds would do, where so many rivals cannot all be told apart with those there are."""
+    """Sentence on what more seeds would do, where so many rivals cannot all be told apart with the present ones."""
     seeds = max(one["seeds"] for one in found)
     more = next((number for number in MORE_SEEDS if number > seeds), None)
     open_ones = [one for one in found if one["verdict"] == "no difference shown"]
@@ -152,35 +178,35 @@ def _too_few_seeds(found: list[Difference], rivals: int) -> list[str]:
     ]
 
 
-def _pays(verdict: Answer, row: dict[str, Any], alone: dict[str, Any]) -> list[str]:
-    """Whether a private federation is worth its privacy, against training alone."""
+def _pays(verdict: Answer, row: ComparisonRow, alone: ComparisonRow) -> list[str]:
+    """Sentence on whether a private federation is worth its privacy, against training alone."""
     if verdict == "worse":
-        mean = alone["accuracy"]["personal"]["mean"]
+        mean = _mean(alone)
         return [
-            f"{row['method']} does not pay here: {alone['method']} training gives {mean:.1%} without spending any "
-            "privacy."
+            f"{row.method} does not pay here: {alone.method} training gives {mean:.1%} without spending any privacy."
         ]
     if verdict == "no difference shown":
-        return [f"That {row['method']} gains anything over {alone['method']} training is not shown here."]
+        return [f"That {row.method} gains anything over {alone.method} training is not shown here."]
     return []
 
 
-def _inequalities(private: list[dict[str, Any]], protect_from: str) -> list[str]:
-    """Warnings where methods do not meet on equal terms."""
+def _inequalities(private: list[ComparisonRow], protect_from: View) -> list[str]:
+    """Warnings where private methods have unequal deltas or epsilons."""
     if not private:
         return []
     sentences = []
-    deltas = sorted({row["delta"] for row in private})
+    deltas = sorted({row.delta for row in private})
     if len(deltas) > 1:
         sentences.append(
             f"The private methods are NOT at equal delta ({deltas[0]:.3g} to {deltas[-1]:.3g}): give one with "
             "`delta` to compare them."
         )
-    figures = [row["epsilon"][protect_from] for row in private]
+    costs = [(row.method, cost) for row in private if (cost := row.epsilon[protect_from]) is not None]
+    figures = [cost for _, cost in costs]
     if max(figures) > 1.01 * min(figures):
         sentences.append(
             "The private methods are NOT at equal epsilon: "
-            + ", ".join(f"{row['method']} {rounded_up(row['epsilon'][protect_from])}" for row in private)
+            + ", ".join(f"{method} {rounded_up(cost)}" for method, cost in costs)
             + "."
         )
     return sentences

@@ -1,4 +1,4 @@
-"""A process that makes runs for a comparison: experiments come in on standard input, what happens goes out.
+"""Worker process of a comparison: experiments come in on standard input, reports go out on standard output.
 
 Each line is a JSON document. In: the keys of an experiment. Out: that a run has begun, each round's report, then the
 run's name, or why there is none. Whatever a user's own code prints goes to standard error.
@@ -19,26 +19,26 @@ from sordino.simulator.serving import end_with
 
 
 def main() -> None:
-    """Work until there is no more to do, or nobody is there who would want it."""
+    """Work until standard input ends, or until the process that started this one is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the one that asked answers
     end_with(int(sys.argv[1]))
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     from sordino.experiment.config import Experiment
     from sordino.store.store import Store
-    from sordino.study.parallel import made
+    from sordino.study.parallel import run_or_reuse
 
     for line in sys.stdin:
         try:
             experiment = Experiment.make(json.loads(line))
             with contextlib.closing(Store(experiment.store)) as store:
-                summary = made(
+                summary = run_or_reuse(
                     experiment,
                     store,
                     lambda report: _say(out, report=dataclasses.asdict(report)),
                     lambda run: _say(out, begun=run),
                 )
-            _say(out, run=summary["run"])
+            _say(out, run=summary.run)
         except UserError as error:
             _say(out, refused=str(error))
         except BaseException as error:

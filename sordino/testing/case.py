@@ -67,7 +67,7 @@ class Case:
         summary = carry_on(prepared, opened, run)
         models = load_file(opened.path(run) / "models.safetensors")
         opened.close()
-        return {key: value for key, value in summary.items() if key not in ("run", "seconds")}, models
+        return {key: value for key, value in summary.to_dict().items() if key not in ("run", "seconds")}, models
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""A client's model in a file for other programs: ONNX, a torch program, or safetensors, with its meaning inside.
+"""Export of a client's model for other programs: ONNX, a torch program, or safetensors, with its meaning inside.
 
-The network takes encoded records and gives class probabilities. How a record is encoded stands in the description, as
-JSON: `recipe` makes each of the network's numbers of one cell (`sordino.data.schema.Feature`); beside it stand the
-schema and the names of the classes.
+The network takes encoded records and gives class probabilities. The description, as JSON, says how a record is encoded:
+`recipe` makes each of the network's numbers of one cell (`sordino.data.schema.Feature`); the schema and the names of
+the classes stand beside it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from sordino.trained.models import ABOUT, Models
 from sordino.util.files import write_whole
 
 INPUT, OUTPUT = "records", "probabilities"
-"""The names of what goes in and what comes out."""
+"""Names of the network's input and output."""
 
 
 class Probabilities(nn.Module):
@@ -61,13 +61,13 @@ def export(models: Models, client: str | int, kind: str, path: Path) -> None:
 
 
 def check_installed(kind: str) -> None:
-    """Tell what is missing before any work."""
+    """Refuse, before any work, where a package is missing."""
     if kind == "onnx" and any(importlib.util.find_spec(name) is None for name in ("onnx", "onnxscript")):
         raise UserError('Writing ONNX needs onnx and onnxscript; install them with: pip install "sordino[export]".')
 
 
 def description(models: Models, client: str | int) -> dict[str, Any]:
-    """What the network means, as JSON can carry it."""
+    """Description of the network, for JSON."""
     about = models.about
     schema = about.meaning.schema
     features = {} if schema is None else {"features": schema.features(), "recipe": schema.recipe()}

@@ -1,6 +1,6 @@
-"""The trained models of a run, with what they mean: whose they are, what goes in and what comes out.
+"""Trained models of a run, with their meaning: whose they are, what goes in and what comes out.
 
-All of it stands in one file. Neither the data nor the experiment that made them is needed to predict.
+One file holds all of it. Neither the data nor the experiment is needed to predict.
 """
 
 from __future__ import annotations
@@ -30,48 +30,48 @@ from sordino.store.store import Store, unfinished
 from sordino.version import VERSION
 
 ABOUT = "sordino"
-"""The name of the description in a file's metadata."""
+"""Key of the description in a file's metadata."""
 NAMED = 10
-"""How many clients a sentence names."""
+"""Number of clients that a sentence names."""
 
 
 @dataclass(frozen=True)
 class Description:
-    """What the numbers of stored models mean."""
+    """Meaning of stored models."""
 
     run: str
     version: str
-    """Of Sordino, that trained them."""
+    """Version of Sordino that trained them."""
     method: str
     network: str
-    """Its name, or the dotted name of the user's own."""
+    """Name of the network, or the dotted name of the user's own."""
     options: dict[str, Any]
-    """Of the network."""
+    """Options of the network."""
     shape: tuple[int, ...]
-    """Of one record, as the network takes it."""
+    """Shape of one record, as the network takes it."""
     meaning: Meaning
-    """The names of classes, and how a record is made of a table's row."""
+    """Names of the classes, and how a record is made of a table's row."""
     clients: tuple[str, ...]
-    """The names of all clients of the run, in the order of their numbers."""
+    """Names of all clients of the run, in the order of their numbers."""
 
     def document(self) -> dict[str, Any]:
-        """As JSON can carry it."""
+        """Description for JSON."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return fields | {"meaning": self.meaning.document()}
 
     def metadata(self) -> dict[str, str]:
-        """As the file of a run's models carries it: without the run's name, so that equal runs have equal files."""
+        """Metadata of the file of models: without the run's name, so that equal runs have equal files."""
         return {ABOUT: json.dumps({key: value for key, value in self.document().items() if key != "run"})}
 
     @classmethod
     def read(cls, text: str, run: str) -> Description:
-        """What `metadata` wrote for a run."""
+        """Read the metadata of a file of models."""
         found = {"run": run, **json.loads(text)}
         tuples = {name: tuple(found[name]) for name in ("shape", "clients")}
         return cls(**found | tuples | {"meaning": Meaning.read(found["meaning"])})
 
     def number(self, client: str | int) -> int:
-        """The number of a client by its name."""
+        """Number of a client by its name."""
         if isinstance(client, int):
             if not 0 <= client < len(self.clients):
                 raise UserError(f"There is no client {client} in {self.run!r}: they are 0 to {len(self.clients) - 1}.")
@@ -81,7 +81,7 @@ class Description:
         return self.clients.index(client)
 
     def build(self, flat: Tensor) -> nn.Module:
-        """The network with the given parameters."""
+        """Build the network with the given parameters."""
         with torch.random.fork_rng(devices=[]):
             module = models.build(self.network, self.shape, len(self.meaning.classes), **self.options)
         Learner(module).bind(flat)
@@ -89,13 +89,13 @@ class Description:
 
 
 def measured(figures: np.ndarray) -> dict[str, Tensor]:
-    """Clients' metrics as they are stored: equal files mean equal figures, which `nan` in them would not."""
+    """Tensors of clients' metrics as they are stored: equal figures give equal files, which `nan` would not."""
     known = ~np.isnan(figures)
     return {"metrics": torch.from_numpy(np.where(known, figures, 0.0)), "metrics_known": torch.from_numpy(known)}
 
 
 def described(run: str, prepared: Prepared) -> Description:
-    """What the models of a run will mean."""
+    """Describe the models of a prepared run."""
     data = prepared.data
     return Description(
         run=run,
@@ -110,7 +110,7 @@ def described(run: str, prepared: Prepared) -> Description:
 
 
 class Personal(Mapping[str, nn.Module]):
-    """What each client predicts with, by the client's name, or its number: made when it is looked at."""
+    """Predictors of clients, by the client's name or number; each is built when it is read."""
 
     def __init__(self, file: _File) -> None:
         self._file = file
@@ -136,7 +136,7 @@ class Personal(Mapping[str, nn.Module]):
         return number in self._file.places
 
     def get(self, client: str | int, default: Any = None) -> Any:
-        """The model of a client, or `default` where it has none."""
+        """Predictor of a client, or `default` where it has none."""
         try:
             return self[client]
         except UserError:
@@ -148,20 +148,20 @@ class Personal(Mapping[str, nn.Module]):
 
 @dataclass(frozen=True, repr=False)
 class Models:
-    """The trained networks of a run."""
+    """Trained networks of a run."""
 
     shared: list[nn.Module]
-    """The server's models: one, one for each cluster, or none."""
+    """Models of the server: one, one for each cluster, or none."""
     personal: Personal
-    """What each client predicts with, by name: the network of each that took part, or, where clients blend models, the
+    """Predictors of clients, by name: the network of each client that took part or, where clients blend models, the
     mixture of each, whose outputs are the logarithms of class probabilities."""
     about: Description
-    """What they mean."""
+    """Description of the models."""
     metrics: np.ndarray
-    """(clients, METRICS): how well each client predicts, by its number."""
+    """(clients, METRICS) of each client's predictor, by its number."""
 
     def only_client(self) -> str:
-        """Whose models these are, where they are one client's; else somebody has to be named."""
+        """Name of the only client of these models; where there are several, one must be named."""
         if len(self.personal) != 1:
             names = self.about.clients
             more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
@@ -176,7 +176,7 @@ class Models:
         return f"<Models of {self.about.run}: {self.about.network}, {len(self.personal)} personal ones{served}>"
 
     def predictor(self, client: str | int) -> nn.Module:
-        """What a client predicts with; one that never took part takes the server's model."""
+        """Predictor of a client; one that never took part takes the server's model."""
         if client in self.personal:
             return self.personal[client]
         number = self.about.number(client)
@@ -186,7 +186,7 @@ class Models:
 
 
 class _File:
-    """A file of models that has been found to be whole."""
+    """File of models whose digest was checked."""
 
     def __init__(self, path: Path, run: str) -> None:
         self._file = safe_open(path, framework="pt")
@@ -200,25 +200,25 @@ class _File:
         blended = self.tensor("blend_clients").tolist() if "blend" in self._names else []
         self._blended = {client: row for row, client in enumerate(blended)}
         self.places = sorted(self._blended or self._rows)
-        """The numbers of the clients that have a model."""
+        """Numbers of the clients that have a model."""
 
     def tensor(self, name: str) -> Tensor:
         found: Tensor = self._file.get_tensor(name)
         return found
 
     def shared(self) -> list[nn.Module]:
-        """The server's models."""
+        """Models of the server."""
         if "global" not in self._names:
             return []
         rows = self.tensor("global")
         return [self.about.build(row) for row in (rows if rows.dim() == 2 else rows.unsqueeze(0))]
 
     def cluster(self, client: int) -> int:
-        """Which of the server's models is a client's."""
+        """Index of the server's model that is a client's."""
         return int(self.tensor("clusters")[client]) if "clusters" in self._names else 0
 
     def personal(self, client: int) -> nn.Module:
-        """What a client predicts with."""
+        """Predictor of a client."""
         if not self._blended:
             return self._own(client)
         if not self._names.issuperset({*RULES, "averaged"} if "global" in self._names else RULES):
@@ -232,29 +232,29 @@ class _File:
         return mixed([*made, own, averaged, server, averaged], *(self.tensor(name)[row] for name in RULES))
 
     def _of_server(self, name: str, client: int, width: int) -> nn.Module | None:
-        """That of the server's models which is a client's, if there is one."""
+        """Server's model of a client, if there is one."""
         if name not in self._names:
             return None
         return self.about.build(self.tensor(name).reshape(-1, width)[self.cluster(client)])
 
     def _own(self, client: int) -> nn.Module:
-        """The model that the method left at a client."""
+        """Model that the method left at a client."""
         row = self._rows[client]
         return self.about.build(self._file.get_slice("personal")[row : row + 1].reshape(-1))
 
 
 def mixed(networks: Sequence[nn.Module | None], weights: Tensor, powers: Tensor, labels: Tensor) -> nn.Module:
-    """The mixture of those networks that there are."""
+    """Mix the networks that exist."""
     there = {place: one for place, one in enumerate(networks) if one is not None and weights[place] > 0}
     rules = (rule[list(there)] for rule in (weights, powers, offsets(labels)))
     return Blended(list(there.values()), *rules).eval()
 
 
 def load_models(run: str, store: str | Path = DEFAULT_STORE) -> Models:
-    """The trained networks of a finished run."""
+    """Load the trained networks of a finished run."""
     found = Store(Path(store), must_exist=True)
     row = found.get(run)
-    if row.models is None and row.result is not None:
+    if row.models is None and row.has_result:
         raise UserError(f"The models of {run!r} have been removed from the store {found.folder}.")
     if row.models is None:
         raise unfinished(row, found.folder)
@@ -262,7 +262,7 @@ def load_models(run: str, store: str | Path = DEFAULT_STORE) -> Models:
 
 
 def models_in(path: Path, run: str) -> Models:
-    """The networks in a file that has been found to be whole."""
+    """Networks in a file whose digest was checked."""
     file = _File(path, run)
     known = file.tensor("metrics_known").numpy()
     return Models(file.shared(), Personal(file), file.about, np.where(known, file.tensor("metrics").numpy(), np.nan))

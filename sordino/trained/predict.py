@@ -1,4 +1,4 @@
-"""What a client's model says of new records: a table with its predictions and class probabilities."""
+"""Prediction on new records: a table with predictions and class probabilities."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from sordino.errors import UserError, refuse, writing
 from sordino.trained.models import Description, Models
 
 AT_ONCE = 1000
-"""How many records are predicted together."""
+"""Number of records that are predicted together."""
 
 
 @dataclass(frozen=True)
@@ -26,15 +26,15 @@ class NewRecords:
     """Records to predict on, as they stand in a file and as a network takes them."""
 
     columns: dict[str, list[str]]
-    """What stands in the file; the number of each record where it holds arrays."""
+    """Columns of the file; the number of each record where it holds arrays."""
     x: np.ndarray
     usable: np.ndarray
-    """bool (records,): which have all values without which the schema drops a record."""
+    """bool (records,): whether a record has all values without which the schema drops it."""
 
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a model says of each record."""
+    """Predictions of a model for each record."""
 
     records: NewRecords
     classes: tuple[str, ...]
@@ -42,12 +42,12 @@ class Predictions:
     """(records, classes); `nan` for records that cannot be used."""
 
     def labels(self) -> list[str]:
-        """The most probable class of each record; nothing for one that cannot be used."""
+        """Most probable class of each record; empty for one that cannot be used."""
         best = np.nan_to_num(self.probabilities).argmax(axis=1)
         return [self.classes[one] if there else "" for one, there in zip(best, self.records.usable, strict=True)]
 
     def write(self, path: Path) -> None:
-        """One line per record: its own columns, then `prediction` and one probability per class."""
+        """Write one line per record: its own columns, then `prediction` and one probability per class."""
         own = self.records.columns
         with writing(path), path.open("w", newline="", encoding="utf-8") as stream:
             writer = csv.writer(stream)
@@ -58,7 +58,7 @@ class Predictions:
 
 
 def predict(models: Models, client: str | int, file: Path) -> Predictions:
-    """What a client predicts for the records of a file."""
+    """Predict for the records of a file with a client's model."""
     network = models.predictor(client)
     name = models.about.clients[models.about.number(client)]
     records = read_records(file, models.about, name)
@@ -78,9 +78,9 @@ def probabilities(network: nn.Module, x: np.ndarray) -> np.ndarray:
 
 
 def read_records(file: Path, about: Description, client: str) -> NewRecords:
-    """The records of a table, read by the schema that the models carry, or of the array `x` of an NPZ file.
+    """Read the records of a table, by the schema that the models carry, or of the array `x` of an NPZ file.
 
-    A table is written as that of the client in training, unless its name is that of another one's.
+    A table is read like the client's own in training, unless its name is that of another client's table.
     """
     if not file.is_file():
         raise UserError(f"There is no file {file} with records to predict on.")

@@ -15,7 +15,7 @@ from rich.console import Console
 
 import sordino
 from sordino.cli import COMMANDS
-from sordino.cli.runs import _table, described
+from sordino.cli.runs import _table, describe_run
 from sordino.data import catalogue
 from sordino.experiment.config import Experiment
 from sordino.federation.rounds import RoundReport
@@ -24,7 +24,7 @@ from sordino.methods import names
 from sordino.planning.plan import PlanForRecords, plan_of
 from sordino.privacy.views import NEIGHBOURS
 from sordino.report.glossary import ALIASES, WORDS
-from sordino.report.logs import logged
+from sordino.report.logs import log_runs
 from sordino.report.terminal.catalogue import hyperparameters
 from sordino.report.terminal.metrics import clients_table
 from sordino.store.store import RunRow
@@ -202,7 +202,7 @@ def test_a_run_is_of_the_budget_that_counted() -> None:
     spent = unspent | {"noise_multiplier": 1.0}
 
     def budget(summary: Any = spent, **keys: Any) -> float | None:
-        return described(row("", configuration={"protect_from": "outsider"} | keys, summary=summary), {})["budget"]
+        return describe_run(row("", configuration={"protect_from": "outsider"} | keys, summary=summary), {})["budget"]
 
     assert budget(epsilon=3.0) == 3
     assert budget() == 8
@@ -326,7 +326,7 @@ def test_where_a_log_is_looked_at(tmp_path: Path) -> None:
             sentences.append(sentence)
 
     sentences: list[str] = []
-    with logged(Said(), "tensorboard", tmp_path):
+    with log_runs(Said(), "tensorboard", tmp_path):
         pass
     assert sentences == [f"Logged: `tensorboard --logdir {tmp_path / 'tensorboard'}` shows it."]
 

@@ -21,7 +21,7 @@ from sordino.deploy.server.trips import Deadlines
 from sordino.deploy.site.site import Site
 from sordino.deploy.trial import lay_out
 from sordino.experiment.config import Experiment
-from sordino.experiment.result import Summary
+from sordino.store.run_summary import Summary
 from sordino.store.store import Store
 
 QUICK = Deadlines(hello=0.0, work=5.0, open=0.2, attempts=3)

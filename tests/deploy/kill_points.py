@@ -75,7 +75,7 @@ def template(folder: Path, **changes: Any) -> Template:
     """A federation, laid out, and what comes of it undisturbed. Its noise comes from the seed: runs can be compared."""
     with federation(folder, noise="integers", **changes) as made:
         shutil.copytree(folder, folder.with_name("copy"))
-        model = made.model(made.run()["run"])
+        model = made.model(made.run().run)
         return Template(folder.with_name("copy"), made.experiment, made.members, model, made.experiment.rounds)
 
 

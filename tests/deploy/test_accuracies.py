@@ -25,12 +25,12 @@ def test_shared_accuracies_are_means_with_the_noise_that_is_told(protect_from: s
         summary = made.run()
         there = [status(folder)["runs"][0] for folder in made.folders]
         for name in ("personal", "global"):
-            noise = summary["accuracy"][name] - np.mean([one[name] for one in there])  # type: ignore[operator]
-            assert abs(noise) < 6 * summary["accuracy_noise"], "six deviations: once in 5e8 tests"
-        assert 0 < summary["accuracy_noise"] < 0.2
-        assert any("with noise of deviation" in note for note in summary["notes"])
+            noise = summary.accuracy[name] - np.mean([one[name] for one in there])  # type: ignore[operator]
+            assert abs(noise) < 6 * summary.accuracy_noise, "six deviations: once in 5e8 tests"
+        assert 0 < summary.accuracy_noise < 0.2
+        assert any("with noise of deviation" in note for note in summary.notes)
         assert add_accuracies(summary, made.folders) == summary
-        assert 99.9 < dict(summary["epsilon"])[protect_from] <= 100  # type: ignore[operator]
+        assert 99.9 < dict(summary.epsilon)[protect_from] <= 100  # type: ignore[operator]
         view = {"outsider": 0, "server": 2}[protect_from]
         with SiteLedger(made.folders[0]) as ledger:
             rows = [row_from(one) for one in ledger.entries() if one.kind == "release"]
@@ -38,7 +38,7 @@ def test_shared_accuracies_are_means_with_the_noise_that_is_told(protect_from: s
             step: sum(row.costs()[view, 0] for row in rows if row.step == step) for step in ("local", "accuracies")
         }
         assert costs["accuracies"] / sum(costs.values()) == pytest.approx(0.5)
-        spent, told = status(made.folders[0])["spent"], dict(summary["epsilon"])
+        spent, told = status(made.folders[0])["spent"], dict(summary.epsilon)
         assert spent[protect_from] == pytest.approx(told[protect_from], rel=1e-9)
 
 
@@ -51,8 +51,8 @@ def test_without_a_share_nothing_is_asked_and_records_are_another_matter(tmp_pat
     with federation(tmp_path, rounds=1) as made:
         assert accuracies.STEP not in terms_of(made.experiment).steps()
         summary = made.run()
-        assert summary["accuracy"]["personal"] is None
-        assert "accuracy_noise" not in summary
+        assert summary.accuracy["personal"] is None
+        assert summary.accuracy_noise is None
         keys = made.experiment.model_dump() | {"method": "dp-fedavg-record", "metrics_share": 0.1, "set": {}}
         with pytest.raises(UserError, match="leave it out"):
             terms_of(Experiment.make(keys))

@@ -85,7 +85,7 @@ def test_a_question_that_fails_whatever_the_records_is_counted_and_costs_nothing
                 fail(request)
             return answer()
 
-        assert made.run(fault)["rounds_done"] == 2
+        assert made.run(fault).rounds_done == 2
         assert (paid(made, 0), status(made.folders[0])["misfits"]) == (2, 1)
 
 
@@ -104,7 +104,7 @@ def test_what_was_paid_for_and_lost_is_not_drawn_again(tmp_path: Path) -> None:
                 assert paid(made, 0) == 2
             return reply
 
-        assert made.run(lose)["rounds_done"] == 1, "another attempt is beyond its budget"
+        assert made.run(lose).rounds_done == 1, "another attempt is beyond its budget"
 
 
 @pytest.mark.parametrize(
@@ -317,9 +317,9 @@ def test_a_plain_message_that_no_clip_allows_is_left_out(value: int, tmp_path: P
             return changed(reply, values=wild)
 
         summary = made.run(poison)
-        assert summary["rounds_done"] == 1
+        assert summary.rounds_done == 1
         assert any("site-1 sent a reply that is no valid answer" in sentence for sentence in made.told)
-        assert float(made.model(summary["run"]).abs().max()) < 100
+        assert float(made.model(summary.run).abs().max()) < 100
 
 
 # ---- sites that are missing when all are needed
@@ -344,7 +344,7 @@ def test_what_is_given_once_is_waited_for_and_never_asked_anew(tmp_path: Path) -
                 made.run(gone, QUICKER) if not trial else made.resume(made.store.all()[0].run, gone, QUICKER)
         assert {attempt for _, attempt in attempts} == {0}
         summary = made.resume(made.store.all()[0].run)
-        assert summary["rounds_done"] == 2
+        assert summary.rounds_done == 2
         for folder in made.folders:
             with SiteLedger(folder) as ledger:
                 described = [

@@ -35,13 +35,13 @@ def test_models_equal_those_of_a_simulation(method: str, tmp_path: Path) -> None
     with federation(tmp_path, 10, **{"method": method, "noise": "integers", **CASES[method]}) as made:
         summary = made.run()
         expected = start(prepare_simulation(made.experiment, made.original), made.store)
-    assert summary["rounds_done"] == expected["rounds_done"] == 2
-    ours, theirs = (load_file(made.store.path(one["run"]) / "models.safetensors") for one in (summary, expected))
+    assert summary.rounds_done == expected.rounds_done == 2
+    ours, theirs = (load_file(made.store.path(one.run) / "models.safetensors") for one in (summary, expected))
     for name in {"global", "averaged"} & set(theirs):
         assert torch.equal(ours[name], theirs[name])
     kept = [load_file(folder / status(folder)["runs"][0]["model"]) for folder in made.folders]
     for name in {"personal", "blend", "weights", "powers", "labels"} & set(theirs):
         order = theirs["clients" if name == "personal" else "blend_clients"].tolist()
         assert torch.equal(torch.cat([kept[client][name] for client in order]), theirs[name])
-    assert add_accuracies(summary, made.folders)["accuracy"] == pytest.approx(expected["accuracy"])
-    assert summary["epsilon"] == expected["epsilon"] == dict.fromkeys(("outsider", "peer", "server"))
+    assert add_accuracies(summary, made.folders).accuracy == pytest.approx(expected.accuracy)
+    assert summary.epsilon == expected.epsilon == dict.fromkeys(("outsider", "peer", "server"))

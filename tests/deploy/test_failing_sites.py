@@ -81,7 +81,7 @@ def test_a_failing_site_sends_an_ordinary_message_and_pays(case: str, tmp_path: 
     with federation(tmp_path, personal="blend" if case == "summed" else "own", **CASES[case]) as made:
         seen, fault = blinding(made, LabelError("label 7"))
         summary = made.run(fault)
-        assert summary["rounds_done"] == 2
+        assert summary.rounds_done == 2
         replies: dict[int, list[dict[str, Any]]] = {0: [], 1: []}
         for node, _, reply in seen.of("work"):
             replies.setdefault(node, []).append(wire.unpack(reply))
@@ -111,7 +111,7 @@ def test_a_failing_site_sends_an_ordinary_message_and_pays(case: str, tmp_path: 
 def test_whatever_a_step_raises_stays_at_the_site(error: BaseException, tmp_path: Path) -> None:
     with federation(tmp_path, rounds=1) as made:
         _, fault = blinding(made, error)
-        assert made.run(fault)["rounds_done"] == 1
+        assert made.run(fault).rounds_done == 1
 
 
 def test_the_noise_of_a_null_contribution_is_all_that_was_declared(tmp_path: Path) -> None:

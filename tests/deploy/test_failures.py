@@ -88,21 +88,21 @@ def test_a_site_killed_at_its_commit(when: str, tmp_path: Path) -> None:
             assert releases(made, 0) == 1
 
         summary = made.run(Probe("work", die))
-        assert summary["rounds_done"] == 2
+        assert summary.rounds_done == 2
         assert [releases(made, number) for number in range(3)] == [2, 2, 2]
 
 
 def test_a_site_that_is_gone_in_the_first_trip_is_done_without(tmp_path: Path) -> None:
     with federation(tmp_path, 4, minimum_cohort=3, noise="integers") as made:
         summary = made.run(Probe("work", lambda request: LOST, node=1, skip=1))  # it is looked for once more
-        assert summary["rounds_done"] == 2
+        assert summary.rounds_done == 2
         assert [releases(made, number) for number in range(4)] == [2, 2, 2, 2]
     with federation(tmp_path / "more", 4, minimum_cohort=3) as made:
 
         def gone(node: int, request: bytes, answer: Callable[[], bytes]) -> bytes | Failure:
             return LOST if node == 1 and kind(request) in ("work", "open") else answer()
 
-        assert made.run(gone)["rounds_done"] == 2
+        assert made.run(gone).rounds_done == 2
         assert [releases(made, number) for number in range(4)] == [2, 0, 2, 2]
 
 
@@ -118,7 +118,7 @@ def test_a_site_that_is_gone_in_the_second_trip_is_waited_for_then_paid_for_agai
             return answer()
 
         summary = made.run(slow, dataclasses.replace(QUICK, open=60.0))
-        assert summary["rounds_done"] == 2
+        assert summary.rounds_done == 2
         assert asked == [0, 0, 0, 0]  # of the first round three times, until it answered
         assert [releases(made, number) for number in range(3)] == [2, 2, 2]
 
@@ -127,10 +127,10 @@ def test_a_site_that_is_gone_in_the_second_trip_is_waited_for_then_paid_for_agai
 
     with federation(tmp_path / "never", spare_turns=3) as made:
         summary = made.run(never)
-        assert summary["rounds_done"] == 2
+        assert summary.rounds_done == 2
         # Who did not answer may have had a reason in its data: the plan counts, its spare turns included.
-        mu = sum_up([planned(terms_of(made.experiment))], "client", summary["delta"])["epsilon"]
-        assert summary["epsilon"]["outsider"] >= mu["outsider"] > summary["charged"]["outsider"]
+        mu = sum_up([planned(terms_of(made.experiment))], "client", summary.delta)["epsilon"]
+        assert summary.epsilon["outsider"] >= mu["outsider"] > summary.charged["outsider"]
         assert [releases(made, number) for number in range(3)] == [4, 4, 4]
         assert any("paid for again" in sentence for sentence in made.told)
 
@@ -148,7 +148,7 @@ def test_too_few_answers_are_never_opened(tmp_path: Path) -> None:
         assert len(seen.of("work")) >= 2 * QUICK.attempts
         (row,) = made.store.all()
         assert row.state == "stopped"
-        assert made.resume(row.run)["rounds_done"] == 2  # when they are back
+        assert made.resume(row.run).rounds_done == 2  # when they are back
 
 
 # ---- the server
@@ -185,7 +185,7 @@ def test_a_server_that_was_killed_goes_on_with_the_same_sum(
         summary = made.resume(row.run)
         assert torch.equal(made.model(row.run), expected)
         assert [releases(made, number) for number in range(3)] == [2, 2, 2]
-        assert summary["rounds_done"] == 2
+        assert summary.rounds_done == 2
         assert made.resume(row.run) == summary
 
 
@@ -233,7 +233,7 @@ def test_what_is_asked_twice_is_answered_once_and_what_is_altered_never(tmp_path
                 probe(node, request, lambda: b"")
             return answer()
 
-        assert made.run(all_of_them)["rounds_done"] == 2
+        assert made.run(all_of_them).rounds_done == 2
         assert releases(made, 0) == 2
 
 
@@ -246,7 +246,7 @@ def test_another_list_of_survivors_is_refused_once_one_was_named(tmp_path: Path)
             fewer = [one for one in message["survivors"] if one != made.members[3].identity]
             assert refused(site.answer(changed(request, survivors=fewer))) == "survivors"
 
-        assert made.run(Probe("open", other))["rounds_done"] == 2
+        assert made.run(Probe("open", other)).rounds_done == 2
 
 
 @pytest.mark.parametrize(
@@ -408,8 +408,8 @@ def test_a_server_killed_while_it_saves_a_run_that_ended_early(tmp_path: Path) -
         patched.undo()
         (row,) = made.store.all()
         summary = made.resume(row.run)
-        assert summary["rounds_done"] == row.rounds_done
-        assert any("ended early" in note for note in summary["notes"])
+        assert summary.rounds_done == row.rounds_done
+        assert any("ended early" in note for note in summary.notes)
 
 
 def test_models_of_an_end_that_was_stopped_are_removed(tmp_path: Path) -> None:
@@ -426,10 +426,10 @@ def test_a_run_ends_when_budgets_do(tmp_path: Path) -> None:
     with federation(tmp_path, rounds=4) as made:
         leave_budget_for_a_part(made)
         summary = made.run()
-        assert 0 < summary["rounds_done"] < 4
-        assert any("ended early" in note for note in summary["notes"])
-        mu = sum_up([planned(terms_of(made.experiment))], "client", summary["delta"])["epsilon"]
-        assert summary["epsilon"]["outsider"] >= mu["outsider"] > summary["charged"]["outsider"]
+        assert 0 < summary.rounds_done < 4
+        assert any("ended early" in note for note in summary.notes)
+        mu = sum_up([planned(terms_of(made.experiment))], "client", summary.delta)["epsilon"]
+        assert summary.epsilon["outsider"] >= mu["outsider"] > summary.charged["outsider"]
         for folder in made.folders:
             assert status(folder)["spent"]["outsider"] <= 14
         again = made.run()
@@ -439,12 +439,12 @@ def test_a_run_ends_when_budgets_do(tmp_path: Path) -> None:
 def test_what_is_planned_is_what_is_spent(tmp_path: Path) -> None:
     with federation(tmp_path) as made:
         summary = made.run()
-        assert 19.99 < summary["epsilon"]["outsider"] <= 20  # type: ignore[operator]
+        assert 19.99 < summary.epsilon["outsider"] <= 20  # type: ignore[operator]
         for folder in made.folders:
             found = status(folder)
-            assert found["spent"] == pytest.approx(summary["epsilon"], rel=1e-9)
+            assert found["spent"] == pytest.approx(summary.epsilon, rel=1e-9)
             assert found["promised"] == "outsider"
-        assert made.run()["rounds_done"] == 0  # it was allowed once
+        assert made.run().rounds_done == 0  # it was allowed once
 
 
 def test_a_full_disk_lets_nothing_leave(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -459,7 +459,7 @@ def test_a_full_disk_lets_nothing_leave(tmp_path: Path, monkeypatch: pytest.Monk
                 assert refused(made.sites[0].answer(request)) == "disk"
             assert releases(made, 0) == 0
 
-        assert made.run(Probe("work", full))["rounds_done"] == 2
+        assert made.run(Probe("work", full)).rounds_done == 2
 
 
 @pytest.mark.parametrize(
@@ -575,7 +575,7 @@ def test_two_processes_that_are_asked_at_once_draw_once(tmp_path: Path) -> None:
             assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes() == made.sites[0].answer(request)
             assert releases(made, 0) == 1
 
-        assert made.run(Probe("work", both))["rounds_done"] == 2
+        assert made.run(Probe("work", both)).rounds_done == 2
 
 
 def test_a_vector_that_no_clip_allows_is_noticed_in_the_sum(tmp_path: Path) -> None:
@@ -588,7 +588,7 @@ def test_a_vector_that_no_clip_allows_is_noticed_in_the_sum(tmp_path: Path) -> N
                 return changed(reply, vector=message["vector"] + np.uint32(2**30))
             return reply
 
-        assert made.run(poison)["rounds_done"] == 2
+        assert made.run(poison).rounds_done == 2
         assert any("clips allow" in sentence for sentence in made.told)
         assert [releases(made, number) for number in range(3)] == [4, 4, 4]
 

@@ -78,7 +78,7 @@ def test_others_hold_a_run_s_beginning_before_anything_leaves(changes: dict[str,
                     held.append(head.position >= begun)
             return reply
 
-        assert made.run(look)["rounds_done"] == 1
+        assert made.run(look).rounds_done == 1
         assert held == [True] * 6
 
 
@@ -96,7 +96,7 @@ def test_notes_are_asked_for_once_a_run_and_after_a_restart(tmp_path: Path) -> N
             seen.append((node, kind(request)))
             return answer()
 
-        assert made.run(restart)["rounds_done"] == 3
+        assert made.run(restart).rounds_done == 3
         assert [node for node, what in seen if what == "note"] == [0, 1, 2] * 2
         assert paid(made, 1) == 3
 
@@ -113,7 +113,7 @@ def test_the_server_says_whom_a_site_waits_for(tmp_path: Path) -> None:
         assert waits[-1] == "Waiting until other sites confirm the ledger of site-0, site-1; no answer yet from site-2."
         assert "missing: site-2" in (made.folders[0] / "site.log").read_text()
         assert [paid(made, number) for number in range(3)] == [0, 0, 1], "two others have confirmed site-2"
-        assert made.resume(made.store.all()[0].run)["rounds_done"] == 1
+        assert made.resume(made.store.all()[0].run).rounds_done == 1
 
 
 def test_some_others_suffice_where_the_owners_say_so(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_some_others_suffice_where_the_owners_say_so(tmp_path: Path) -> None:
         def silent(node: int, request: bytes, answer: Callable[[], bytes]) -> bytes | Failure:
             return LOST if node == 3 and kind(request) in ("note", "work") else answer()
 
-        assert made.run(silent)["rounds_done"] == 1
+        assert made.run(silent).rounds_done == 1
 
 
 def test_a_note_that_was_lost_does_no_harm(tmp_path: Path) -> None:

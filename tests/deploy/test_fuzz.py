@@ -166,8 +166,8 @@ def test_a_hostile_site_stops_a_run_or_is_left_out(
             summary = made.run(hostile)
         except UserError:
             return
-        assert summary["rounds_done"] == 1
-        model, terms = made.model(summary["run"]), terms_of(made.experiment)
+        assert summary.rounds_done == 1
+        model, terms = made.model(summary.run), terms_of(made.experiment)
         assert float((model - terms.initial).norm()) < 4 * 0.5 + longest(terms)
 
 

@@ -25,7 +25,7 @@ def test_rounds_tell_the_epsilon_so_far_and_the_last_one_all_of_it(method: str, 
     assert len(so_far) == 4
     assert all(before < after for before, after in itertools.pairwise(so_far))
     assert so_far[0] < 3.5
-    assert so_far[-1] == pytest.approx(summary["epsilon"][told[0].observer])
+    assert so_far[-1] == pytest.approx(summary.epsilon[told[0].observer])
     largest, answers = terms_of(made.experiment).largest_answer, [len(reply) for _, _, _, reply in recorder.seen]
     assert max(answers) < largest / 2  # what carries them adds little
     assert largest < 2**21  # 650 parameters are 5 kB

@@ -87,10 +87,10 @@ def test_tables_are_read_as_they_are_declared(
         summary = start(
             Experiment.make(declared), members, InProcessCarrier(there), Store(tmp_path / "store"), deadlines=QUICK
         )
-        assert summary["rounds_done"] == 1
-        assert 7.99 < summary["epsilon"]["outsider"] <= 8  # type: ignore[operator]
+        assert summary.rounds_done == 1
+        assert 7.99 < summary.epsilon["outsider"] <= 8  # type: ignore[operator]
         assert status(tmp_path / "s0")["runs"][0]["personal"] is not None
-        text = markdown(statement_of(Store(tmp_path / "store"), summary["run"]))
+        text = markdown(statement_of(Store(tmp_path / "store"), summary.run))
         assert "digits" not in text
         assert "on the sites' own data, the data of 3 clients: s0, s1, s2." in text
         for column in expected:
@@ -169,9 +169,9 @@ def test_what_a_site_counts_in_its_records_is_told_to_its_owner_alone(tmp_path: 
         for site in there:
             site.close()
     assert "39 values of 'dose' lie outside 0 to 10" in (tmp_path / "s0" / "site.log").read_text()
-    handed_on = [str(summary), *told, markdown(statement_of(store, summary["run"]))]
+    handed_on = [str(summary), *told, markdown(statement_of(store, summary.run))]
     assert not any("lie outside" in text or "39 " in text for text in handed_on)
-    assert store.get(summary["run"]).configuration["data"] == "the sites' own data"
+    assert store.get(summary.run).configuration["data"] == "the sites' own data"
 
 
 def test_a_trial_names_the_columns_and_classes_of_the_tables_that_were_dealt(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_a_trial_names_the_columns_and_classes_of_the_tables_that_were_dealt(tmp
     keys = {"data": str(folder), "table": SCHEMA, "partition": None, "model": "logistic", "rounds": 1}
     with federation(tmp_path / "trial", **keys) as made:
         summary = made.run()
-        text = markdown(statement_of(made.store, summary["run"]))
+        text = markdown(statement_of(made.store, summary.run))
     assert "to tell no and yes apart in the column ill" in text
     assert "| dose | number | 0 to 10 | refuse | declared as public |" in text
 
@@ -200,8 +200,8 @@ def test_a_run_that_was_stored_with_the_default_data_is_not_said_to_be_on_them(
     finally:
         for site in there:
             site.close()
-    assert store.get(summary["run"]).configuration["data"] == "digits"
-    assert "digits" not in markdown(statement_of(store, summary["run"]))
+    assert store.get(summary.run).configuration["data"] == "digits"
+    assert "digits" not in markdown(statement_of(store, summary.run))
 
 
 def test_a_trial_is_no_deployment_and_counts_for_its_people(tmp_path: Path) -> None:
@@ -209,9 +209,9 @@ def test_a_trial_is_no_deployment_and_counts_for_its_people(tmp_path: Path) -> N
     with federation(tmp_path) as made:
         carrier, origin = InProcessCarrier(made.sites, None), read_origin(tmp_path / "sites")
         done = start(made.experiment, made.members, carrier, made.store, deadlines=QUICK, origin=origin)
-        text = markdown(statement_of(made.store, done["run"]))
+        text = markdown(statement_of(made.store, done.run))
         assert "This run was a trial: the server and all sites were processes of one machine" in text
         assert "on digits, the data of 3 clients" in text
-        row = made.store.get(done["run"])
+        row = made.store.get(done.run)
         assert same_people(row.people, deal(made.original).people)
         assert (row.planned or {})["deal"] == deal(made.original.model_copy(update={"clients": 3})).deal

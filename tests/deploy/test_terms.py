@@ -189,8 +189,8 @@ def test_deployments_and_simulations_are_resumed_each_by_its_own_command(tmp_pat
     from sordino.api import resume
 
     with federation(tmp_path) as made:
-        run = made.run()["run"]
-        assert made.resume(run)["run"] == run
+        run = made.run().run
+        assert made.resume(run).run == run
         assert resume(run, made.store.folder)["run"] == run  # it is done
 
 

@@ -196,7 +196,7 @@ def test_a_site_killed_between_its_ledger_and_its_witness_goes_on(
         with SiteLedger(made.folders[0]) as ledger:
             assert Witness(made.witness(0), made.sites[0].context.private).read() == ledger.head()
         (row,) = made.store.all()
-        assert made.resume(row.run)["rounds_done"] == 2
+        assert made.resume(row.run).rounds_done == 2
         assert kinds(made).count("release") == 2
 
 
@@ -266,7 +266,7 @@ def test_peers_give_an_accepted_site_its_budget_back(tmp_path: Path) -> None:
         assert status(made.folders[0])["spent"]["server"] is None
         assert status(made.folders[0])["doubtful"]
         made.reopen(0)
-        assert made.run()["rounds_done"] == 2
+        assert made.run().rounds_done == 2
         assert status(made.folders[0])["spent"]["server"] == pytest.approx(40)
         assert not status(made.folders[0])["doubtful"]
 

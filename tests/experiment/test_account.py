@@ -140,9 +140,9 @@ def test_a_statement_tells_each_observers_figure_and_what_left_bare(run: tuple[s
     store = Store(run[1])
     found, summary = statement_of(store, run[0]), store.get(run[0]).result
     assert summary is not None
-    assert {one.name: one.epsilon for one in found.observers} == summary["epsilon"]
-    assert {one.name: one.attack for one in found.observers} == summary["attack_accuracy"]
-    assert len(set(summary["epsilon"].values())) == 3
+    assert {one.name: one.epsilon for one in found.observers} == summary.epsilon
+    assert {one.name: one.attack for one in found.observers} == summary.attack_accuracy
+    assert len(set(summary.epsilon.values())) == 3
     assert [(one.name, one.covered) for one in found.leaving] == [("update", True)]
     bare = sordino.run(store=tmp_path, method="fedavg", **QUICK_KEYS)["run"]
     assert not any(one.covered for one in statement_of(Store(tmp_path), bare).leaving)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import statistics
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,6 +16,7 @@ from helpers import QUICK, QUICK_KEYS, command
 from sordino.errors import UserError, WorkerError
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
+from sordino.store.run_summary import Summary
 from sordino.store.store import Store
 from sordino.study.compare import compare, side_by_side
 from sordino.study.parallel import _hear
@@ -27,18 +29,18 @@ def experiment(store: Path, **keys: Any) -> Experiment:
 
 def test_methods_are_compared_at_equal_epsilon(tmp_path: Path) -> None:
     found = compare(experiment(tmp_path), ["local", "dp-fedavg", "feddpa"], seeds=2)
-    assert [row["method"] for row in found.rows] == ["local", "dp-fedavg", "feddpa"]
-    assert [row["epsilon"]["outsider"] for row in found.rows] == pytest.approx([0, 4, 4], rel=1e-6)
+    assert [row.method for row in found.rows] == ["local", "dp-fedavg", "feddpa"]
+    assert [row.epsilon["outsider"] for row in found.rows] == pytest.approx([0, 4, 4], rel=1e-6)
     store = Store(tmp_path)
     assert len(store.all()) == 6
     for row in found.rows:
-        results = [store.get(run).summary for run in row["runs"]]
+        results = [store.get(run).summary for run in row.runs]
         assert [result["seed"] for result in results if result] == [0, 1]
         personal = [result["accuracy"]["personal"] for result in results if result]
-        assert row["accuracy"]["personal"]["mean"] == pytest.approx(statistics.mean(personal))
-        assert row["accuracy"]["personal"]["spread"] == pytest.approx(statistics.stdev(personal))
-        assert [len(curve) for curve in row["curves"]] == [2, 2]
-    assert found.rows[0]["accuracy"]["global"] is None
+        assert row.accuracy["personal"].mean == pytest.approx(statistics.mean(personal))
+        assert row.accuracy["personal"].spread == pytest.approx(statistics.stdev(personal))
+        assert [len(curve) for curve in row.curves] == [2, 2]
+    assert found.rows[0].accuracy["global"] is None
 
 
 def test_the_figures_of_a_row_hold_for_each_of_its_seeds(tmp_path: Path) -> None:
@@ -46,28 +48,28 @@ def test_the_figures_of_a_row_hold_for_each_of_its_seeds(tmp_path: Path) -> None
     keys: dict[str, Any] = {"partition": "dirichlet:0.3", "noise_multiplier": 1.0, "epsilon": None, "clients": 4}
     found = compare(experiment(tmp_path, **keys), ["dp-fedavg-record"], seeds=2)
     opened = Store(tmp_path)
-    results = [cast(Any, opened.get(run).summary) for run in found.rows[0]["runs"]]
-    spent = [result["epsilon"]["server"] for result in results]
+    results = [cast(Summary, opened.get(run).result) for run in found.rows[0].runs]
+    spent = [cast(float, result.epsilon["server"]) for result in results]
     assert spent[0] != spent[1]
-    results[1] |= {"delta": 3e-5, "not_covered": ["one", "two"]}
-    results[0] |= {"not_covered": ["two"]}
+    results[1] = replace(results[1], delta=3e-5, not_covered=["one", "two"])
+    results[0] = replace(results[0], not_covered=["two"])
     (row,) = side_by_side({"dp-fedavg-record": results}, opened, "outsider").rows
-    assert row["epsilon"]["server"] == max(spent)
-    assert row["delta"] == 3e-5
-    assert row["not_covered"] == ["two", "one"]
+    assert row.epsilon["server"] == max(spent)
+    assert row.delta == 3e-5
+    assert row.not_covered == ["two", "one"]
 
 
 def test_quantile_clipping_costs_no_more(tmp_path: Path) -> None:
     """The noised bits of adaptive clipping share the budget: the epsilon stays equal."""
     chosen = experiment(tmp_path, set={"clipping": "quantile"})
     found = compare(chosen, ["dp-fedavg", "feddpa"], seeds=1)
-    assert [row["epsilon"]["outsider"] for row in found.rows] == pytest.approx([4, 4], rel=1e-6)
+    assert [row.epsilon["outsider"] for row in found.rows] == pytest.approx([4, 4], rel=1e-6)
 
 
 def test_a_second_comparison_takes_the_runs_of_the_store(tmp_path: Path) -> None:
     first = compare(experiment(tmp_path), ["local", "dp-fedavg"], seeds=1)
     second = compare(experiment(tmp_path), ["local", "dp-fedavg"], seeds=2)
-    assert [row["runs"][0] for row in second.rows] == [row["runs"][0] for row in first.rows]
+    assert [row.runs[0] for row in second.rows] == [row.runs[0] for row in first.rows]
     assert len(Store(tmp_path).all()) == 4
 
 
@@ -80,7 +82,7 @@ def test_a_stopped_run_is_resumed(tmp_path: Path) -> None:
         compare(experiment(tmp_path), ["local"], seeds=1, display=Raising())
     found = compare(experiment(tmp_path), ["local"], seeds=1)
     (row,) = Store(tmp_path).all()
-    assert found.rows[0]["runs"] == [row.run]
+    assert found.rows[0].runs == [row.run]
     assert row.state == "done"
 
 
@@ -100,14 +102,14 @@ def test_two_names_of_the_same_runs_are_shown_once(tmp_path: Path) -> None:
 
     names = ["dp-fedavg[personal=own]", "local", "dp-fedavg", "dp-fedavg[clip=1]", "dp-fedavg[clip=1.0,epochs=1]"]
     found = compare(experiment(tmp_path), names, seeds=2, display=Telling())
-    assert [row["method"] for row in found.rows] == [names[0], names[1], names[3]]
-    assert [row["seeds"] for row in found.rows] == [2, 2, 2]
+    assert [row.method for row in found.rows] == [names[0], names[1], names[3]]
+    assert [row.seeds for row in found.rows] == [2, 2, 2]
     assert told == [
-        "dp-fedavg is the same as dp-fedavg[personal=own] here: it is shown once.",
-        "dp-fedavg[clip=1.0,epochs=1] is the same as dp-fedavg[clip=1] here: it is shown once.",
+        "dp-fedavg makes the same runs as dp-fedavg[personal=own]: the table shows them once.",
+        "dp-fedavg[clip=1.0,epochs=1] makes the same runs as dp-fedavg[clip=1]: the table shows them once.",
     ]
     swept = compare(experiment(tmp_path), [names[2], names[3]], seeds=1, sweep={"clip": [0.3, 1]})
-    assert [row["method"] for row in swept.rows] == [names[2], names[3]] * 2
+    assert [row.method for row in swept.rows] == [names[2], names[3]] * 2
 
 
 def test_settings_reach_the_methods_that_know_them(tmp_path: Path) -> None:
@@ -206,11 +208,11 @@ def test_records_set_aside_for_one_method_are_set_aside_for_all(tmp_path: Path) 
 def test_a_sweep_runs_once_what_does_not_depend_on_it(tmp_path: Path) -> None:
     """Two budgets, two methods: three runs, because training alone has no budget."""
     found = compare(experiment(tmp_path), ["local", "dp-fedavg"], seeds=1, sweep={"epsilon": [1, 4]})
-    assert [(row["method"], row["at"]["epsilon"]) for row in found.rows] == [
+    assert [(row.method, row.at["epsilon"]) for row in found.rows] == [
         *(("local", 1), ("dp-fedavg", 1), ("local", 4), ("dp-fedavg", 4)),
     ]
-    assert [row["epsilon"]["outsider"] for row in found.rows] == pytest.approx([0, 1, 0, 4], rel=1e-6)
-    assert found.rows[0]["runs"] == found.rows[2]["runs"]
+    assert [row.epsilon["outsider"] for row in found.rows] == pytest.approx([0, 1, 0, 4], rel=1e-6)
+    assert found.rows[0].runs == found.rows[2].runs
     assert len(Store(tmp_path).all()) == 3
     assert found.sweep == ["epsilon"]
     assert all(sentence.startswith("epsilon ") for sentence in found.verdict)
@@ -249,7 +251,7 @@ def test_tuning_chooses_on_seeds_that_are_not_reported(tmp_path: Path) -> None:
 
     grid = {"rate": [1e-6, 0.3]}
     found = compare(experiment(tmp_path), ["local", "dp-fedavg"], seeds=1, grid=grid)
-    assert [row["method"] for row in found.rows] == ["local[rate=0.3]", "dp-fedavg[rate=0.3]"]
+    assert [row.method for row in found.rows] == ["local[rate=0.3]", "dp-fedavg[rate=0.3]"]
     assert [one["tries"] for one in found.tuned] == [2, 2]
     twice = epsilon_of(2**0.5 * mu_of(4, 1e-5), 1e-5)
     assert found.tuned[1]["epsilon"]["outsider"] == pytest.approx(twice, rel=1e-6)
@@ -262,12 +264,12 @@ def test_runs_side_by_side_give_the_same_numbers(tmp_path: Path) -> None:
     methods = ["local", "dp-fedavg"]
     alone = compare(experiment(tmp_path / "a"), methods, seeds=1)
     at_once = compare(experiment(tmp_path / "b"), methods, seeds=1, jobs=2)
-    assert [row["runs"] for row in at_once.rows] == [["local-digits-1"], ["dp-fedavg-digits-2"]]
+    assert [row.runs for row in at_once.rows] == [["local-digits-1"], ["dp-fedavg-digits-2"]]
     for one, other in zip(alone.rows, at_once.rows, strict=True):
-        assert one["accuracy"] == other["accuracy"]
-        assert one["epsilon"] == other["epsilon"]
-        figures = [[{**point, "run": "", "seconds": 0} for point in curve] for curve in one["curves"]]
-        assert figures == [[{**point, "run": "", "seconds": 0} for point in curve] for curve in other["curves"]]
+        assert one.accuracy == other.accuracy
+        assert one.epsilon == other.epsilon
+        figures = [[{**point, "run": "", "seconds": 0} for point in curve] for curve in one.curves]
+        assert figures == [[{**point, "run": "", "seconds": 0} for point in curve] for curve in other.curves]
 
 
 def test_a_process_that_ends_within_a_line_is_told(tmp_path: Path) -> None:

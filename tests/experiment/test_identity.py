@@ -142,7 +142,7 @@ def test_a_comparison_runs_an_edited_method_anew(
 ) -> None:
     def runs() -> int:
         rows = compare(Experiment.make(KEYS | {"store": tmp_path / "store"}), ["own_method:Own"], seeds=1).rows
-        (name,) = rows[0]["runs"]
+        (name,) = rows[0].runs
         assert name == Store(tmp_path / "store").all()[0].run
         return len(Store(tmp_path / "store").all())
 

@@ -64,9 +64,9 @@ def test_its_noise_is_what_is_charged(folder: Path, tmp_path: Path) -> None:
     for seed in range(30):
         store = tmp_path / f"store-{seed}"
         summary = normalise(folder, schema, epsilon, store, seed=seed).summary
-        assert summary["epsilon"]["server"] == pytest.approx(ALMOST_ALL * epsilon, rel=1e-3)
-        noise.append(_moments(store, summary["run"])[0, 0] - corner)
-    single = 1 / mu_of(ALMOST_ALL * epsilon, summary["delta"]) / np.sqrt(2)  # the mean of two clients
+        assert summary.epsilon["server"] == pytest.approx(ALMOST_ALL * epsilon, rel=1e-3)
+        noise.append(_moments(store, summary.run)[0, 0] - corner)
+    single = 1 / mu_of(ALMOST_ALL * epsilon, summary.delta) / np.sqrt(2)  # the mean of two clients
     # A chi-square of 30 degrees: outside of 0.6 to 1.5 once in ten thousand times.
     assert 0.6 < np.sqrt(np.mean(np.square(noise))) / single < 1.5
 

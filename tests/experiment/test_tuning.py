@@ -4,8 +4,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from helpers import summary_of
 
 from sordino.privacy.accounting.gaussian import epsilon_of
+from sordino.store.run_summary import Summary
 from sordino.study.tuning import Ground, tune
 
 ACCURACIES = {
@@ -27,10 +29,10 @@ def ground(**more: Any) -> Ground:
     )
 
 
-def _summary(text: str) -> Any:
+def _summary(text: str) -> Summary:
     mu = 0.0 if text.startswith("local") else 0.5
     spent = {"unit": "client", "mu": [mu, mu, mu], "recipes": [], "deal": "the same for all"}
-    return {"run": text, "accuracy": ACCURACIES[text], "spent": spent, "unit": "client", "delta": 1e-5}
+    return summary_of(run=text, accuracy=ACCURACIES[text], spent=spent)
 
 
 @pytest.mark.parametrize(("by", "rate"), [("personal", 0.1), ("global", 0.3)])

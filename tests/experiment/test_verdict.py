@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from helpers import row_of
 from scipy import stats
 
-from sordino.study.verdict import difference, sentence, verdicts
+from sordino.privacy.release import Unit
+from sordino.study import verdict
+from sordino.study.compare import ComparisonRow, OverSeeds, SeedFigures
+from sordino.study.verdict import Difference, sentence, verdicts
 
 
-def row(method: str, accuracies: list[float], epsilon: float | None, unit: str = "client") -> dict[str, Any]:
-    mean = sum(accuracies) / len(accuracies)
-    return {
-        "method": method,
-        "at": {},
-        "unit": unit,
-        "seeds": len(accuracies),
-        "accuracy": {"personal": {"mean": mean, "spread": 0.0}},
-        "by_seed": [{"seed": seed, "personal": value} for seed, value in enumerate(accuracies)],
-        "epsilon": {"outsider": epsilon, "peer": epsilon, "server": None if epsilon is None else 10 * epsilon},
-        "delta": 1e-5,
-    }
+def row(method: str, accuracies: Sequence[float | None], epsilon: float | None, unit: Unit = "client") -> ComparisonRow:
+    known = [value for value in accuracies if value is not None]
+    return row_of(
+        method,
+        unit=unit,
+        seeds=len(accuracies),
+        accuracy={"personal": OverSeeds(sum(known) / len(known), 0.0) if known else None},
+        by_seed=[SeedFigures(seed, f"run-{seed}", {"personal": value}) for seed, value in enumerate(accuracies)],
+        epsilon={"outsider": epsilon, "peer": epsilon, "server": None if epsilon is None else 10 * epsilon},
+    )
+
+
+def difference(one: ComparisonRow, other: ComparisonRow, comparisons: int = 1) -> Difference:
+    return verdict.difference(one.sample(), other.sample(), comparisons)
 
 
 LOCAL = row("local", [0.80, 0.81, 0.85], 0.0)
@@ -43,9 +50,8 @@ def test_the_interval_by_hand() -> None:
 
 def test_methods_without_test_records_are_not_ranked() -> None:
     """Clients with one record each have none to test on; with one seed of several the others count."""
-    untested = row("untested", [0.5, 0.5, 0.5], 8.0) | {"accuracy": {"personal": None}}
-    untested["by_seed"] = [{"seed": seed, "personal": None} for seed in range(3)]
-    sentences, differences = verdicts([untested, untested | {"method": "other"}], "outsider")
+    untested = row("untested", [None, None, None], 8.0)
+    sentences, differences = verdicts([untested, replace(untested, method="other")], "outsider")
     assert differences == []
     assert sentences == [
         "No client has records to test models on with untested, other: not ranked. Give clients more records, or have "
@@ -54,8 +60,7 @@ def test_methods_without_test_records_are_not_ranked() -> None:
     sentences, (found,) = verdicts([LOCAL, untested, FEDDPA], "outsider")
     assert found == difference(FEDDPA, LOCAL)
     assert "untested" in sentences[-1]
-    partly = row("feddpa", [0.90, 0.92, 0.94], 8.0)
-    partly["by_seed"][1]["personal"] = None
+    partly = row("feddpa", [0.90, None, 0.94], 8.0)
     assert difference(partly, LOCAL)["seeds"] == 2
 
 

@@ -102,9 +102,9 @@ class Deployment:
                 experiment = Experiment.make(self.experiment)
                 summary = start(experiment, members, carrier, store, deadlines=quick)
         if self.experiment["noise"] != "integers":  # its noise is nobody's to repeat
-            return {key: value for key, value in summary.items() if key in ("rounds_done", "epsilon", "notes")}
-        models = (folder_of(store.folder, summary["run"]) / "models.safetensors").read_bytes()
-        seen = {key: value for key, value in summary.items() if key not in ("run", "seconds")}
+            return {key: summary.to_dict()[key] for key in ("rounds_done", "epsilon", "notes")}
+        models = (folder_of(store.folder, summary.run) / "models.safetensors").read_bytes()
+        seen = {key: value for key, value in summary.to_dict().items() if key not in ("run", "seconds")}
         return {"summary": seen, "models": models.hex()}
 
 

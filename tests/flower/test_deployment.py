@@ -98,7 +98,7 @@ def global_model(store: Path, run: str) -> torch.Tensor:
 
 def simulation(deployed: Experiment, original: Experiment, store: Path) -> dict[str, Any]:
     prepared = prepare_simulation(deployed, original)
-    return dict(start(prepared, Store(store)))
+    return start(prepared, Store(store)).to_dict()
 
 
 def test_a_trial_ends_like_a_run_with_the_same_model_and_accuracies(tmp_path):

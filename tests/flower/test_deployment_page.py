@@ -88,17 +88,17 @@ def test_three_machines_are_set_up_as_the_page_says(sordino, tmp_path):
     finally:
         for site in sites:
             site.close()
-    assert summary["rounds_done"] == chosen.rounds
-    assert 0.99 * 4 < summary["epsilon"]["outsider"] <= 4
+    assert summary.rounds_done == chosen.rounds
+    assert 0.99 * 4 < summary.epsilon["outsider"] <= 4
     (shown,) = commands("sordino site status")
-    assert summary["run"] in sordino(shown)
+    assert summary.run in sordino(shown)
     found = json.loads(sordino([*shown, "--json"]))
     assert (found["promised"], found["unit"]) == ("outsider", "record")
     globals_ = [
         json.loads(sordino(["sordino", "site", "status", f"site{n}", "--json"]))["runs"][0]["global"] for n in range(3)
     ]
     assert sum(globals_) / 3 > 0.6, "it learns: half of the records are ill"
-    assert found["spent"] == pytest.approx(summary["epsilon"], rel=1e-9)
+    assert found["spent"] == pytest.approx(summary.epsilon, rel=1e-9)
     (tmp_path / "new.csv").write_text("age,pressure,cholesterol\n61,150,260\n40,115,190\n")
     for line in commands("sordino predict"):
         assert "2 records" in sordino(line)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sordino.papers.claims import in_words, judged, rivals
+from sordino.papers.claims import in_words, judge_claim, rivals
 
 
 def row(name, values, ours=False, **more):
@@ -16,11 +16,11 @@ ABOVE = row("above", [76.0, 76.0, 76.0])
 
 
 def test_an_answer_rests_on_the_intervals_that_are_told():
-    alone = judged("here", [OURS, ABOVE])
+    alone = judge_claim("here", [OURS, ABOVE])
     assert alone.answer == "refuted"
     assert alone.differences[0]["low"] == pytest.approx(-0.05 - 0.0248, abs=1e-4)
     # With seven more rivals all intervals hold together: Student's t of 1 - 0.05/16 with 2 degrees is 12.59.
-    crowd = judged("here", [OURS, ABOVE, *(row(f"rival {n}", [60.0, 61.0, 62.1]) for n in range(7))])
+    crowd = judge_claim("here", [OURS, ABOVE, *(row(f"rival {n}", [60.0, 61.0, 62.1]) for n in range(7))])
     assert crowd.answer == "not shown"
     assert crowd.nearest()["verdict"] == "no difference shown"
     assert crowd.nearest()["against"] == "above"
@@ -31,7 +31,7 @@ def test_where_a_claim_holds_single_intervals_decide():
     # 3, 3 and 2 points above, 2.667 in the mean with a standard error of 1/3: t of 97.5 % gives 1.434 to each side;
     # that of all eight together, 12.59, gives 4.20, which would reach below zero.
     below = [row(f"rival {n}", [67.0, 68.0, 70.0]) for n in range(8)]
-    found = judged("here", [OURS, *below])
+    found = judge_claim("here", [OURS, *below])
     assert found.answer == "holds"
     assert {one["verdict"] for one in found.differences} == {"better"}
     assert found.nearest()["low"] == pytest.approx(0.02667 - 0.01434, abs=1e-4)
@@ -41,13 +41,13 @@ def test_of_several_proposed_rows_one_must_be_above_all_rivals_and_they_share_th
     rival = row("rival", [60.0, 60.0, 60.0])
     proposed = [row("good", [63.0, 64.0, 65.0], ours=True), row("bad", [50.0, 51.0, 52.5], ours=True)]
     # 4 points above with a deviation of 1: t of 97.5 % gives 2.48, t of 98.75 % (6.2053) gives 3.58, both below 4.
-    found = judged("here", [rival, *proposed])
+    found = judge_claim("here", [rival, *proposed])
     assert found.answer == "holds"
     assert found.nearest()["method"] == "good"
     assert found.nearest()["low"] == pytest.approx(0.04 - 0.01 * 6.2053 / 3**0.5, abs=1e-5)
     third = row("worse", [50.0, 51.0, 52.0], ours=True)
-    assert judged("here", [rival, *proposed, third]).answer == "not shown"  # t of 1 - 0.025/3 is 7.6488: 4.42
-    assert judged("here", [rival, proposed[1], third]).answer == "refuted"
+    assert judge_claim("here", [rival, *proposed, third]).answer == "not shown"  # t of 1 - 0.025/3 is 7.6488: 4.42
+    assert judge_claim("here", [rival, proposed[1], third]).answer == "refuted"
 
 
 def test_who_is_no_rival():
@@ -57,7 +57,7 @@ def test_who_is_no_rival():
         row("no privacy", [90.0] * 3, epsilon=None),
     ]
     assert rivals([OURS, ABOVE, *others], OURS) == [ABOVE]
-    found = judged("here", [OURS, *others])
+    found = judge_claim("here", [OURS, *others])
     assert found.answer == "not tested"
     assert [one["against"] for one in found.alone] == ["alone"]
     free = {**OURS, "epsilon": None}
@@ -66,24 +66,24 @@ def test_who_is_no_rival():
 
 def test_what_the_paper_does_not_have_is_told_and_is_no_rival():
     rival = row("rival", [60.0, 61.0, 62.1])
-    found = judged("here", [OURS, {**ABOVE, "added": True}, rival])
+    found = judge_claim("here", [OURS, {**ABOVE, "added": True}, rival])
     assert found.answer == "holds"
     assert [one["against"] for one in found.differences] == ["rival"]
     assert [(one["against"], one["verdict"]) for one in found.added] == [("above", "worse")]
 
 
 def test_a_row_that_missed_its_target_once_is_not_compared():
-    found = judged("here", [{**OURS, "measure": "rounds"}, row("never", [3.0, None, 4.0], measure="rounds")])
+    found = judge_claim("here", [{**OURS, "measure": "rounds"}, row("never", [3.0, None, 4.0], measure="rounds")])
     assert (found.answer, found.differences) == ("not tested", [])
 
 
 def test_rounds_and_losses_are_told_in_their_own_direction():
     ours = row("ours", [4.0, 5.0, 6.0], ours=True, measure="rounds")
-    found = judged("here", [ours, row("slow", [10.0, 11.0, 12.5], measure="rounds")])
+    found = judge_claim("here", [ours, row("slow", [10.0, 11.0, 12.5], measure="rounds")])
     assert found.answer == "holds"
     assert in_words(found.nearest(), "rounds").startswith(
         "-6.2 rounds, where less is better, against slow, interval -6.9"
     )
-    assert in_words(judged("here", [OURS, ABOVE]).nearest(), "personal") == (
+    assert in_words(judge_claim("here", [OURS, ABOVE]).nearest(), "personal") == (
         "-5.0 points against above, interval -7.5 to -2.5"
     )

@@ -6,7 +6,7 @@ import pytest
 
 from sordino.errors import UserError
 from sordino.papers.description import SCALES, find, folder, papers, read_paper, scale_of
-from sordino.papers.formulas import FORMULAS, repeated
+from sordino.papers.formulas import FORMULAS, repeat_figure
 from sordino.papers.runs import Options, Study
 
 TABLES = {
@@ -97,7 +97,7 @@ def test_published_noise_takes_the_place_of_a_budget(known):
 def test_printed_numbers_that_follow_from_formulas(known):
     """Worked out again: those hold that the paper's own formulas give, and the two that do not are known."""
     found = {
-        figure.name: repeated(figure)
+        figure.name: repeat_figure(figure)
         for paper in known.values()
         for table in paper.tables.values()
         for figure in table.figures
@@ -122,8 +122,8 @@ def test_formulas_by_hand():
 
 def test_a_slip_in_a_printed_epsilon_would_show(known):
     figure = known["acdp-pfsd"].tables["table-3"].figures[1]
-    assert repeated(figure)["holds"]
-    assert not repeated(figure.model_copy(update={"published": figure.published + 0.01}))["holds"]
+    assert repeat_figure(figure)["holds"]
+    assert not repeat_figure(figure.model_copy(update={"published": figure.published + 0.01}))["holds"]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from helpers import summary_of
 from typer.testing import CliRunner
 
 from sordino.cli import app
@@ -150,8 +151,7 @@ def test_every_rival_gets_as_many_tries(paper):
     def results(wanted):
         nothing = {"mu": [0.0], "recipes": []}
         accuracy = dict.fromkeys(("personal", "start", "global"), 0.5)
-        about = {"accuracy": accuracy, "spent": nothing, "unit": "client", "delta": 1e-5}
-        return {cell.key: {"run": cell.key, **about} for cell in wanted}
+        return {cell.key: summary_of(run=cell.key, accuracy=accuracy, spent=nothing) for cell in wanted}
 
     found = description.papers()[paper]
     study = Study(found, found.tables[found.main], Options("small", tune="paper"))

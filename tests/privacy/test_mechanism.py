@@ -227,7 +227,7 @@ def run(folder: Path, **keys: Any) -> tuple[dict[str, Any], dict[str, torch.Tens
     prepared = prepare(Experiment.make(KEYS | {"store": folder, "workers": 1} | keys))
     store = Store(folder)
     summary = start(prepared, store)
-    return dict(summary), load_file(store.path(summary["run"]) / "models.safetensors")
+    return summary.to_dict(), load_file(store.path(summary.run) / "models.safetensors")
 
 
 @pytest.mark.parametrize("method", ["dp-fedavg", "fedglp-adp", "dp-fedavg-record"])

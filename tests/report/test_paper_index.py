@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from sordino.cli import app
 from sordino.papers.description import find, papers
-from sordino.papers.index import BEGIN, END, documents, index, keep, placed
+from sordino.papers.index import BEGIN, END, documents, index, insert_index, keep
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 
@@ -123,14 +123,14 @@ def test_what_was_kept_makes_the_same_page_without_the_store(tmp_path):
 
 
 def test_the_index_takes_its_place_in_a_page():
-    assert placed("new\n", f"before\n{BEGIN}\nold\n{END}\nafter\n") == f"before\n{BEGIN}\n\nnew\n\n{END}\nafter\n"
-    assert placed("new", "no marks") == "new"
+    assert insert_index("new\n", f"before\n{BEGIN}\nold\n{END}\nafter\n") == f"before\n{BEGIN}\n\nnew\n\n{END}\nafter\n"
+    assert insert_index("new", "no marks") == "new"
 
 
 def test_the_page_of_the_repository_is_what_its_documents_say():
     """`sordino reproduce --index --store experiments/results -o experiments/README.md` changes nothing."""
     page = (EXPERIMENTS / "README.md").read_text(encoding="utf-8")
-    assert placed(index(papers(), documents([EXPERIMENTS / "results"])), page) == page
+    assert insert_index(index(papers(), documents([EXPERIMENTS / "results"])), page) == page
 
 
 def test_documents_of_the_repository_name_no_machine():

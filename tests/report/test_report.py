@@ -10,6 +10,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from helpers import row_of, summary_of
 from rich.console import Console
 from rich.progress import Progress
 
@@ -64,11 +65,11 @@ def test_delta_is_rounded_up(delta: float, text: str) -> None:
 
 
 def test_so_much_noise_that_epsilon_is_zero_does_not_mean_that_nothing_left() -> None:
-    from sordino.report.html.words import protected
+    from sordino.report.html.words import protection
 
-    summary = {"epsilon": dict.fromkeys(VIEWS, 0.0), "unit": "client", "delta": 1e-5}
-    assert "One whole client is protected" in protected(SimpleNamespace(ledger=["a row"], summary=summary))
-    assert protected(SimpleNamespace(ledger=[], summary=summary)) == "Nothing left the clients."
+    summary = summary_of(epsilon=dict.fromkeys(VIEWS, 0.0))
+    assert "One whole client is protected" in protection(SimpleNamespace(ledger=["a row"], summary=summary))
+    assert protection(SimpleNamespace(ledger=[], summary=summary)) == "Nothing left the clients."
 
 
 def test_attacks_are_rounded_up() -> None:
@@ -88,25 +89,8 @@ def shown(what: Any) -> str:
     return capture.get()
 
 
-def row(method: str, **more: Any) -> dict[str, Any]:
-    spread = {"mean": 0.75, "spread": 0.02}
-    accuracy = {"personal": spread, "personal_worst": spread, "start": spread, "global": None}
-    figures = {"epsilon": {"outsider": 8.001, "peer": 8.5, "server": None}, "seconds": 1.26}
-    curve = [{"round": r, "personal": 0.5 + 0.1 * r, "start": 0.5, "global": None} for r in range(3)]
-    return {
-        "method": method,
-        "at": {},
-        "variant": "sound",
-        "seeds": 2,
-        "accuracy": accuracy,
-        **figures,
-        "curves": [curve],
-        **more,
-    }
-
-
 def test_comparison_table_shows_every_figure_in_eighty_columns() -> None:
-    text = shown(comparison_table([row("local"), row("feddpa", variant="paper")]))
+    text = shown(comparison_table([row_of("local"), row_of("feddpa", variant="paper")]))
     assert "over 2 seeds" in text
     assert max(len(line.rstrip()) for line in text.splitlines()) <= 80
     line = next(line for line in text.splitlines() if "feddpa (paper)" in line)
@@ -120,7 +104,7 @@ def test_a_pictures_title_understates_no_epsilon(largest: float | None, told: st
     from sordino.study.compare import Comparison
 
     epsilons = [0, 2.5, largest]
-    rows = [row(f"method {k}", epsilon=dict.fromkeys(VIEWS, value)) for k, value in enumerate(epsilons)]
+    rows = [row_of(f"method {k}", epsilon=dict.fromkeys(VIEWS, value)) for k, value in enumerate(epsilons)]
     with mock.patch("sordino.report.figures.curves") as drawn:
         _draw(Comparison(rows, [], []), tmp_path / "compare.png", Experiment())
     assert f"epsilon {told} for the outsider" in drawn.call_args.args[2]
@@ -128,29 +112,13 @@ def test_a_pictures_title_understates_no_epsilon(largest: float | None, told: st
 
 def test_curves_are_drawn_into_a_new_folder(tmp_path: Path) -> None:
     picture = tmp_path / "new" / "curves.png"
-    curves([row("local"), row("feddpa")], picture)
+    curves([row_of("local"), row_of("feddpa")], picture)
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_run_report_names_what_is_not_covered() -> None:
-    views = ("outsider", "peer", "server")
-    summary = {
-        **{
-            "run": "x-1",
-            "method": "x",
-            "variant": "sound",
-            "privacy": "dp",
-            "rounds": 2,
-            "clients": 3,
-            "parameters": 1234,
-        },
-        **{"seconds": 1.0, "delta": 1e-5, "unit": "client", "protect_from": "outsider"},
-        "accuracy": {"personal": 0.5, "personal_worst": 0.25, "start": 0.4, "global": None},
-        "epsilon": dict.fromkeys(views),
-        "attack_accuracy": dict.fromkeys(views, 1.0),
-        "not_covered": ["update: it is sent as it is"],
-        "notes": ["mind the gap"],
-    }
+    reasons, notes = ["update: it is sent as it is"], ["mind the gap"]
+    summary = summary_of(epsilon=dict.fromkeys(VIEWS), not_covered=reasons, notes=notes)
     text = shown(run_report(summary, "store"))
     for part in ("1,234 parameters", "25.0%", "∞", "Not covered: update: it is sent as it is.", "Note: mind the gap"):
         assert part in text
@@ -165,7 +133,7 @@ def test_sentences_of_a_comparison_say_whose_they_are() -> None:
         ("b", 8): ["all", "across"],
     }
     rows = [
-        {"method": method, "variant": "sound" if method == "a" else "paper", "at": {"epsilon": at}, "notes": notes}
+        row_of(method, variant="sound" if method == "a" else "paper", at={"epsilon": at}, notes=notes)
         for (method, at), notes in about.items()
     ]
     assert sentences_of(rows, "notes") == [

@@ -154,7 +154,7 @@ def test_a_stored_run_is_resumed_as_resumed(tmp_path: Path, monkeypatch: pytest.
     """The store holds what was decided, and `resume` does not decide again."""
     takes(2.0, 1.0, monkeypatch)
     store = Store(tmp_path)
-    run = start(prepared(store=tmp_path), store)["run"]
+    run = start(prepared(store=tmp_path), store).run
     assert store.get(run).configuration["precision"] == "fp32"
     monkeypatch.setattr(running, "_while_held", lambda prepared, *_: {"precision": prepared.learner.precision})
     takes(1.0, 2.0, monkeypatch)
@@ -178,8 +178,8 @@ def test_a_resumed_run_tells_what_it_told_when_it_began(tmp_path: Path, monkeypa
         start(prepared(store=tmp_path), store, stop)
     takes(1.0, 2.0, monkeypatch)
     again = resume(store.all()[0].run, store)
-    assert any("bf16 is not faster" in note for note in whole["notes"])
-    different = {key for key in whole if again[key] != whole[key]}  # type: ignore[literal-required]
+    assert any("bf16 is not faster" in note for note in whole.notes)
+    different = {key for key, value in whole.to_dict().items() if again.to_dict()[key] != value}
     assert different <= {"run", "seconds"}
 
 

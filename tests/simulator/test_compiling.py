@@ -131,7 +131,7 @@ def test_a_run_keeps_its_choice_and_its_identity(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(compiling, "compile_for", made)
     whole = {"epochs": 1, "batch": 1000}  # all records at each step: the price is known without distributions
     summary = start(prepare(experiment(tmp_path, set=whole)))
-    row = Store(tmp_path).get(summary["run"])
+    row = Store(tmp_path).get(summary.run)
     assert row.configuration["compiled"] == "always"
     for same in ("auto", "always"):
         assert row.identity == prepare(experiment(tmp_path, set=whole, compiled=same)).identity
@@ -143,7 +143,7 @@ def test_workers_share_what_was_compiled(tmp_path: Path) -> None:
     def models(name: str, **keys: Any) -> dict[str, torch.Tensor]:
         chosen = experiment(tmp_path / name, **keys)
         prepared = dataclasses.replace(prepare(chosen), identity="one for all")  # the same noise, compiled or not
-        return load_file(chosen.store / "runs" / start(prepared)["run"] / "models.safetensors")
+        return load_file(chosen.store / "runs" / start(prepared).run / "models.safetensors")
 
     alone, two = models("one", compiled="always"), models("two", compiled="always", workers=2)
     eager = models("eager", compiled="never")

@@ -14,7 +14,6 @@ import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import torch
@@ -182,8 +181,9 @@ def resume(
         closing.callback(heads.close)
         sites = Sites(terms, roster, carrier, journal, heads, server_gate(terms), tell or _silent, deadlines)
         try:
-            summary = cast(Summary | None, row.summary)
-            if summary is None:
+            if row.summary is not None:
+                summary = Summary.from_dict(row.summary)
+            else:
                 trial_of = journal.fact("trial_of")
                 summary = _carried_on(run, terms, ground_of(experiment, terms), sites, store, watch, closing, trial_of)
             # Only now: a site that has destroyed its keys could not go on with a run that is not yet saved.
@@ -237,14 +237,11 @@ def _carried_on(
     models = _save_models(run, terms, ending, names, store.path(run))
     found, deviation = _shared_accuracies(terms, ending, sites, books, early=len(notes) > len(terms.notes))
     summary = summarize(run, terms, ending, books, names, np.full(clients, np.nan))
-    summary["deployed"] = True
-    if trial_of is not None:
-        summary["trial_of"] = trial_of
+    summary = replace(summary, deployed=True, trial_of=trial_of)
     if found:
-        summary["accuracy"] = {**summary["accuracy"], **found}
-        summary["accuracy_noise"] = deviation
+        summary = replace(summary, accuracy={**summary.accuracy, **found}, accuracy_noise=deviation)
         notes.append(f"Accuracies are means over the sites that were asked, with noise of deviation {deviation:.1%}.")
-    summary["notes"] = notes + [note for note in summary["notes"] if note not in notes]
+    summary = replace(summary, notes=notes + [note for note in summary.notes if note not in notes])
     books.save(ending.now, summary, models)
     return summary
 

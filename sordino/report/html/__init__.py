@@ -1,4 +1,4 @@
-"""Pages: one HTML file each, with everything in it, that opens from disk and asks the network for nothing."""
+"""HTML pages: one self-contained file each, which opens from disk and asks the network for nothing."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from sordino.version import VERSION
 
 
 def page(title: str, body: Markup) -> str:
-    """A whole page around a body that is HTML already: light or dark as its reader prefers, and made for paper too."""
-    return rendered("shell.html", title=title, body=body)
+    """Wrap a body, which is HTML already, into a whole page: light or dark as its reader prefers, and fit to print."""
+    return render("shell.html", title=title, body=body)
 
 
-def rendered(template: str, **values: Any) -> str:
-    """A template of this folder with its values; what is not `Markup` is escaped."""
+def render(template: str, **values: Any) -> str:
+    """Render a template of this folder; values that are not `Markup` are escaped."""
     return _environment().get_template(template).render(style=_style(), version=VERSION, **values)
 
 

@@ -1,4 +1,4 @@
-"""What an audit found, for a page: bounds beside claims, and how the attacks came to them."""
+"""Page of an audit: bounds beside claims, and how the attacks arrived at them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 from markupsafe import Markup
 
 from sordino.errors import UserError
-from sordino.report.html import charts, rendered
+from sordino.report.html import charts, render
 from sordino.report.html.charts import Line, number
-from sordino.report.wording import bound_words, compared_words, epsilon_words
+from sordino.report.wording import bound_words, epsilon_words, neighbour_words
 
 
 def is_audit(document: Mapping[str, Any]) -> bool:
@@ -20,13 +20,13 @@ def is_audit(document: Mapping[str, Any]) -> bool:
 
 
 def audit_page(document: Mapping[str, Any], path: Path) -> str:
-    """One HTML file about an audit that was read from a file."""
+    """Write an audit that was read from a file as one HTML page."""
     told = audit_context(document, path)
-    return rendered("audit.html", title=told["title"], audit=told)
+    return render("audit.html", title=told["title"], audit=told)
 
 
 def audit_context(document: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """An audit that was read from a file as the template wants it."""
+    """Template values of an audit that was read from a file."""
     try:
         return _context(document)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
@@ -39,7 +39,7 @@ def _context(document: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "title": f"Audit of {name}" + ("" if variant == "sound" else f" ({variant})"),
         "unit": document["unit"],
-        "compared": " ".join(compared_words(document)),
+        "compared": " ".join(neighbour_words(document["unit"])),
         "delta": document["delta"],
         "views": [_view(name, view) for name, view in document["views"].items()],
         "findings": [_finding(one) for one in document["findings"]],
@@ -63,7 +63,8 @@ def _view(name: str, view: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _surely(view: Mapping[str, Any]) -> str:
-    """Where a bound lies above a claim that is not refuted: the one that decides, at a higher confidence."""
+    """Bound at the higher confidence that decides, where the bound at the usual one lies above a claim that is not
+    refuted."""
     claimed, bound, surely = view["claimed"], view["bound"], view.get("surely")
     if view["refuted"] or not surely or claimed is None or bound is None or bound <= claimed:
         return ""
@@ -71,7 +72,7 @@ def _surely(view: Mapping[str, Any]) -> str:
 
 
 def _finding(one: str | Mapping[str, Any]) -> dict[str, Any]:
-    """A finding is a sentence, or a table with one."""
+    """Template values of a finding: a sentence, or a table with one."""
     if isinstance(one, str):
         return {"sentence": one, "refuted": False, "found": ""}
     found = ", ".join(
@@ -81,13 +82,13 @@ def _finding(one: str | Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _scores(drawn: Mapping[str, Any], name: str, view: Mapping[str, Any]) -> Markup:
-    """What the attack computed with its target and without."""
+    """Histogram of the attack's scores with its target and without."""
     counts = {"took part": drawn["in"], "did not": drawn["out"]}
     return charts.histogram(drawn["edges"], counts, f"Scores of the attack: {name}", "score")
 
 
 def _tradeoff(drawn: Mapping[str, Any], name: str, view: Mapping[str, Any]) -> Markup:
-    """False alarms against misses: below the claimed curve no attack can come, if the claim is true."""
+    """Curve of false alarms against misses; no attack can come below the claimed curve if the claim is true."""
     attacked = sorted(drawn["attacked"])
     given = [
         Line("the claim permits no less", drawn["false_positives"], drawn["claimed"]),
@@ -99,11 +100,11 @@ def _tradeoff(drawn: Mapping[str, Any], name: str, view: Mapping[str, Any]) -> M
 
 
 def _trials(drawn: Mapping[str, Any], name: str, view: Mapping[str, Any]) -> Markup:
-    """The bound on epsilon as trials were added."""
+    """Lower bound on epsilon over the number of trials."""
     line = Line("", drawn["trials"], drawn["bound"])
     claimed = [] if view["claimed"] is None else [(float(view["claimed"]), "claimed")]
     return charts.lines([line], f"Epsilon is at least: {name}", "trials", number, bound_words, marks=claimed)
 
 
 DRAWN = {"scores": _scores, "tradeoff": _tradeoff, "trials": _trials}
-"""How each kind of picture is drawn."""
+"""Function that draws each kind of picture."""

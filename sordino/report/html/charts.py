@@ -1,4 +1,4 @@
-"""Charts as SVG inside a page: no library, no network, colours from the page's style."""
+"""SVG charts inside a page: no library, no network, colours from the page's style."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 from markupsafe import Markup, escape
 
 STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
-"""What the distance between two ticks may be, times a power of ten."""
+"""Distances between two ticks, up to a power of ten."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Scale:
     logarithmic: bool = False
 
     def __call__(self, value: float) -> float:
-        """The place of a number; one beyond the axis lies at its end."""
+        """Position of a number; one beyond the axis lies at its end."""
         low, high, value = (self._moved(one) for one in (self.low, self.high, value))
         share = (value - low) / (high - low) if high > low else 0.5
         return self.start + min(1.0, max(0.0, share)) * (self.end - self.start)
@@ -57,7 +57,7 @@ def around(values: Sequence[float], start: float, end: float, logarithmic: bool 
 
 
 def spread_out(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Places moved apart, in their order, until each is `gap` from the next, within `low` to `high` if they fit."""
+    """Positions moved apart, in their order, until each is `gap` from the next, within `low` to `high` if they fit."""
     order = sorted(range(len(places)), key=lambda index: places[index])
     moved = list(places)
     for before, after in itertools.pairwise(order):
@@ -71,7 +71,7 @@ def spread_out(places: Sequence[float], gap: float, low: float, high: float) -> 
 
 
 def number(value: float) -> str:
-    """A tick in few characters."""
+    """Format the number at a tick in few characters."""
     if value and not 1e-3 <= abs(value) < 1e5:
         return f"{value:.0e}".replace("e-0", "e-").replace("e+0", "e")
     return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
@@ -91,9 +91,9 @@ def _powers(low: float, high: float, wanted: int) -> list[float]:
 
 WIDTH, HEIGHT = 360, 220
 LEFT, RIGHT, TOP, BOTTOM = 44, 48, 10, 36
-"""The margins; the right one holds the last value of each line."""
+"""Margins in pixels; the right one holds the last value of each line."""
 COLOURS = 8
-"""How many colours the page's style has."""
+"""Number of colours of the page's style."""
 DASHES = ("", "6 3", "2 3", "8 3 2 3")
 """Lines beyond the colours differ by their dashes too."""
 
@@ -108,19 +108,19 @@ class Line:
     x: Sequence[float]
     y: Sequence[float]
     low: Sequence[float] | None = None
-    """With `high`: the band around it."""
+    """Lower edge of the band around the line; `high` is the upper one."""
     high: Sequence[float] | None = None
     colour: int | None = None
-    """Which of the page's colours; by default as the lines come."""
+    """Index of one of the page's colours; by default lines take them in turn."""
 
     @classmethod
     def through(cls, points: Sequence[tuple[float, float]], name: str = "", colour: int | None = None) -> Line:
-        """The line through some points."""
+        """Line through some points."""
         return cls(name, [x for x, _ in points], [y for _, y in points], colour=colour)
 
 
 def percent(value: float) -> str:
-    """A share for an axis."""
+    """Format a share in percent, for an axis."""
     return f"{100 * value:.4g}%"
 
 
@@ -134,7 +134,7 @@ def lines(
     across_logarithmic: bool = False,
     marks: Sequence[tuple[float, str]] = (),
 ) -> Markup:
-    """Lines over a common axis, each with its last value at its end; `marks` are level lines with a word."""
+    """Draw lines over a common axis, each with its last value at its end; `marks` are level lines with a word."""
     shown = [line for line in given if len(line.x)]
     if not shown:
         return Markup("")
@@ -155,10 +155,8 @@ def lines(
 
 
 def strip(given: Mapping[str, Sequence[tuple[str, float]]], title: str, x_title: str) -> Markup:
-    """A row for each group, with a mark for each of its members: (name, share between 0 and 1); a triangle is the mean.
-
-    Members of nearly the same share are stacked.
-    """
+    """Draw a row for each group, with a mark for each of its members, (name, share between 0 and 1); a triangle is the
+    mean. Members of nearly the same share are stacked."""
     row, top = 46, 4
     height = top + row * len(given) + 32
     low = min((value for members in given.values() for _, value in members), default=0.0)
@@ -171,7 +169,7 @@ def strip(given: Mapping[str, Sequence[tuple[str, float]]], title: str, x_title:
     for place, (name, members) in enumerate(given.items()):
         ground = top + row * (place + 1) - 2
         drawn.append(_text(14, ground - row + 14, name, "name", "start"))
-        drawn += _stacked(members, x, ground, f"s{place % COLOURS}")
+        drawn += _stack(members, x, ground, f"s{place % COLOURS}")
         if members:
             mean = x(float(np.mean([value for _, value in members])))
             drawn.append(f'<path class="mean" d="M{mean:.1f} {ground - 27}l-4 -6h8z"/>')
@@ -179,8 +177,8 @@ def strip(given: Mapping[str, Sequence[tuple[str, float]]], title: str, x_title:
     return _figure(title, "".join(drawn), height, [])
 
 
-def _stacked(members: Sequence[tuple[str, float]], x: Scale, ground: float, colour: str) -> list[str]:
-    """Marks of a row, those at nearly the same place above each other."""
+def _stack(members: Sequence[tuple[str, float]], x: Scale, ground: float, colour: str) -> list[str]:
+    """Marks of a row; those at nearly the same position stand above each other."""
     piles: dict[int, list[tuple[str, float]]] = {}
     for who, value in members:
         piles.setdefault(round(x(value) / 5), []).append((who, value))
@@ -197,7 +195,7 @@ def _stacked(members: Sequence[tuple[str, float]], x: Scale, ground: float, colo
 
 
 def gains(given: Sequence[tuple[str, float]], title: str, x_title: str) -> Markup:
-    """A bar for each member, up where its difference is positive and down where it is negative, in order."""
+    """Draw a bar for each member, in order: up where its difference is positive, down where it is negative."""
     if not given:
         return Markup("")
     members = sorted(given, key=lambda one: one[1])
@@ -219,7 +217,7 @@ def gains(given: Sequence[tuple[str, float]], title: str, x_title: str) -> Marku
 
 
 def cells(counts: np.ndarray, rows: Sequence[str], columns: Sequence[str], title: str, x_title: str) -> Markup:
-    """How much each column has of each row, as a grid of squares, the darker the more."""
+    """Draw a grid of squares: the darker, the more of a row's kind a column has."""
     left, side = 12 + 6 * min(14, max(len(name) for name in rows)), 14
     height = TOP + side * len(rows) + 26
     width = (WIDTH - left - 8) / len(columns)
@@ -241,7 +239,7 @@ def cells(counts: np.ndarray, rows: Sequence[str], columns: Sequence[str], title
 
 
 def histogram(edges: Sequence[float], counts: Mapping[str, Sequence[float]], title: str, x_title: str) -> Markup:
-    """How often numbers fell between edges, for each of some groups, drawn over each other."""
+    """Draw histograms of several groups over each other: counts of numbers between edges."""
     y = Scale(0, 1.05 * max(1.0, *(max(one, default=0) for one in counts.values())), HEIGHT - BOTTOM, TOP)
     x = Scale(edges[0], edges[-1], LEFT, WIDTH - 8)
     drawn = [_frame(x, y, x_title, number, WIDTH - 8)]

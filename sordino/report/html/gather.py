@@ -1,4 +1,4 @@
-"""What a page tells of runs, taken from their store."""
+"""Content of a page of runs, read from their store."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -18,45 +18,45 @@ from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.hyperparameters import called
 from sordino.experiment.prepare import deal
-from sordino.experiment.result import Summary
 from sordino.learning.metrics import METRICS
 from sordino.parts.curves import Curve, curve_called
 from sordino.privacy.ledger import Row
 from sordino.report.html.audits import audit_context, is_audit
+from sordino.store.run_summary import Summary
 from sordino.store.store import RunRow, Store, unfinished
 from sordino.study.compare import Comparison, side_by_side
 from sordino.trained.models import Description, load_models
 from sordino.util.files import read_text
 
 ALONE = "local"
-"""The method with which every client trains alone."""
+"""Name of the method with which every client trains alone."""
 SAME_GROUND = ("data", "label", "labels", "partition", "clients", "records", "seed", "test", "test_fraction", "public")
-"""The keys that decide which records clients hold and are tested on."""
+"""Keys that decide which records clients hold and are tested on."""
 
 
 @dataclass(frozen=True)
-class RunTold:
-    """One finished run."""
+class RunContent:
+    """One finished run, with everything that a page shows of it."""
 
     row: RunRow
     summary: Summary
     rounds: list[dict[str, Any]]
-    """As the store has them, oldest first."""
+    """Rows of its rounds in the store, oldest first."""
     clients: dict[int, float]
-    """The accuracy of what each client predicts with, on its own test records."""
+    """Accuracy of each client's predictor on its own test records, by client."""
     about: Description | None
-    """What its models mean; None where they are not here any more."""
+    """Description of its models; None where they are gone."""
     metrics: np.ndarray | None
-    """(clients, METRICS) of what each client predicts with; None likewise."""
+    """(clients, METRICS) of what each client predicts with; None where the models are gone."""
     ledger: list[Row]
     clusters: np.ndarray | None
-    """Which of the server's models is each client's, where it has several."""
+    """Index of each client's model among the server's, where the server has several."""
     pictures: list[Path]
-    """What the method drew at the end."""
+    """Pictures that the method drew at the end."""
 
     @functools.cached_property
     def experiment(self) -> Experiment | None:
-        """Its configuration; None where it names what is not here any more, such as a user's own method."""
+        """Experiment of the run; None where it names something that is gone, such as a user's own method."""
         try:
             return Experiment.make(self.row.configuration)
         except UserError:
@@ -64,7 +64,7 @@ class RunTold:
 
     @functools.cached_property
     def data(self) -> FederatedData | None:
-        """The records as they were dealt; None where they are not here any more, or others."""
+        """Records as they were dealt; None where they are gone or have changed."""
         try:
             dealt = deal(self.experiment) if self.experiment is not None else None
         except UserError:
@@ -72,17 +72,17 @@ class RunTold:
         return dealt if dealt is not None and dealt.people == self.row.people else None
 
     def names(self) -> dict[int, str]:
-        """What to call each client."""
+        """Name of each client."""
         if self.about is None:
             return {client: f"client {client}" for client in self.clients}
         return dict(enumerate(self.about.clients))
 
     def labels(self) -> np.ndarray | None:
-        """(clients, classes): training records, where the data are here."""
+        """(clients, classes) counts of training records; None where the data are gone."""
         return None if self.data is None else label_counts(self.data)
 
     def curve(self) -> Curve | None:
-        """The curve from budgets to thresholds, where its method was given one that is still there."""
+        """Curve from budgets to thresholds that its method was given; None without one."""
         try:
             name = getattr(self.experiment.build_method(), "curve", None) if self.experiment is not None else None
             return None if name is None else curve_called(name)
@@ -95,29 +95,30 @@ class Group:
     """Runs of one method that differ by their seeds alone."""
 
     name: str
-    runs: list[RunTold]
-    alone: list[RunTold]
-    """For each of them a run of the store on the same ground in which clients trained alone; empty where one lacks."""
+    runs: list[RunContent]
+    alone: list[RunContent]
+    """For each of them a run of the store on the same ground in which clients trained alone; empty unless all have
+    one."""
 
     @property
-    def first(self) -> RunTold:
+    def first(self) -> RunContent:
         """The run with the first seed."""
         return self.runs[0]
 
     def without(self, key: str) -> str:
-        """All that decided its runs, but one key."""
+        """Settings that decided its runs, without one key, as JSON."""
         return json.dumps({**_settings(self.first.row.configuration), key: None}, sort_keys=True)
 
     def plain_name(self, key: str) -> str:
-        """Its name without what that key is."""
+        """Its name without the setting of one key."""
         head, bracket, marks = self.name.partition("[")
         kept = [mark for mark in marks.removesuffix("]").split(",") if mark and not mark.startswith(f"{key}=")]
         return f"{head}[{','.join(kept)}]" if bracket and kept else head
 
 
 @dataclass(frozen=True)
-class Told:
-    """All that a page tells."""
+class PageContent:
+    """Content of a page."""
 
     groups: list[Group]
     comparison: Comparison
@@ -125,21 +126,21 @@ class Told:
     store: Path
 
 
-def gather(names: Sequence[str], store: Store) -> Told:
-    """Finished runs by their names, those of a method together."""
-    runs = [_told(store.get(name), store) for name in dict.fromkeys(names)]
+def gather(names: Sequence[str], store: Store) -> PageContent:
+    """Read finished runs by their names, grouped by method."""
+    runs = [_read_run(store.get(name), store) for name in dict.fromkeys(names)]
     if len({run.row.people for run in runs}) > 1:
         listed = ", ".join(f"{run.row.run} ({run.row.configuration['data']})" for run in runs[:5])
         raise UserError(f"The runs are not on the same data, so a page cannot compare them: {listed}.")
-    named = _grouped(runs)
+    named = _group(runs)
     groups = [Group(name, found, _alone(found, store)) for name, found in named.items()]
     results = {group.name: [run.summary for run in group.runs] for group in groups}
-    comparison = side_by_side(results, store, str(runs[0].summary["protect_from"]))
-    return Told(groups, comparison, _audits(store.folder, groups), store.folder)
+    comparison = side_by_side(results, store, runs[0].summary.protect_from)
+    return PageContent(groups, comparison, _audits(store.folder, groups), store.folder)
 
 
-def compared_runs(path: Path) -> list[str] | None:
-    """The runs that a file of `sordino compare --json` names; None where the file is something else."""
+def runs_of_comparison(path: Path) -> list[str] | None:
+    """Names of the runs in a file of `sordino compare --json`; None where the file holds something else."""
     document = read_document(path)
     rows = document.get("rows")
     if not isinstance(rows, list):
@@ -151,7 +152,7 @@ def compared_runs(path: Path) -> list[str] | None:
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """A JSON file of one object."""
+    """Read a JSON file of one object."""
     try:
         found = json.loads(read_text(path))
     except OSError as error:
@@ -163,14 +164,14 @@ def read_document(path: Path) -> dict[str, Any]:
     return found
 
 
-def _told(row: RunRow, store: Store) -> RunTold:
+def _read_run(row: RunRow, store: Store) -> RunContent:
     if row.gone or row.summary is None:
         raise unfinished(row, store.folder)
     folder = store.path(row.run)
-    clients, about, metrics = _judged(row, store)
-    return RunTold(
+    clients, about, metrics = _accuracies(row, store)
+    return RunContent(
         row=row,
-        summary=cast(Summary, row.summary),
+        summary=Summary.from_dict(row.summary),
         rounds=store.curve(row.run),
         clients=clients,
         about=about,
@@ -181,9 +182,9 @@ def _told(row: RunRow, store: Store) -> RunTold:
     )
 
 
-def _judged(row: RunRow, store: Store) -> tuple[dict[int, float], Description | None, np.ndarray | None]:
-    """Each client's accuracy, what models mean, and all metrics: as they were judged in the end, or, where the run's
-    models are not here any more, as clients were last tested."""
+def _accuracies(row: RunRow, store: Store) -> tuple[dict[int, float], Description | None, np.ndarray | None]:
+    """Accuracies of clients, description of the models, and metrics: those of the stored models or, where these are
+    gone, the accuracies of each client's last test."""
     try:
         models = load_models(row.run, store.folder)
     except (UserError, OSError, SafetensorError):
@@ -195,16 +196,16 @@ def _judged(row: RunRow, store: Store) -> tuple[dict[int, float], Description | 
 
 
 def _clusters(row: RunRow, folder: Path) -> np.ndarray | None:
-    """From the run's models, where they are still there."""
+    """Cluster of each client, from the run's models; None where these are gone or there are no clusters."""
     if row.models is None or not (folder / row.models.name).exists():
         return None
     with safe_open(row.models.check(folder, "The file of models"), framework="numpy") as models:
         return models.get_tensor("clusters") if "clusters" in models.keys() else None  # noqa: SIM118
 
 
-def _grouped(runs: Iterable[RunTold]) -> dict[str, list[RunTold]]:
-    """Runs whose configurations differ by the seed alone, under the method's name and what sets it apart."""
-    found: dict[str, list[RunTold]] = {}
+def _group(runs: Iterable[RunContent]) -> dict[str, list[RunContent]]:
+    """Group runs whose configurations differ by the seed alone, under the method's name and what sets it apart."""
+    found: dict[str, list[RunContent]] = {}
     for run in runs:
         found.setdefault(json.dumps(_settings(run.row.configuration), sort_keys=True), []).append(run)
     names = _names([group[0].row.configuration for group in found.values()])
@@ -212,15 +213,15 @@ def _grouped(runs: Iterable[RunTold]) -> dict[str, list[RunTold]]:
 
 
 def _settings(configuration: Mapping[str, Any]) -> dict[str, Any]:
-    """What decided a run, except for its seed and for what does not change results."""
+    """Settings that decided a run's results, without its seed."""
     indifferent = {"seed", "workers", "store", "data_dir", "set"}
     plain = {key: value for key, value in configuration.items() if key not in indifferent}
     return plain | configuration["set"]
 
 
 def _names(configurations: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names of runs, as everywhere, with the settings besides by which one differs from others of its method; of
-    models that are blended it is told wherever others are not."""
+    """Names of runs: the method, with the settings by which one differs from others of its method. That models are
+    blended is told wherever others are not."""
     names = []
     settings = [_settings(one) for one in configurations]
     for configuration, mine in zip(configurations, settings, strict=True):
@@ -236,8 +237,9 @@ def _names(configurations: Sequence[Mapping[str, Any]]) -> list[str]:
     return [name if names.count(name) == 1 else f"{name} ({place + 1})" for place, name in enumerate(names)]
 
 
-def _alone(runs: Sequence[RunTold], store: Store) -> list[RunTold]:
-    """For each run one of the store in which clients with the same records trained alone; none unless all have one."""
+def _alone(runs: Sequence[RunContent], store: Store) -> list[RunContent]:
+    """For each run, a run of the store in which clients with the same records trained alone; none unless all have
+    one."""
     if runs[0].row.method == ALONE:
         return []
     candidates = [row for row in store.all() if row.method == ALONE and row.state == "done"]
@@ -251,13 +253,13 @@ def _alone(runs: Sequence[RunTold], store: Store) -> list[RunTold]:
         ]
         if not same:
             return []
-        found.append(_told(same[0], store))
+        found.append(_read_run(same[0], store))
     return found
 
 
 def _audits(folder: Path, groups: Sequence[Group]) -> list[dict[str, Any]]:
-    """The audits of the store that attacked one of the methods in the same variant, as a template wants them."""
-    attacked = [(run.row.method, run.summary["variant"]) for group in groups for run in group.runs]
+    """Template values of the store's audits that attacked one of the methods in the same variant."""
+    attacked = [(run.row.method, run.summary.variant) for group in groups for run in group.runs]
     found = {path: read_document(path) for path in sorted((folder / "audits").glob("*.json"))}
     return [
         audit_context(one, path)

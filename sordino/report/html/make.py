@@ -1,4 +1,4 @@
-"""From what the user names to a page on disk."""
+"""Making of pages: from what the user names to a file on disk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from sordino.errors import UserError, quoted, writing
 from sordino.experiment.defaults import DEFAULT_STORE
 from sordino.report.html.audits import audit_page, is_audit
-from sordino.report.html.gather import compared_runs, read_document
+from sordino.report.html.gather import read_document, runs_of_comparison
 from sordino.report.html.runs import runs_page
 from sordino.store.database import DATABASE
 from sordino.store.store import Store
@@ -47,7 +47,7 @@ def _page(what: list[str], store: Path | None) -> str:
     document = read_document(path)
     if is_audit(document):
         return audit_page(document, path)
-    runs = compared_runs(path)
+    runs = runs_of_comparison(path)
     if not runs:
         raise UserError(f"{path} holds no comparison and no audit: make one with `sordino compare --json`.")
     folder = store or _store_of(document, path)
@@ -56,7 +56,7 @@ def _page(what: list[str], store: Path | None) -> str:
 
 
 def _check_same(rows: list[Mapping[str, Any]], folder: Path, path: Path) -> None:
-    """Refuse a store whose runs have the names of a comparison's and came to something else."""
+    """Refuse a store whose runs have the names of the comparison's but other results."""
     store = Store(folder, must_exist=True)
     for row in rows:
         try:
@@ -64,8 +64,9 @@ def _check_same(rows: list[Mapping[str, Any]], folder: Path, path: Path) -> None
         except (KeyError, TypeError, ValueError):  # a row that tells nothing to compare
             continue
         results = [store.get(str(run)).result for run in row["runs"]]
-        found = [result["accuracy"]["personal"] for result in results if result is not None]
-        if None in found or len(found) < len(results) or not found:  # told of later
+        figures = [None if result is None else result.accuracy["personal"] for result in results]
+        found = [figure for figure in figures if figure is not None]
+        if len(found) < len(results) or not found:  # told of later
             continue
         if not math.isclose(said, sum(found) / len(found), rel_tol=1e-6):
             raise UserError(
@@ -75,8 +76,8 @@ def _check_same(rows: list[Mapping[str, Any]], folder: Path, path: Path) -> None
 
 
 def _store_of(document: Mapping[str, Any], path: Path) -> Path:
-    """Where the runs of a comparison are: in the store that it names, or the folder that its file lies in. Another
-    store may have other runs of the same names; only a comparison that names none is looked for in the usual one."""
+    """Find the store of a comparison: the one that it names, or the folder of its file. Another store may have other
+    runs of the same names, so only a comparison that names none is looked for in the default one."""
     named = document.get("store")
     places = [path.parent] if named is None else [Path(str(named)), path.parent]
     for folder in places:

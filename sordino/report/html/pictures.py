@@ -1,4 +1,4 @@
-"""The pictures of a page of runs."""
+"""Pictures of a page of runs."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from sordino.privacy.views import VIEWS
 from sordino.report.figures import PANELS
 from sordino.report.html import charts
 from sordino.report.html.charts import Line
-from sordino.report.html.gather import ALONE, Group, RunTold
+from sordino.report.html.gather import ALONE, Group, RunContent
 from sordino.report.html.words import differences
 from sordino.report.wording import epsilon_words
 
 MOST_COLUMNS = 120
-"""Of more clients, a picture of labels shows so many, evenly spaced."""
+"""Most clients in a picture of labels; of more, so many are shown, evenly spaced."""
 
 
 def accuracies(groups: Sequence[Group]) -> list[Markup]:
-    """Accuracy over the rounds: personal models, at round start, global; mean over seeds, and the range as a band."""
+    """Accuracy over the rounds: personal models, models at round start and global model; mean over seeds, and the range
+    as a band."""
     found = []
     for key, title in PANELS.items():
         drawn = []
@@ -42,7 +43,8 @@ def accuracies(groups: Sequence[Group]) -> list[Markup]:
 
 
 def sweep(groups: Sequence[Group]) -> Markup:
-    """Accuracy against epsilon, of methods that were run at several: mean over seeds, and the range as a band."""
+    """Accuracy against epsilon, for methods that were run at several epsilons: mean over seeds, and the range as a
+    band."""
     by_method: dict[str, list[Group]] = {}
     for group in groups:
         if group.first.row.configuration["epsilon"] is not None:
@@ -76,7 +78,7 @@ def clients(groups: Sequence[Group]) -> list[Markup]:
     return [picture for picture in found if picture]
 
 
-def epsilons(run: RunTold) -> Markup:
+def epsilons(run: RunContent) -> Markup:
     """Epsilon over the rounds for each observer; one that is infinite has no line."""
     drawn = []
     for place, view in enumerate(VIEWS):
@@ -88,8 +90,8 @@ def epsilons(run: RunTold) -> Markup:
     )
 
 
-def bounds(run: RunTold) -> list[Markup]:
-    """What bounds a client's release and the noise on it, over the rounds: median over clients, and their range."""
+def bounds(run: RunContent) -> list[Markup]:
+    """Bound of a client's release and noise on it, over the rounds: median over clients, and their range."""
     found = []
     thresholds = [(one["round"] + 1, one["clip"]) for one in run.rounds if one["clip"] is not None]
     if thresholds:
@@ -100,8 +102,8 @@ def bounds(run: RunTold) -> list[Markup]:
     return found
 
 
-def labels(run: RunTold) -> Markup:
-    """Who holds records of which class."""
+def labels(run: RunContent) -> Markup:
+    """Grid of the training records of each class that each client holds."""
     counts = run.labels()
     if counts is None or run.data is None:
         return Markup("")
@@ -113,8 +115,8 @@ def labels(run: RunTold) -> Markup:
     return charts.cells(counts[chosen], classes, names, f"Training records of {whole} in each class", "clients")
 
 
-def clusters(run: RunTold) -> list[Markup]:
-    """The accuracies of the clients of each cluster, and what the method drew."""
+def clusters(run: RunContent) -> list[Markup]:
+    """Accuracies of the clients of each cluster, and pictures that the method drew."""
     found = []
     if run.clusters is not None:
         names, strips = run.names(), {}
@@ -132,7 +134,7 @@ def clusters(run: RunTold) -> list[Markup]:
 
 
 def curve(found: Curve | None) -> Markup:
-    """The curve from a client's budget to its threshold."""
+    """Curve from a client's budget to its threshold."""
     if found is None:
         return Markup("")
     across = np.geomspace(found.low, found.high, 60)
@@ -141,20 +143,20 @@ def curve(found: Curve | None) -> Markup:
 
 
 def _personal(group: Group) -> list[float]:
-    """The mean accuracy of personal models with each seed, where it is known."""
-    found = [run.summary["accuracy"]["personal"] for run in group.runs]
+    """Mean accuracy of personal models with each seed, where it is known."""
+    found = [run.summary.accuracy["personal"] for run in group.runs]
     return [value for value in found if value is not None]
 
 
 def _bound(release: str, rows: Sequence[Row]) -> Markup:
-    """How far one client can move the result, where that is not the same in all rounds."""
+    """Bound on what one client can change, over the rounds; nothing where it is the same in all rounds."""
     drawn = _over_rounds("", rows, lambda row: np.frombuffer(row.sensitivity, dtype="<f8"), 2)
     level = drawn is None or len({*drawn.y, *(drawn.low or ()), *(drawn.high or ())}) == 1
     return Markup("") if level or drawn is None else charts.lines([drawn], f"Bound of one client's {release}", "round")
 
 
 def _noise(release: str, rows: Sequence[Row]) -> Markup:
-    """The noise on a release: for each observer, or, on records' gradients, over what one record can do."""
+    """Noise on a release: for each observer, or, on records' gradients, relative to what one record can change."""
     if any(row.pool == PROMISED for row in rows):
         return Markup("")
     if any(row.pool for row in rows):
@@ -170,12 +172,12 @@ def _noise(release: str, rows: Sequence[Row]) -> Markup:
 
 
 def _met(row: Row) -> np.ndarray:
-    """The deviation of the noise for each owner, or for all, and each view."""
+    """Standard deviation of the noise for each owner, or for all, and each view."""
     return np.frombuffer(row.noise, dtype="<f8").reshape(-1, len(VIEWS))
 
 
 def _over_rounds(name: str, rows: Sequence[Row], of: Any, colour: int) -> Line | None:
-    """A figure of ledger rows over the rounds: the median over clients, and their range where they differ."""
+    """Figure of ledger rows over the rounds: median over clients, and their range where they differ."""
     by_round: dict[int, list[float]] = {}
     for row in rows:
         by_round.setdefault(row.round + 1, []).extend(value for value in of(row).tolist() if np.isfinite(value))
@@ -188,6 +190,6 @@ def _over_rounds(name: str, rows: Sequence[Row], of: Any, colour: int) -> Line |
 
 
 def _far_apart(drawn: Sequence[Line]) -> bool:
-    """Whether lines are told apart on a logarithmic axis only."""
+    """Whether lines can be told apart on a logarithmic axis only."""
     ends = [line.y[-1] for line in drawn if line.y[-1] > 0]
     return bool(ends) and max(ends) > 8 * min(ends)

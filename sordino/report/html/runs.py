@@ -1,4 +1,4 @@
-"""The page of one run, or of several side by side."""
+"""Page of one run, or of several side by side."""
 
 from __future__ import annotations
 
@@ -10,37 +10,38 @@ import numpy as np
 from sordino.learning.metrics import METRICS
 from sordino.privacy.ledger import Row, head_of
 from sordino.privacy.release import PROMISED
-from sordino.privacy.views import VIEWS
-from sordino.report.html import pictures, rendered, words
-from sordino.report.html.gather import ALONE, Group, RunTold, Told, gather
-from sordino.report.wording import ended, epsilon_words, method_name, percent, sentences_of, unprotected
+from sordino.privacy.views import VIEWS, View
+from sordino.report.html import pictures, render, words
+from sordino.report.html.gather import ALONE, Group, PageContent, RunContent, gather
+from sordino.report.wording import epsilon_words, method_name, percent, protects_nothing, sentences_of, with_full_stop
 from sordino.store.store import Store
+from sordino.study.compare import ComparisonRow
 from sordino.util.formatting import delta_text, none
 
 TOLD = {name: name.replace("_", " ") for name in METRICS if name != "one_class"} | {
     "auc": "AUC",
     "majority": "accuracy of always predicting the majority class",
 }
-"""The metrics that a page tells, and what they are called there."""
+"""Metrics on a page, with their names there."""
 SHORT = {"majority": "majority class"}
-"""What a column is called where there is little space."""
+"""Shorter names for columns of narrow tables."""
 MOST_CLIENTS = 40
-"""So many clients are told one by one."""
+"""Most clients that are listed one by one."""
 MOST_ROWS = 200
-"""Of a longer ledger, a page shows so many rows from its beginning and as many from its end."""
+"""Most ledger rows shown from the beginning, and as many from the end."""
 
 
 def runs_page(names: list[str], store: Path) -> str:
-    """One HTML file about finished runs of a store."""
+    """Write one HTML page about finished runs of a store."""
     opened = Store(store, must_exist=True)
     try:
         told = gather(names, opened)
     finally:
         opened.close()
-    return rendered("runs.html", **_context(told))
+    return render("runs.html", **_context(told))
 
 
-def _context(told: Told) -> dict[str, Any]:
+def _context(told: PageContent) -> dict[str, Any]:
     first = told.groups[0].first
     return {
         "title": words.title(told),
@@ -57,26 +58,26 @@ def _context(told: Told) -> dict[str, Any]:
         "labels": pictures.labels(first),
         "groups": [_group(group) for group in told.groups],
         "audits": told.audits,
-        "not_covered": [ended(one) for one in sentences_of(told.comparison.rows, "not_covered")],
+        "not_covered": [with_full_stop(one) for one in sentences_of(told.comparison.rows, "not_covered")],
         "notes": sentences_of(told.comparison.rows, "notes"),
         "together": told.comparison.together("outsider") if len(told.groups) == 1 else [],
         "store": str(told.store),
-        "deployed": any(run.summary.get("deployed", False) for group in told.groups for run in group.runs),
+        "deployed": any(run.summary.deployed for group in told.groups for run in group.runs),
     }
 
 
-def _tiles(told: Told) -> list[tuple[str, str]]:
-    """The few figures that matter most: (what it is, figure)."""
+def _tiles(told: PageContent) -> list[tuple[str, str]]:
+    """Figures that matter most: (name, figure)."""
     group = told.groups[0]
     row, summary = told.comparison.rows[0], group.first.summary
-    accuracy = row["accuracy"]
-    view = "server" if summary["protect_from"] == "server" else "outsider"
-    sent = summary["upload_bytes"] / max(1, summary["clients"])
-    tiles = [(f"epsilon for the {view}", epsilon_words(row["epsilon"][view]))]
+    accuracy = row.accuracy
+    view: View = "server" if summary.protect_from == "server" else "outsider"
+    sent = summary.upload_bytes / max(1, summary.clients)
+    tiles = [(f"epsilon for the {view}", epsilon_words(row.epsilon[view]))]
     if view != "server":
-        tiles.append(("epsilon for the server", epsilon_words(row["epsilon"]["server"])))
+        tiles.append(("epsilon for the server", epsilon_words(row.epsilon["server"])))
     tested = {"personal": "mean accuracy of personal models", "personal_worst": "accuracy of the worst client"}
-    reached = [(what, percent(accuracy[name]["mean"])) for name, what in tested.items() if accuracy[name] is not None]
+    reached = [(what, percent(found.mean)) for name, what in tested.items() if (found := accuracy[name]) is not None]
     return [
         *reached,
         *tiles,
@@ -84,21 +85,21 @@ def _tiles(told: Told) -> list[tuple[str, str]]:
     ]
 
 
-def _metrics(told: Told) -> dict[str, list[dict[str, str]]]:
-    """For each metric that is known what each method reached: the mean over clients, their worst tenth, all records."""
+def _metrics(told: PageContent) -> dict[str, list[dict[str, str]]]:
+    """Figures of each method for each known metric: mean over clients, worst tenth, all records."""
     found: dict[str, list[dict[str, str]]] = {}
     for name, called in TOLD.items():
-        figures = [(group.first.summary.get("metrics") or {}).get(name) for group in told.groups]
-        if any(figure and figure["mean"] is not None for figure in figures):
+        figures = [(group.first.summary.metrics or {}).get(name) for group in told.groups]
+        if any(figure and figure.mean is not None for figure in figures):
             found[called] = [
-                {} if not figure else {key: _three(figure.get(key)) for key in ("mean", "worst_tenth", "overall")}
+                {} if not figure else {key: _three(getattr(figure, key)) for key in ("mean", "worst_tenth", "overall")}
                 for figure in figures
             ]
     return found
 
 
-def _each(told: Told) -> dict[str, Any] | None:
-    """Every client of a page of one method with its metrics and its gain over training alone, where they are few."""
+def _each(told: PageContent) -> dict[str, Any] | None:
+    """Metrics of each client and its gain over training alone, on a page of one method with few clients."""
     group = told.groups[0]
     run = group.first
     if len(told.groups) > 1 or len(group.runs) > 1 or run.metrics is None or not 1 < len(run.metrics) <= MOST_CLIENTS:
@@ -119,27 +120,27 @@ def _three(value: Any) -> str:
     return "–" if value is None else f"{value:.3f}"
 
 
-def _figures(row: dict[str, Any]) -> dict[str, Any]:
-    """A row of the table of methods."""
+def _figures(row: ComparisonRow) -> dict[str, Any]:
+    """Template values of a row in the table of methods."""
 
     def figure(name: str) -> str:
-        value = row["accuracy"][name]
+        value = row.accuracy[name]
         if value is None:
             return "–"
-        return f"{100 * value['mean']:.1f}" + (f" ± {100 * value['spread']:.1f}" if row["seeds"] > 1 else "")
+        return f"{100 * value.mean:.1f}" + (f" ± {100 * value.spread:.1f}" if row.seeds > 1 else "")
 
     return {
         "name": method_name(row),
-        "accuracy": {name: figure(name) for name in row["accuracy"]},
-        "epsilon": {view: epsilon_words(row["epsilon"][view]) for view in VIEWS},
-        "protects": "nothing" if unprotected(row["epsilon"]) else f"one {row['unit']}",
-        "delta": delta_text(row["delta"]),
-        "seeds": row["seeds"],
+        "accuracy": {name: figure(name) for name in row.accuracy},
+        "epsilon": {view: epsilon_words(row.epsilon[view]) for view in VIEWS},
+        "protects": "nothing" if protects_nothing(row.epsilon) else f"one {row.unit}",
+        "delta": delta_text(row.delta),
+        "seeds": row.seeds,
     }
 
 
 def _group(group: Group) -> dict[str, Any]:
-    """What the page tells of one method, from its first seed."""
+    """Template values of one method, from its first seed."""
     run = group.first
     return {
         "name": group.name,
@@ -147,7 +148,7 @@ def _group(group: Group) -> dict[str, Any]:
         "run": run.row.run,
         "others": [other.row.run for other in group.runs[1:]],
         "observers": words.observers(run),
-        "protected": words.protected(run),
+        "protected": words.protection(run),
         "epsilons": pictures.epsilons(run),
         "bounds": pictures.bounds(run),
         "shapes": [*pictures.clusters(run), *filter(None, [pictures.curve(run.curve())])],
@@ -159,8 +160,8 @@ def _group(group: Group) -> dict[str, Any]:
     }
 
 
-def _ledger(run: RunTold) -> dict[str, Any]:
-    """The rows, those of a long ledger's ends, and the link that stands for all of them."""
+def _ledger(run: RunContent) -> dict[str, Any]:
+    """Ledger rows, those of both ends of a long ledger, and the link that stands for all of them."""
     shown = run.ledger
     if len(shown) > 2 * MOST_ROWS:
         shown = [*shown[:MOST_ROWS], *shown[-MOST_ROWS:]]
@@ -174,7 +175,7 @@ def _ledger(run: RunTold) -> dict[str, Any]:
 
 
 def _entry(row: Row) -> dict[str, str | int]:
-    """A row of the ledger for people."""
+    """Template values of one ledger row."""
     noise = np.frombuffer(row.noise, dtype="<f8").reshape(-1, len(VIEWS)).T
     return {
         "round": row.round + 1,
@@ -205,7 +206,7 @@ def _how(row: Row) -> str:
 
 
 def _range(values: np.ndarray) -> str:
-    """Numbers over clients: one, or from the smallest to the largest."""
+    """Range of numbers over clients: one, or from the smallest to the largest."""
     if not len(values):
         return ""
     low, high = float(values.min()), float(values.max())

@@ -1,8 +1,6 @@
-"""What runs came to, in sentences."""
+"""Results of runs in sentences."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
@@ -11,46 +9,47 @@ from sordino.experiment.config import AT_SITES, Experiment
 from sordino.experiment.result import against
 from sordino.methods import find
 from sordino.privacy.views import VIEWS, View, rows_words
-from sordino.report.html.gather import Group, RunTold, Told
+from sordino.report.html.gather import Group, PageContent, RunContent
 from sordino.report.terminal.tables import OBSERVERS
 from sordino.report.wording import (
     UNPROTECTED,
     against_words,
     attack_words,
-    compared_words,
     epsilon_words,
+    neighbour_words,
     percent,
-    replaced_words,
-    unprotected,
+    protects_nothing,
+    replacement_words,
 )
+from sordino.study.compare import ComparisonRow
 from sordino.util.formatting import delta_text
 from sordino.util.toml import toml_sections, toml_value
 
 
-def title(told: Told) -> str:
-    """What the page is about."""
+def title(told: PageContent) -> str:
+    """Title of the page."""
     configuration = told.groups[0].first.row.configuration
     if len(told.groups) == 1:
         return f"{told.groups[0].name} on {configuration['data']}"
     return f"{len(told.groups)} methods on {configuration['data']}"
 
 
-def summary(told: Told) -> list[str]:
-    """The page in sentences: what was done, what came out, who gains, and what it cost."""
+def summary(told: PageContent) -> list[str]:
+    """Summary of the page: what was done, what came out, who gains, and what it cost."""
     if len(told.groups) == 1:
         group = told.groups[0]
-        return [_done(group), _accuracy(group), *against_alone(group), *_cost(group, told.comparison.rows[0])]
+        return [_setup(group), _accuracy(group), *against_alone(group), *_cost(group, told.comparison.rows[0])]
     first = told.groups[0].first
     names = ", ".join(group.name for group in told.groups)
     compared = (
-        f"{len(told.groups)} methods were compared on the same {_count(first.summary['clients'], 'client')} and "
+        f"{len(told.groups)} methods were compared on the same {_count(first.summary.clients, 'client')} and "
         f"records of {first.row.configuration['data']}: {names}."
     )
     return [compared, *told.comparison.verdict, *told.comparison.together("outsider")]
 
 
 def against_alone(group: Group) -> list[str]:
-    """Who gains and who loses against training alone; nothing where no run tells."""
+    """Sentence on the clients that gain and lose against training alone; none where no such run is stored."""
     found = differences(group)
     if not found:
         return []
@@ -60,7 +59,7 @@ def against_alone(group: Group) -> list[str]:
 
 
 def differences(group: Group) -> list[tuple[str, float]]:
-    """For each client its accuracy less that of training alone; none where no run tells."""
+    """Accuracy of each client less that of training alone, by name; none where no such run is stored."""
     found = []
     for run, alone in zip(group.runs, group.alone, strict=False):
         names = run.names()
@@ -69,36 +68,36 @@ def differences(group: Group) -> list[tuple[str, float]]:
     return found
 
 
-def observers(run: RunTold) -> list[dict[str, str]]:
-    """For each observer what it sees, its epsilon, and how often its best attack is right."""
+def observers(run: RunContent) -> list[dict[str, str]]:
+    """Template values of each observer: what it sees, its epsilon, and the accuracy of its best attack."""
     return [
         {
             "view": view,
             "sees": OBSERVERS[view],
-            "epsilon": epsilon_words(run.summary["epsilon"][view]),
-            "attack": attack_words(run.summary["attack_accuracy"][view]),
+            "epsilon": epsilon_words(run.summary.epsilon[view]),
+            "attack": attack_words(run.summary.attack_accuracy[view]),
         }
         for view in VIEWS
     ]
 
 
-def protected(run: RunTold) -> str:
-    """What its epsilons protect."""
+def protection(run: RunContent) -> str:
+    """Sentences on what the epsilons of a run protect."""
     if not run.ledger:
         return "Nothing left the clients."
-    if unprotected(run.summary["epsilon"]):
+    if protects_nothing(run.summary.epsilon):
         return f"{UNPROTECTED}."
-    delta = delta_text(run.summary["delta"])
-    if run.summary["unit"] == "client":
-        return " ".join([f"One whole client is protected, at delta = {delta}.", *compared_words(run.summary)])
-    figures = (run.summary.get("epsilon_replace_one"), run.summary.get("delta_replace_one"))
-    replaced = replaced_words(*figures, run.summary["delta"])
+    delta = delta_text(run.summary.delta)
+    level = run.summary.record_level
+    if level is None:
+        return " ".join([f"One whole client is protected, at delta = {delta}.", *neighbour_words("client")])
+    replaced = replacement_words(level.epsilon_replace_one, level.delta_replace_one, run.summary.delta)
     protecting = f"One record is protected, at delta = {delta}; for one record that is replaced by another epsilon is"
-    return " ".join([f"{protecting} {replaced}.", *compared_words(run.summary)])
+    return " ".join([f"{protecting} {replaced}.", *neighbour_words("record", run.summary.epsilon_rows)])
 
 
-def experiment_file(run: RunTold) -> str:
-    """The experiment file that repeats a run: what differs from the defaults, as TOML."""
+def experiment_file(run: RunContent) -> str:
+    """Experiment file that repeats a run: settings other than the defaults, as TOML."""
     defaults = Experiment().model_dump(mode="json")
     given = {key: value for key, value in run.row.configuration.items() if value is not None}
     plain = {key: value for key, value in given.items() if key != "set" and value != defaults.get(key)}
@@ -114,14 +113,14 @@ def experiment_file(run: RunTold) -> str:
 
 
 def method_title(name: str) -> str:
-    """What a method does, in a line; nothing for one that is not here."""
+    """Title of a method; empty for one that is not installed."""
     try:
         return find(name).title
     except UserError:
         return ""
 
 
-def _done(group: Group) -> str:
+def _setup(group: Group) -> str:
     run = group.first
     told, configuration = run.summary, run.row.configuration
     share = configuration["participation"]
@@ -129,47 +128,46 @@ def _done(group: Group) -> str:
     seeds = "" if len(group.runs) == 1 else f", with {len(group.runs)} seeds"
     what = method_title(run.row.method)
     return (
-        f"{_count(told['clients'], 'client')} with records of {configuration['data']} trained models of "
-        f"{told['parameters']:,} parameters by {group.name}{f' ({what})' if what else ''} in "
-        f"{_count(told['rounds_done'], 'round')}{turns}{seeds}."
+        f"{_count(told.clients, 'client')} with records of {configuration['data']} trained models of "
+        f"{told.parameters:,} parameters by {group.name}{f' ({what})' if what else ''} in "
+        f"{_count(told.rounds_done, 'round')}{turns}{seeds}."
     )
 
 
 def _accuracy(group: Group) -> str:
-    own = [run.summary["accuracy"]["personal"] for run in group.runs]
-    worst = [run.summary["accuracy"]["personal_worst"] for run in group.runs]
+    own = [run.summary.accuracy["personal"] for run in group.runs]
+    worst = [run.summary.accuracy["personal_worst"] for run in group.runs]
     if any(value is None for value in (*own, *worst)):
         return "Clients have no records to test their models on, so no accuracy is known."
     reached = f"On average they are right on {percent(float(np.mean(own)))} of their own test records"  # type: ignore[arg-type]
     told = f"{reached}; the client that is worst off on {percent(float(np.min(worst)))}."  # type: ignore[type-var, arg-type]
-    measured: list[dict[str, Any]] = [dict(run.summary.get("metrics") or {}) for run in group.runs]
-    usual = [one["majority"]["mean"] for one in measured if one and one["majority"]["mean"] is not None]
+    majority = [run.summary.metrics["majority"].mean for run in group.runs if run.summary.metrics]
+    usual = [value for value in majority if value is not None]
     if len(usual) < len(group.runs):
         return told
     always = percent(float(np.mean(usual)))
     return f"{told} Always saying the class that most of a client's records have is right on {always}."
 
 
-def _cost(group: Group, row: dict[str, Any]) -> list[str]:
-    """What the method's runs cost; `row` has the figures that hold for each of its seeds."""
+def _cost(group: Group, row: ComparisonRow) -> list[str]:
+    """Sentences on the cost of the method's runs; `row` has the figures that hold for each of its seeds."""
     if not group.first.ledger:
         return ["Nothing left the clients, so nobody learned anything about them."]
-    epsilon: dict[View, float | None] = row["epsilon"]
-    view: View = "server" if group.first.summary["protect_from"] == "server" else "outsider"
-    unit = "client took part" if row["unit"] == "client" else "record was used"
-    if epsilon[view] is None:
+    view: View = "server" if group.first.summary.protect_from == "server" else "outsider"
+    unit = "client took part" if row.unit == "client" else "record was used"
+    if row.epsilon[view] is None:
         return ["No epsilon holds for it: something left the clients without noise."]
-    attack = attack_words(max(run.summary["attack_accuracy"][view] for run in group.runs))
+    attack = attack_words(max(run.summary.attack_accuracy[view] for run in group.runs))
     sentence = (
-        f"Whoever {OBSERVERS[view]} learns with epsilon = {epsilon_words(epsilon[view])} at delta = "
-        f"{delta_text(row['delta'])} whether one {unit}: the best attack is right in {attack} of all "
+        f"Whoever {OBSERVERS[view]} learns with epsilon = {epsilon_words(row.epsilon[view])} at delta = "
+        f"{delta_text(row.delta)} whether one {unit}: the best attack is right in {attack} of all "
         "cases, where guessing is right in 50%."
     )
-    if row["unit"] == "record":
-        sentence = f"{sentence} {rows_words(group.first.summary.get('epsilon_rows') or {})}"
+    if row.unit == "record":
+        sentence = f"{sentence} {rows_words(group.first.summary.epsilon_rows)}"
     if view == "server":
         return [sentence]
-    return [sentence, f"For the server, which sees every message, epsilon is {epsilon_words(epsilon['server'])}."]
+    return [sentence, f"For the server, which sees every message, epsilon is {epsilon_words(row.epsilon['server'])}."]
 
 
 def _count(number: int, one: str) -> str:

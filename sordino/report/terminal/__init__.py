@@ -1,4 +1,4 @@
-"""What a terminal that knows few characters is shown in place of those it does not know."""
+"""Text for terminals whose encoding knows few characters."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import io
 import sys
 
 PLAIN = {"ε": "epsilon", "≤": "<=", "≥": ">=", "∞": "inf", "–": "-", "±": "+-", "…": "~", "━": "-", "•": "*"}
-"""Our characters beyond ASCII, and rich's, in ASCII. Any other becomes a question mark."""
+"""ASCII replacements for our characters beyond ASCII, and rich's; any other becomes a question mark."""
 
 
 HANDLER = "sordino-plain"
 
 
-def shown(text: str) -> str:
-    """The text as standard output will show it: a table that is told beforehand keeps its columns in line."""
+def terminal_text(text: str) -> str:
+    """Text as standard output will show it, so that a table that is measured beforehand keeps its columns in line."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return text.encode(encoding, HANDLER).decode(encoding)
 
@@ -27,7 +27,7 @@ def degrade() -> None:
 
 
 def plainly(error: UnicodeError) -> tuple[str, int]:
-    """The handler of encoding errors: what to write instead, and where to go on."""
+    """Handle an encoding error: returns the replacement, and the position to go on from."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     lost = error.object[error.start : error.end]

@@ -23,7 +23,7 @@ from sordino.util.selectable import Named, named, settings
 
 
 def field_docs(kind: type) -> dict[str, str]:
-    """The docstring of each field of a dataclass or model, its bases' included; none where the source is not here."""
+    """Docstring of each field of a dataclass or model, its bases included; empty where the source is not available."""
     found: dict[str, str] = {}
     for part in reversed(kind.__mro__):
         if dataclasses.is_dataclass(part) or hasattr(part, "model_fields"):
@@ -47,7 +47,7 @@ def _own(kind: type) -> dict[str, str]:
 
 
 PUBLISHED = re.compile(r"(Paper|Code|Released|Not given|Usual|FedDPA|FedGLP|ACDP|AdaDP|PAC|pFedSD)\b")
-"""How a sentence begins that tells what a paper or its code has."""
+"""Beginnings of sentences on the values of a paper or its code."""
 SENTENCE = re.compile(r"(?<=\.)\s+(?=[A-Z])")
 KINDS = {int: "a whole number", float: "a number", str: "text", bool: "true or false", type(None): "none"}
 
@@ -60,11 +60,11 @@ class Hyperparameter(TypedDict):
     range: str
     meaning: str
     paper: str
-    """What the papers and their code have; empty where nothing is known."""
+    """Values of the papers and their code; empty where nothing is known."""
 
 
 def hyperparameters(kind: type[Method]) -> list[Hyperparameter]:
-    """All hyper-parameters of a method, its own ones first; behind one that has kinds, the settings of each kind."""
+    """Hyper-parameters of a method, its own first; one that has kinds is followed by the settings of each kind."""
     hints = typing.get_type_hints(kind, include_extras=True)
     docs = field_docs(kind)
     fields = [field for field in dataclasses.fields(kind) if field.init and field.name not in ("variant", "privacy")]
@@ -80,7 +80,7 @@ def hyperparameters(kind: type[Method]) -> list[Hyperparameter]:
 
 
 def _settings(name: str, choice: Named) -> list[Hyperparameter]:
-    """The settings of each kind that a hyper-parameter may be."""
+    """Settings of each kind that a hyper-parameter may be."""
     found = []
     for kind_name, kind in choice.kinds.items():
         docs, hints = field_docs(kind), settings(kind)
@@ -107,7 +107,7 @@ def _one(name: str, default: Any, hint: Any, text: str) -> Hyperparameter:
 
 
 def range_of(hint: Any) -> str:
-    """What values an annotated type admits, in words."""
+    """Values that an annotated type admits, in words."""
     choice = named(hint)
     if choice is not None:
         return f"one of {', '.join(choice.kinds)}"
@@ -117,12 +117,12 @@ def range_of(hint: Any) -> str:
     if origin in (typing.Union, types.UnionType):
         return " or ".join(range_of(part) for part in get_args(hint))
     if origin is typing.Annotated:
-        return _bounded(hint)
+        return _number_range(hint)
     return KINDS.get(hint, getattr(hint, "__name__", str(hint)))
 
 
-def _bounded(hint: Any) -> str:
-    """A number's kind with its bounds."""
+def _number_range(hint: Any) -> str:
+    """Kind of a number with its bounds, in words."""
     kind, *rest = get_args(hint)
     bounds = [bound for part in rest for bound in (part.metadata if isinstance(part, FieldInfo) else [part])]
     words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
@@ -131,16 +131,16 @@ def _bounded(hint: Any) -> str:
 
 
 def describe_methods() -> list[dict[str, Any]]:
-    """For each method: name, paper, unit, what leaves a client, and for whom each variant's epsilon holds."""
-    return [_described(name) for name in names()]
+    """Describe each method: name, paper, unit, what leaves a client, and for whom each variant's epsilon holds."""
+    return [_description(name) for name in names()]
 
 
 def describe_method(name: str) -> dict[str, Any]:
-    """The same of one method, with its hyper-parameters; a user's own is known by its dotted name."""
-    return _described(name) | {"hyperparameters": hyperparameters(find(name))}
+    """Describe one method, with its hyper-parameters; a user's own is known by its dotted name."""
+    return _description(name) | {"hyperparameters": hyperparameters(find(name))}
 
 
-def _described(name: str) -> dict[str, Any]:
+def _description(name: str) -> dict[str, Any]:
     kind = find(name)
     variants = {}
     for variant in get_args(Variant):
@@ -152,7 +152,7 @@ def _described(name: str) -> dict[str, Any]:
 
 
 def describe_models() -> list[dict[str, Any]]:
-    """For each network: what it is, its size for the inputs of its paper, and its options with their defaults."""
+    """Describe each network: what it is, its size for the inputs of its paper, and its options with their defaults."""
     return [
         {
             "name": name,
@@ -175,13 +175,13 @@ LEVELS = {
     "record": "One record of a client is protected",
     "none": "Nothing is protected, or nothing leaves",
 }
-"""By what a method's default variant protects, in the order of the table."""
+"""Headings by the unit that a method's default variant protects, in the order of the table."""
 TABLE = re.compile(r"(<!-- methods -->\n).*?(<!-- end of methods -->)", re.DOTALL)
-"""Where a text has the table of methods."""
+"""Marks around the table of methods in a text."""
 
 
 def methods_markdown() -> str:
-    """A table of all methods, one part for each level."""
+    """Markdown table of all methods, one part for each level."""
     parts = []
     for level, heading in LEVELS.items():
         rows = [_markdown_row(name) for name in names() if _level(name) == level]
@@ -191,7 +191,7 @@ def methods_markdown() -> str:
 
 
 def methods_in_short() -> str:
-    """The names of all methods, those of a level in one row."""
+    """Markdown table of the methods' names, those of a level in one row."""
     rows = [
         f"| {heading} | {', '.join(f'`{name}`' for name in names() if _level(name) == level)} |"
         for level, heading in LEVELS.items()
@@ -200,7 +200,7 @@ def methods_in_short() -> str:
 
 
 def with_table(text: str) -> str:
-    """A text with its short table of methods made anew."""
+    """Replace the short table of methods in a text by a new one."""
     return TABLE.sub(lambda found: f"{found[1]}{methods_in_short()}{found[2]}", text)
 
 
@@ -217,7 +217,7 @@ def _markdown_row(name: str) -> str:
 
 
 def _leaving(name: str, variant: Variant) -> str:
-    """The names of what leaves in a variant, what leaves bare apart."""
+    """Names of the releases of a variant; those without noise are named apart."""
     sent = {key: r.private for step in find(name)(variant=variant).steps().values() for key, r in step.items()}
     noised, bare = (", ".join(key for key, private in sent.items() if private == kind) for kind in (True, False))
     return "; ".join(part for part in (noised, f"bare: {bare}" if bare else "") if part) or "nothing"

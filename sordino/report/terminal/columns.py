@@ -10,10 +10,10 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from sordino.report.terminal import shown
+from sordino.report.terminal import terminal_text
 
 GAP = 2
-"""Columns of space between two."""
+"""Spaces between two columns."""
 
 
 @dataclass(frozen=True)
@@ -22,21 +22,21 @@ class Column:
 
     heading: str
     weight: int = 0
-    """The higher, the sooner it goes where space is short; zero: never."""
+    """Columns of higher weight are dropped first where space is short; those of weight zero never."""
     left: bool = False
-    """Whether it is text, which begins at the left."""
+    """Whether the column is text, aligned to the left."""
 
 
 @dataclass(frozen=True)
 class Fitting:
-    """Rows of text under columns. A cell may have several lines."""
+    """Table of text that drops columns until it fits. A cell may have several lines."""
 
     columns: Sequence[Column]
     rows: Sequence[Sequence[str]]
     title: str = ""
 
     def kept(self, width: int) -> list[int]:
-        """The places of the columns that fit into `width`."""
+        """Indices of the columns that fit into `width`."""
         places = list(range(len(self.columns)))
         while sum(self._width(place) + GAP for place in places) - GAP > width:
             heaviest = max(places, key=lambda place: self.columns[place].weight)
@@ -47,7 +47,7 @@ class Fitting:
 
     def _width(self, place: int) -> int:
         cells = [self.columns[place].heading, *(row[place] for row in self.rows)]
-        return max(len(line) for cell in cells for line in shown(cell).split("\n"))
+        return max(len(line) for cell in cells for line in terminal_text(cell).split("\n"))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         kept = self.kept(options.max_width)
@@ -56,10 +56,13 @@ class Fitting:
         for place in kept:
             column = self.columns[place]
             table.add_column(
-                shown(column.heading), justify="left" if column.left else "right", overflow="fold", no_wrap=False
+                terminal_text(column.heading),
+                justify="left" if column.left else "right",
+                overflow="fold",
+                no_wrap=False,
             )
         for row in self.rows:
-            table.add_row(*(Text(shown(row[place])) for place in kept))
+            table.add_row(*(Text(terminal_text(row[place])) for place in kept))
         gone = [column.heading for place, column in enumerate(self.columns) if place not in kept]
         yield Group(*([Text(self.title)] if self.title else []), table)
         if gone:

@@ -18,16 +18,16 @@ from sordino.planning.plan import PlanForRecords
 from sordino.privacy.budget.client_plan import Plan
 from sordino.report.terminal.columns import Column, Fitting
 from sordino.report.terminal.tables import epsilon_text, views_table
-from sordino.report.wording import bound_words, compared_words, percent
+from sordino.report.wording import bound_words, neighbour_words, percent
 from sordino.store.ledger_rows import Account
 from sordino.util.formatting import delta_text
 
 SINGLE = 12
-"""Up to so many clients are told one by one; more are told by their budgets."""
+"""Most clients that are listed one by one; more are grouped by their budgets."""
 
 
 def plan_report(plan: Plan | PlanForRecords, protect_from: str) -> RenderableType:
-    """A plan in words."""
+    """Report on a plan."""
     parts = _of_records(plan) if isinstance(plan, PlanForRecords) else _of_clients(plan, protect_from)
     parts += [Text(f"Warning: {sentence}", style="yellow") for sentence in plan.warnings]
     parts += [Text(sentence) for sentence in plan.advice]
@@ -40,7 +40,7 @@ def _of_clients(plan: Plan, protect_from: str) -> list[RenderableType]:
         "",
         views_table(plan.epsilon, plan.attack_accuracy),
         Text(f"at delta = {delta_text(plan.delta)}; protects one client"),
-        *(Text(sentence) for sentence in compared_words({"unit": "client"})),
+        *(Text(sentence) for sentence in neighbour_words("client")),
         Text(f"The RDP accountant of the papers would print {epsilon_text(plan.rdp_epsilon)}.", style="dim"),
         "",
     ]
@@ -56,14 +56,14 @@ def _of_records(plan: PlanForRecords) -> list[RenderableType]:
             f"at delta = {delta_text(plan.delta)}; protects one record of the client that spends most; for one whose "
             f"contents are replaced by others: at most {replaced}"
         ),
-        *(Text(sentence) for sentence in compared_words(vars(plan))),
+        *(Text(sentence) for sentence in neighbour_words("record", plan.epsilon_rows)),
         "",
         _clients_table(plan.clients),
     ]
 
 
 def _clients_table(clients: Sequence[dict[str, Any]]) -> RenderableType:
-    """Each client's noise, or, where clients are many, those of each budget together."""
+    """Table of each client's noise, or, of many clients, of the noise at each budget."""
     groups: dict[Any, list[dict[str, Any]]] = {}
     for number, client in enumerate(clients):
         groups.setdefault(number if len(clients) <= SINGLE else client["budget"], []).append(client)
@@ -90,18 +90,18 @@ def _clients_table(clients: Sequence[dict[str, Any]]) -> RenderableType:
 
 
 def _span(group: Sequence[dict[str, Any]], key: str, form: str) -> str:
-    """The smallest and the largest value of a group, or the only one."""
+    """Smallest and largest value of a group, or the only one."""
     values = [float("inf") if client[key] is None else client[key] for client in group]
     ends = [epsilon_text(end) if key == "epsilon" else form.format(end) for end in (min(values), max(values))]
     return ends[0] if ends[0] == ends[1] else f"{ends[0]} to {ends[1]}"
 
 
 def audit_report(report: Report) -> RenderableType:
-    """The verdict for each observer, and why."""
+    """Report on an audit: the verdict for each observer, and why."""
     name = report.called or report.method
     head = f"{name} ({report.variant}), protecting one {report.unit}, delta = {delta_text(report.delta)}"
     parts: list[RenderableType] = [Text(head, style="bold")]
-    parts += [Text(sentence, style="dim") for sentence in compared_words({"unit": report.unit})]
+    parts += [Text(sentence, style="dim") for sentence in neighbour_words(report.unit)]
     for name, view in report.views.items():
         said = f"{name}: {_sentence(view, report.against(name))}"
         parts.append(Text(said, style="bold red" if report.refutes(name) else ""))
@@ -114,9 +114,9 @@ def audit_report(report: Report) -> RenderableType:
 
 
 def _sentence(view: ViewReport, against: Sequence[Finding]) -> str:
-    """What the audit says of one observer, and by which attack or which findings against the claim.
+    """Sentence on one observer: bound, claim, verdict, and the attack or findings behind it.
 
-    A bound at 95 % may lie above a true claim by chance: then the one that decides, at 99.9 %, stands beside it.
+    A bound at 95 % may lie above a true claim by chance. The bound at 99.9 %, which decides, then stands beside it.
     """
     if math.isinf(view.claimed):
         return "nothing is claimed: epsilon is infinite."
@@ -140,16 +140,18 @@ def _percent(confidence: float) -> str:
     return f"{100 * confidence:g} %"
 
 
-PINNED = "May be in a cohort with it (compare with what their owners told you, not with what the server says):"
-NOBODY = "No roster is pinned in site.toml: the server could invent sites, so that nobody else's noise is counted on."
+PINNED = (
+    "Sites that may be in a cohort with it (compare with what their owners told you, not with what the server says):"
+)
+NOBODY = "No roster is pinned in site.toml: the server could invent sites, so this site counts on nobody else's noise."
 MISFITS = (
-    "This site looks at no experiment any more: it has told servers too often that theirs did not fit its data "
-    "(site.log says why). Raise max_misfits in site.toml if they may be told more."
+    "This site refuses every experiment: it has told servers too often that their experiment did not fit its data "
+    "(site.log says why). Raise max_misfits in site.toml to let it give more such answers."
 )
 
 
 def times(count: int) -> str:
-    """Words for a number of times."""
+    """Number of times in words."""
     return "once" if count == 1 else f"{count} times"
 
 
@@ -160,7 +162,7 @@ DOUBTFUL = (
 
 
 def site_report(status: Mapping[str, Any]) -> RenderableType:
-    """A site's spending, runs and models."""
+    """Report on a site: its spending, runs and models."""
     head = Text(f"{status['name']}  {status['fingerprint']}", style="bold")
     spent = Table("observer", "epsilon spent", box=None, padding=(0, 2, 0, 0))
     spent.columns[1].justify = "right"
@@ -172,7 +174,7 @@ def site_report(status: Mapping[str, Any]) -> RenderableType:
         f"protects one {status['unit']}"
     )
     parts: list[RenderableType] = [head, "", spent, Text(bound)]
-    parts += [Text(sentence) for sentence in compared_words(status)]
+    parts += [Text(sentence) for sentence in neighbour_words(status["unit"])]
     parts += ["", Text(NOBODY if status["roster"] is None else PINNED)]
     parts += [Text(f"  {name}  {digits}") for name, digits in (status["roster"] or {}).items()]
     if status["spoiled"]:
@@ -187,7 +189,7 @@ def site_report(status: Mapping[str, Any]) -> RenderableType:
         parts.append(Text(DOUBTFUL, style="red"))
     if status["misfits"] >= status["max_misfits"]:
         parts.append(Text(MISFITS, style="red"))
-    parts += ["", _runs(status["runs"]) if status["runs"] else Text("It has not taken part in a run yet.")]
+    parts += ["", _runs(status["runs"]) if status["runs"] else Text("This site has not taken part in a run yet.")]
     parts += [Text(f"Model: {run['model']}", style="dim") for run in status["runs"] if run["model"] is not None]
     ledger = status["ledger"]
     parts.append(Text(f"Ledger: {ledger['rows']} rows, head {ledger['head'][:16]}", style="dim"))
@@ -206,7 +208,7 @@ def _runs(runs: list[Mapping[str, Any]]) -> Table:
 
 
 def ledger_table(account: Account) -> Table:
-    """What left, each kind of release in one line: in how many rounds, from how many clients, how often from each."""
+    """Table of what left, one line per kind of release: number of rounds and clients, and most by one client."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for name in ("step", "what left"):
         table.add_column(name, overflow="fold")

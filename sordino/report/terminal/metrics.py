@@ -1,4 +1,4 @@
-"""How well models predict, as tables for the terminal."""
+"""Tables of metrics for the terminal."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from typing import Any
 
 from rich.table import Table
 
-from sordino.report.terminal import shown
+from sordino.report.terminal import terminal_text
 from sordino.report.terminal.columns import Column, Fitting
+from sordino.store.run_summary import Metric
 
 PERCENTS = {
     "accuracy": "accuracy",
@@ -29,24 +30,24 @@ OF_CLIENTS = {
 }
 
 
-def metrics_table(metrics: Mapping[str, Mapping[str, Any]], positive: str | None) -> Table:
-    """Each metric over clients: its mean, the worst tenth and how many have it; then over all records together."""
+def metrics_table(metrics: Mapping[str, Metric], positive: str | None) -> Table:
+    """Table of metrics over clients: mean, worst tenth and number of clients; then over all records together."""
     heads = ("mean", "worst tenth", "clients", "all records")
     table = Table("each client's own model", *heads, box=None, padding=(0, 2, 0, 0))
     for place in range(1, 5):
         table.columns[place].justify = "right"
     for name, words in {**PERCENTS, **PLAIN}.items():
         figure = metrics[name]
-        if not figure["clients"]:
+        if not figure.clients:
             continue
         of = f" of {positive!r}" if name == "recall" else ""
-        over_clients = [_figure(name, figure[key]) for key in ("mean", "worst_tenth")]
-        table.add_row(words + of, *over_clients, str(figure["clients"]), _figure(name, figure.get("overall")))
+        over_clients = [_figure(name, value) for value in (figure.mean, figure.worst_tenth)]
+        table.add_row(words + of, *over_clients, str(figure.clients), _figure(name, figure.overall))
     return table
 
 
 def clients_table(rows: Sequence[Mapping[str, Any]], positive: str | None) -> Fitting:
-    """The metrics of each client; a star marks models that give all records one class."""
+    """Table of each client's metrics; a star marks models that give all records one class."""
     told = {name: column for name, column in OF_CLIENTS.items() if name != "recall" or positive is not None}
     cells = [
         [row["client"] + ("*" if row["one_class"] else ""), *(_figure(name, row[name]) for name in told)]
@@ -58,5 +59,5 @@ def clients_table(rows: Sequence[Mapping[str, Any]], positive: str | None) -> Fi
 
 def _figure(name: str, value: float | None) -> str:
     if value is None:
-        return shown("–")
+        return terminal_text("–")
     return f"{value:.1%}" if name in PERCENTS and name != "auc" else f"{value:.3f}"

@@ -1,7 +1,7 @@
-"""Progress of long work: a live line for people at a terminal or a notebook, a line now and then in a log.
+"""Progress of long work: a live line at a terminal or in a notebook, a line now and then in a log.
 
-What is shown fits the terminal. A run's name, its counter and the time left are always there, unshortened; figures go
-where space is short, the least important first.
+Each line fits the terminal. The run's name, its counter and the time left are always there, unshortened; figures are
+dropped where space is short, the least important first.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ from sordino.experiment.hyperparameters import called
 from sordino.report.terminal.tables import epsilon_text
 from sordino.report.wording import percent
 from sordino.util.display import Display, Silent, Telling
+from sordino.util.formatting import none
 
 BAR = 20
-"""Characters of a bar."""
+"""Length of a bar in characters."""
 LOGGED = 5
-"""Lines of a run in a log; of several runs, each has its last line, and one whenever it has been silent for long."""
+"""Lines that a run writes into a log; of several runs, each has its last line, and one more after a long silence."""
 SILENT = 30.0
-"""Seconds."""
+"""Seconds after which a silent run writes a line."""
 PERSONAL = "personal"
-"""What the accuracy of personal models is called."""
+"""Label of the accuracy of personal models."""
 UNBLENDED = "personal before blending"
-"""Name of that accuracy during a run whose clients blend models when the rounds are over."""
+"""Label of that accuracy during a run whose clients blend models when the rounds are over."""
 
 
 @functools.cache
 def error_console() -> Console:
-    """The one console on standard error: what others print on it appears above the live line."""
+    """Console on standard error; what others print on it appears above the live line."""
     return Console(stderr=True, markup=False)
 
 
@@ -57,13 +58,13 @@ def watching(quiet: bool) -> Iterator[Display]:
 
 
 def in_notebook() -> bool:
-    """Whether this is a notebook, whose cells show what is displayed there."""
+    """Whether the process is a notebook's kernel."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return type(shell).__name__ == "ZMQInteractiveShell"
 
 
 class Bars:
-    """A live line for each run at a terminal; what is over becomes a line that stays."""
+    """Live line for each run at a terminal; a run that is over becomes a line that stays."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -110,7 +111,7 @@ class _Bar:
 
 
 class Line(ProgressColumn):
-    """One run's whole line, made to fit."""
+    """Line of one run, which fits the terminal."""
 
     max_refresh = None
 
@@ -127,8 +128,8 @@ class Line(ProgressColumn):
 
 
 def line(name: str, done: int, total: int, clock: str, parts: Sequence[str], width: int) -> str:
-    """A name, a counter, the time left and as many `parts`, most important first, as `width` has space for; where all
-    of them have, a bar too."""
+    """Line of a name, a counter, the time left and as many `parts`, most important first, as fit into `width`; with a
+    bar where all of them fit."""
     words = fitting([name, f"{done}/{total}", clock], parts, width)
     full = len(words) == 3 + len(parts)
     if full and len("  ".join(words)) + BAR + 2 <= width:
@@ -138,7 +139,7 @@ def line(name: str, done: int, total: int, clock: str, parts: Sequence[str], wid
 
 
 def fitting(words: Sequence[str], parts: Sequence[str], width: int) -> list[str]:
-    """All of `words`, and as many `parts`, most important first, as `width` has space for."""
+    """Text of all `words` and as many `parts`, most important first, as fit into `width`."""
     found = [*words]
     for part in parts:
         if len("  ".join([*found, part])) > width:
@@ -148,7 +149,7 @@ def fitting(words: Sequence[str], parts: Sequence[str], width: int) -> list[str]
 
 
 class Lines:
-    """A line now and then, in a log."""
+    """Progress as lines now and then, in a log."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._several = console, False
@@ -188,8 +189,7 @@ class _Log:
 
 
 class Notebook:
-    """A bar for each run under a notebook's cell, which changes in its place; one more for all of them, if there are
-    several."""
+    """Bar for each run under a notebook's cell, and one more for all of them if there are several."""
 
     def __init__(self) -> None:
         self._all: Any = None
@@ -234,7 +234,7 @@ class _NotebookBar:
         self._shown = display(self._html(0, []), display_id=True)
 
     def show(self, done: int, parts: Sequence[str]) -> None:
-        """Put the bar to where it is now."""
+        """Redraw the bar at its present state."""
         self._shown.update(self._html(done, parts))
 
     def _html(self, done: int, parts: Sequence[str]) -> Any:
@@ -247,14 +247,14 @@ class _NotebookBar:
 
 
 class Place:
-    """A new run's place in a display, once it has a name."""
+    """Display of a new run, once the run has a name."""
 
     def __init__(self, display: Any, prepared: Any) -> None:
         self._display, self._prepared = display, prepared
         self._telling: Any = None
 
     def begin(self, run: str) -> None:
-        """Say what is about to happen."""
+        """Announce the run."""
         schedule, experiment = self._prepared.schedule, self._prepared.experiment
         turns = f", {schedule.cohort} of them a round" if schedule.cohort < schedule.clients else ""
         configuration = experiment.model_dump(mode="json")
@@ -266,7 +266,7 @@ class Place:
         self._telling(report)
 
     def blending(self, done: int, clients: int) -> None:
-        """So many clients have blended their models."""
+        """Show how many clients have blended their models."""
         self._telling.blending(done, clients)
 
     def end(self, personal: float | None) -> None:
@@ -288,18 +288,18 @@ class Known:
         return cls(blends=(configuration or {}).get("personal") == "blend")
 
     def parts(self, report: Any) -> list[str]:
-        """What a round brought, most important first."""
+        """Figures of a round in words, most important first."""
         current = report.epsilon[report.observer]
         if not math.isnan(current):
             self._epsilon, self._round = current, report.round
         whose = f" ({report.cohort} of {report.clients} clients)" if report.cohort < report.clients else ""
-        parts = [f"{UNBLENDED if self.blends else PERSONAL} {percent(known(report.personal))}{whose}"]
+        parts = [f"{UNBLENDED if self.blends else PERSONAL} {percent(none(report.personal))}{whose}"]
         if not math.isnan(self._epsilon):
             late = f" at round {self._round + 1}" if self._round != report.round else ""
             done = report.round + 1 == report.rounds
             so_far = "" if done else " so far"
-            parts.insert(0, f"epsilon{so_far} {epsilon_text(self._epsilon)}{_planned(report)}{late}")
-        parts += [f"start {percent(known(report.start))}", f"global {percent(known(report.global_))}"]
+            parts.insert(0, f"epsilon{so_far} {epsilon_text(self._epsilon)}{_plan_words(report)}{late}")
+        parts += [f"start {percent(none(report.start))}", f"global {percent(none(report.global_))}"]
         if report.clip is not None:
             parts.append(f"C {report.clip:.3g}")
         if report.rejected:
@@ -307,13 +307,8 @@ class Known:
         return parts
 
 
-def _planned(report: Any) -> str:
-    """What epsilon was planned to come to, behind what it is."""
+def _plan_words(report: Any) -> str:
+    """Planned epsilon, to stand behind the present one."""
     if report.planned is None or math.isinf(report.epsilon[report.observer]):
         return ""
     return f" of {epsilon_text(report.planned).removesuffix('.00')}"
-
-
-def known(value: float) -> float | None:
-    """`nan` as None."""
-    return None if math.isnan(value) else value

@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from sordino.report.terminal import shown
+from sordino.report.terminal import terminal_text
 from sordino.report.terminal.columns import Column, Fitting
 from sordino.report.terminal.metrics import metrics_table
 from sordino.report.wording import (
     UNPROTECTED,
     against_words,
     attack_words,
-    compared_words,
-    ended,
     epsilon_words,
     method_name,
+    neighbour_words,
     percent,
-    replaced_words,
-    unprotected,
+    protects_nothing,
+    replacement_words,
+    with_full_stop,
 )
 from sordino.util.formatting import delta_text
 
-OBSERVERS = {
+if TYPE_CHECKING:  # a list of runs is on the screen before torch would be loaded
+    from sordino.privacy.views import View
+    from sordino.store.run_summary import BlendFigures, Summary
+    from sordino.study.compare import ComparisonRow, OverSeeds
+
+OBSERVERS: dict[View, str] = {
     "outsider": "sees sums and published models",
     "peer": "another client: also knows its own noise",
     "server": "sees every message",
@@ -41,12 +46,12 @@ BLENDED = {
 
 
 def epsilon_text(value: float | None) -> str:
-    """An epsilon for the terminal, rounded up so that it is never understated."""
-    return shown(epsilon_words(value))
+    """Format an epsilon for the terminal, rounded up so that it is never understated."""
+    return terminal_text(epsilon_words(value))
 
 
 def views_table(epsilon: Mapping[Any, float | None], accuracy: Mapping[Any, float]) -> Table:
-    """Epsilon for each observer, with what the best attack achieves."""
+    """Table of epsilon and of the best attack's accuracy for each observer."""
     table = Table("observer", "what it sees", "epsilon", "best attack", box=None, padding=(0, 2, 0, 0))
     table.columns[2].justify = table.columns[3].justify = "right"
     for view, sees in OBSERVERS.items():
@@ -57,21 +62,21 @@ def views_table(epsilon: Mapping[Any, float | None], accuracy: Mapping[Any, floa
 SIMULATED = "Accuracies are measured by the simulation on the clients' raw test records: no client would send them."
 
 
-def run_report(summary: Mapping[str, Any], store: str, measured: str = SIMULATED) -> RenderableType:
-    """The result of one run; `measured` says where its accuracies come from."""
-    accuracy = summary["accuracy"]
+def run_report(summary: Summary, store: str, measured: str = SIMULATED) -> RenderableType:
+    """Report on one run; `measured` says where its accuracies come from."""
+    accuracy = summary.accuracy
     table = Table("accuracy (mean over clients)", "", box=None, padding=(0, 2, 0, 0))
     table.add_row("personal models, after training", percent(accuracy["personal"]))
     table.add_row("  worst client", percent(accuracy["personal_worst"]))
     table.add_row("models at round start", percent(accuracy["start"]))
     table.add_row("global model", percent(accuracy["global"]))
     beside: list[RenderableType] = []
-    if any(metric["clients"] for metric in summary.get("metrics", {}).values()):
-        beside += [metrics_table(summary["metrics"], summary["positive"]), ""]
-    beside += [*_blended(summary["blend"]), ""] if "blend" in summary else []
+    if summary.metrics and any(metric.clients for metric in summary.metrics.values()):
+        beside += [metrics_table(summary.metrics, summary.positive), ""]
+    beside += [] if summary.blend is None else [*_blend_parts(summary.blend), ""]
     head = (
-        f"{summary['run']}: {summary.get('called', summary['method'])} ({_mode(summary)}), {summary['rounds']} rounds, "
-        f"{summary['clients']} clients, {summary['parameters']:,} parameters, {summary['seconds']:.1f} s"
+        f"{summary.run}: {summary.called} ({_mode(summary)}), {summary.rounds} rounds, "
+        f"{summary.clients} clients, {summary.parameters:,} parameters, {summary.seconds:.1f} s"
     )
     parts: list[RenderableType] = [
         Text(head, style="bold"),
@@ -79,57 +84,56 @@ def run_report(summary: Mapping[str, Any], store: str, measured: str = SIMULATED
         table,
         "",
         *beside,
-        views_table(summary["epsilon"], summary["attack_accuracy"]),
+        views_table(summary.epsilon, summary.attack_accuracy),
         *(Text(sentence) for sentence in _meaning(summary)),
     ]
-    parts += [Text(f"Not covered: {ended(reason)}", style="red") for reason in summary["not_covered"]]
-    parts += [Text(f"Note: {note}", style="yellow") for note in summary["notes"]]
+    parts += [Text(f"Not covered: {with_full_stop(reason)}", style="red") for reason in summary.not_covered]
+    parts += [Text(f"Note: {note}", style="yellow") for note in summary.notes]
     parts.append(Text(measured, style="dim"))
-    parts.append(Text(f"Models: {store}/runs/{summary['run']}/models.safetensors", style="dim"))
+    parts.append(Text(f"Models: {store}/runs/{summary.run}/models.safetensors", style="dim"))
     return Group(*parts)
 
 
-def _mode(summary: Mapping[str, Any]) -> str:
-    """Which variant it was, and whether it was private at all."""
-    return str(summary["variant"]) if summary["privacy"] == "dp" else f"{summary['variant']}, without privacy"
+def _mode(summary: Summary) -> str:
+    """Variant of the run, and whether it had privacy."""
+    return summary.variant if summary.privacy == "dp" else f"{summary.variant}, without privacy"
 
 
-def _blended(blend: Mapping[str, Any]) -> list[RenderableType]:
-    """What clients predict with beside each of its parts alone, and who gains by it."""
+def _blend_parts(blend: BlendFigures) -> list[RenderableType]:
+    """Table of the blend beside each of its members, and who gains by it."""
     table = Table("predicting with", "accuracy", "worst tenth", box=None, padding=(0, 2, 0, 0))
     for name, words in BLENDED.items():
-        table.add_row(words, percent(blend["accuracy"][name]), percent(blend["worst_tenth"][name]))
-    counts = blend.get("against_local")  # older runs do not tell
+        table.add_row(words, percent(blend.accuracy[name]), percent(blend.worst_tenth[name]))
+    counts = blend.against_local
     return [table] if counts is None else [table, Text(f"Against local models alone, {against_words(counts)}.")]
 
 
-def _meaning(summary: Mapping[str, Any]) -> list[str]:
-    """What the epsilons of a run are for."""
-    if unprotected(summary["epsilon"]):
+def _meaning(summary: Summary) -> list[str]:
+    """Sentences on what the epsilons of a run protect."""
+    if protects_nothing(summary.epsilon):
         return [UNPROTECTED]
-    at = f"at delta = {delta_text(summary['delta'])}"
-    if summary["unit"] == "client":
-        return [f"{at}; protects one client; planned for: {summary['protect_from']}", *compared_words(summary)]
+    at = f"at delta = {delta_text(summary.delta)}"
+    level = summary.record_level
+    if level is None:
+        return [f"{at}; protects one client; planned for: {summary.protect_from}", *neighbour_words("client")]
     sentences = [
         f"{at}; protects one record; each client's noise holds for every observer",
-        *compared_words(summary),
+        *neighbour_words("record", summary.epsilon_rows),
     ]
-    clients = summary["epsilon_clients"]
-    if clients is not None:
-        spread = ", ".join(f"{name} {epsilon_text(value)}" for name, value in clients.items())
-        figures = (summary["epsilon_replace_one"], summary.get("delta_replace_one"))
-        replaced = shown(replaced_words(*figures, summary["delta"]))
+    if level.epsilon_clients is not None:
+        spread = ", ".join(f"{name} {epsilon_text(value)}" for name, value in level.epsilon_clients.items())
+        replaced = terminal_text(replacement_words(level.epsilon_replace_one, level.delta_replace_one, summary.delta))
         sentences.append(f"over clients: {spread}")
         sentences.append(
-            f"for a record whose contents are replaced by others, which is emptying and filling its place: {replaced}"
+            f"for a record whose contents are replaced by others, which counts as removing and adding: {replaced}"
         )
     return sentences
 
 
-def comparison_table(rows: list[dict[str, Any]], sweep: Sequence[str] = ()) -> RenderableType:
-    """Methods side by side: accuracies in percent, mean ± spread over seeds. Columns go where a terminal is narrow, but
-    never the method's."""
-    seeds = rows[0]["seeds"]
+def comparison_table(rows: Sequence[ComparisonRow], sweep: Sequence[str] = ()) -> RenderableType:
+    """Table of methods side by side: accuracies in percent, mean ± spread over seeds. Columns are dropped where a
+    terminal is narrow, but never the method's."""
+    seeds = rows[0].seeds
     spread = f"mean ± spread over {seeds} seeds" if seeds > 1 else "one seed"
     title = f"accuracy in % ({spread}), then epsilon for each observer"
     columns = [
@@ -140,24 +144,24 @@ def comparison_table(rows: list[dict[str, Any]], sweep: Sequence[str] = ()) -> R
     ]
     cells = []
     for row in rows:
-        accuracy = row["accuracy"]
+        accuracy = row.accuracy
         cells.append(
             [
                 method_name(row).replace("[", "\n[", 1),  # hyper-parameters have a line of their own
-                *(str(row["at"][key]) for key in sweep),
-                _plus_minus(accuracy["personal"], row["seeds"]),
-                shown("–") if accuracy["personal_worst"] is None else f"{100 * accuracy['personal_worst']['mean']:.0f}",
-                _plus_minus(accuracy["start"], row["seeds"]),
-                _plus_minus(accuracy["global"], row["seeds"]),
-                *(epsilon_text(row["epsilon"][view]) for view in OBSERVERS),
+                *(str(row.at[key]) for key in sweep),
+                _plus_minus(accuracy["personal"], row.seeds),
+                terminal_text("–") if (worst := accuracy["personal_worst"]) is None else f"{100 * worst.mean:.0f}",
+                _plus_minus(accuracy["start"], row.seeds),
+                _plus_minus(accuracy["global"], row.seeds),
+                *(epsilon_text(row.epsilon[view]) for view in OBSERVERS),
             ]
         )
-    return Fitting(columns, cells, shown(title))
+    return Fitting(columns, cells, terminal_text(title))
 
 
-def _plus_minus(figure: Mapping[str, float] | None, seeds: int) -> str:
+def _plus_minus(figure: OverSeeds | None, seeds: int) -> str:
     """Mean and spread over seeds in percent; the mean alone where there is one seed, which has no spread."""
     if figure is None:
-        return shown("–")
-    spread = f"±{100 * figure['spread']:.1f}" if seeds > 1 else ""
-    return shown(f"{100 * figure['mean']:.1f}{spread}")
+        return terminal_text("–")
+    spread = f"±{100 * figure.spread:.1f}" if seeds > 1 else ""
+    return terminal_text(f"{100 * figure.mean:.1f}{spread}")
