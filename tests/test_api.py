@@ -96,15 +96,6 @@ def test_a_notebook(tmp_path: Path) -> None:
     assert failed[-1].traceback[0].startswith("UserError: There is no method 'nothing'")
 
 
-@pytest.mark.parametrize("name", ["run", "resume", "compare", "plan", "load_models"])
-def test_no_module_hides_a_function(name: str) -> None:
-    """Importing a module of the package sets an attribute of that name: it must not be one of the functions."""
-    import sordino.cli
-
-    for _ in range(2):
-        assert getattr(sordino, name).__module__.startswith("sordino.")
-
-
 def test_plan() -> None:
     plan = sordino.plan(50, 100, 50**-1.1, noise_multiplier=1.0)
     assert plan.epsilon["outsider"] == pytest.approx(71.21, abs=0.005)

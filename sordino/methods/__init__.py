@@ -9,6 +9,8 @@ from sordino.errors import UserError, unknown
 from sordino.method import Method
 from sordino.util import import_by_name
 
+__all__ = ["find", "names"]
+
 
 def names() -> list[str]:
     """The names of all installed methods."""

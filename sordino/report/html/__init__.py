@@ -11,6 +11,8 @@ from markupsafe import Markup
 
 from sordino.version import VERSION
 
+__all__ = ["page", "rendered"]
+
 
 def page(title: str, body: Markup) -> str:
     """A whole page around a body that is HTML already: light or dark as its reader prefers, and made for paper too."""

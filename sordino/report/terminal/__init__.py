@@ -6,6 +6,8 @@ import codecs
 import io
 import sys
 
+__all__ = ["degrade", "shown"]
+
 PLAIN = {"ε": "epsilon", "≤": "<=", "≥": ">=", "∞": "inf", "–": "-", "±": "+-", "…": "~", "━": "-", "•": "*"}
 """Our characters beyond ASCII, and rich's, in ASCII. Any other becomes a question mark."""
 
