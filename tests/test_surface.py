@@ -108,7 +108,7 @@ def test_no_module_hides_a_function(name: str) -> None:
     """Importing a package binds its name in `sordino`: a function of that name can still be called."""
     for module in ("sordino.cli", "sordino.audit.suite", "sordino.planning.plan"):
         importlib.import_module(module)
-    with pytest.raises((UserError, TypeError), match="nonsense|'methods'"):
+    with pytest.raises((UserError, TypeError), match=r"nonsense|'methods'"):
         getattr(sordino, name)(nonsense=1)
 
 
