@@ -52,7 +52,7 @@ def test_resume_and_compare(tmp_path: Path) -> None:
 def test_several_budgets_are_gone_through(tmp_path: Path) -> None:
     found = sordino.compare(methods=["local"], seeds=1, store=tmp_path, epsilon=[1, 8], **QUICK_KEYS)
     assert [row["at"] for row in found.rows] == [{"epsilon": 1}, {"epsilon": 8}]
-    with pytest.raises(UserError, match="'epsilon' is gone through twice"):
+    with pytest.raises(UserError, match="'epsilon' is swept twice"):
         sordino.compare(methods=["local"], epsilon=[1, 8], sweep={"epsilon": [2]}, store=tmp_path)
 
 
@@ -149,7 +149,7 @@ def test_models_of_an_unfinished_run(tmp_path: Path) -> None:
         (lambda store: sordino.run(data=123, store=store), "data cannot be 123"),
         (lambda store: sordino.compare(methods="local", store=store), "a list of names, not 'local'"),
         (lambda store: sordino.compare(methods=[3], store=store), "a list of names"),  # type: ignore[list-item]
-        (lambda store: sordino.compare(methods=["local"], seeds="two", store=store), "how many there are, not 'two'"),
+        (lambda store: sordino.compare(methods=["local"], seeds="two", store=store), "the number of seeds, not 'two'"),
         (lambda store: sordino.load_models("x", store), "There is no store in"),
     ],
 )
