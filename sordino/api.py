@@ -115,7 +115,7 @@ def compare(
         seeds: Number of seeds.
         sweep: Values of keys to go through, such as `{"clients": [20, 100]}`.
         jobs: Number of runs at a time; None chooses it by the size of the runs.
-        tune: Values of hyper-parameters to choose from, such as `{"rate": [0.01, 0.1]}`, on seeds that are not reported.
+        tune: Values of hyper-parameters to choose from on seeds that are not reported: `{"rate": [0.01, 0.1]}`.
         progress: Whether a progress bar is shown; by default in notebooks only.
         keys: Keys of an experiment file; `epsilon` may be a list of budgets.
     """

@@ -76,7 +76,7 @@ def quoted(value: object) -> str:
     return text if len(text) <= 200 else f"{text[:100]}...{text[-50:]}"
 
 
-def wrong(problem: Mapping[str, Any]) -> str:
+def pydantic_message(problem: Mapping[str, Any]) -> str:
     """Return pydantic's message with tiny bounds in powers of ten: it writes 1e-100 as a hundred digits."""
     tiny = [bound for bound in problem.get("ctx", {}).values() if isinstance(bound, float) and 0 < bound < 1e-4]
     said = str(problem["msg"])

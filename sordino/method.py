@@ -67,7 +67,7 @@ RETURNED = {Result: "a Result", Mapping: "a dictionary", list: "a list"}
 """Names of the types that a method's own functions return."""
 
 
-def returned(method: object, name: str, value: Any, kind: type) -> Any:
+def check_returned(method: object, name: str, value: Any, kind: type) -> Any:
     """Return `value` if it is a `kind`; refuse anything else, such as the None of a function without `return`.
 
     Args:
@@ -85,9 +85,9 @@ def returned(method: object, name: str, value: Any, kind: type) -> Any:
 
 def result_of(method: object, step: str, value: Any) -> Result:
     """Return `value`, which a step returned, if it is a `Result` of two dictionaries; refuse anything else."""
-    result: Result = returned(method, step, value, Result)
+    result: Result = check_returned(method, step, value, Result)
     for part, table in (("send", result.send), ("keep", result.keep)):
-        returned(method, f"{step}, as what it shall {part},", table, Mapping)
+        check_returned(method, f"{step}, as what it shall {part},", table, Mapping)
     return result
 
 
@@ -178,8 +178,8 @@ class Federation(Protocol):
         """Return the numbers of the clients whose turn it is in this round."""
 
     def deviation(self, step: Callable[..., Result], release: str, message: Message) -> Tensor:
-        """Return the standard deviation of the noise on each coordinate of one client's message, if `step` were asked with
-        `message` in this round: public."""
+        """Return the standard deviation of the noise on each coordinate of one client's message, if `step` were asked
+        with `message` in this round: public."""
 
     def ask(self, who: Sequence[int], step: Callable[..., Result], message: Message) -> Replies:
         """Charge what `step` sends, run it at clients, and return what left them.
@@ -267,7 +267,7 @@ class Method:
         for name, step in inspect.getmembers(type(self), inspect.isfunction):
             declare = getattr(step, "releases", None)
             if declare is not None:
-                declared: Releases = returned(self, f"@sends of {name}", declare(self), Mapping)
+                declared: Releases = check_returned(self, f"@sends of {name}", declare(self), Mapping)
                 found[name] = declared if self.privacy == "dp" else unprotected(declared)
         return found
 
@@ -318,8 +318,8 @@ class Method:
         return []
 
     def published_multiplier(self, epsilon: float, delta: float, rounds: int, records: int) -> float | None:
-        """Return the noise multiplier that the paper's own accounting gives for a budget, right or wrong; None where the
-        paper accounts as Sordino does. The `paper` variant uses it.
+        """Return the noise multiplier that the paper's own accounting gives for a budget, right or wrong; None where
+        the paper accounts as Sordino does. The `paper` variant uses it.
 
         Args:
             epsilon: The budget.

@@ -1564,7 +1564,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             (
                 "lasting: a file takes another's place",
-                "replace_file(temporary, unused(wanted))",
+                "replace_file(temporary, unused_path(wanted))",
                 "replace_file(temporary, wanted)",
             ),
             ("lasting: a device is read", "if not stat.S_ISREG(found.st_mode):", "if False:"),

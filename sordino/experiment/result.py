@@ -25,7 +25,7 @@ from sordino.privacy.release import Unit
 from sordino.privacy.views import NEIGHBOURS, View
 from sordino.store.run_files import RunBooks
 from sordino.store.spending import Spent, spent_by, whole
-from sordino.util.formatting import none, rounded_up
+from sordino.util.formatting import finite_or_none, round_up
 
 
 class Told(Protocol):
@@ -182,12 +182,12 @@ def summarize(
         "rounds": prepared.schedule.rounds,
         "rounds_done": ending.now.rounds,
         "accuracy": {
-            "personal": none(mean(personal)),
-            "personal_worst": none(worst(personal)),
-            "start": none(books.start),
-            "global": None if ending.shared is None else none(mean(ending.shared)),
+            "personal": finite_or_none(mean(personal)),
+            "personal_worst": finite_or_none(worst(personal)),
+            "start": finite_or_none(books.start),
+            "global": None if ending.shared is None else finite_or_none(mean(ending.shared)),
         },
-        "epsilon": {view: none(value) for view, value in ledger.epsilon(delta).items()},
+        "epsilon": {view: finite_or_none(value) for view, value in ledger.epsilon(delta).items()},
         "attack_accuracy": ledger.attack_accuracy(),
         "delta": delta,
         "unit": prepared.method.unit,
@@ -207,7 +207,7 @@ def summarize(
         "seconds": round(books.seconds, 3),
     }
     if ledger is not charged:
-        summary["charged"] = {view: none(value) for view, value in charged.epsilon(delta).items()}
+        summary["charged"] = {view: finite_or_none(value) for view, value in charged.epsilon(delta).items()}
         summary["notes"] += _whole_plan(summary)
     if prepared.data is not None:
         summary["records"] = int(prepared.data.train.sizes.sum())
@@ -231,8 +231,8 @@ def metrics_over_clients(reached: Reached, positive: int | None) -> dict[str, Me
         sign = -1 if name in LOWER_IS_BETTER else 1
         tenth = sign * worst_tenth(sign * values)
         known = int(np.isfinite(values).sum())
-        over_clients, over_records = none(mean(values)), none(float(overall))
-        found[name] = Metric(mean=over_clients, worst_tenth=none(tenth), overall=over_records, clients=known)
+        over_clients, over_records = finite_or_none(mean(values)), finite_or_none(float(overall))
+        found[name] = Metric(mean=over_clients, worst_tenth=finite_or_none(tenth), overall=over_records, clients=known)
     return found
 
 
@@ -261,8 +261,8 @@ def _blend_figures(blends: Blends, own: np.ndarray, shared: np.ndarray | None) -
         single["global"] = shared
     found = {"blend": blends.figures("accuracy")[:, 0], **single}
     return {
-        "accuracy": {name: none(mean(values)) for name, values in found.items()},
-        "worst_tenth": {name: none(worst_tenth(values)) for name, values in found.items()},
+        "accuracy": {name: finite_or_none(mean(values)) for name, values in found.items()},
+        "worst_tenth": {name: finite_or_none(worst_tenth(values)) for name, values in found.items()},
         "weights": dict(zip(MEMBERS, blends.rules["weights"].mean(dim=0).tolist(), strict=True)),
         "against_local": against(found["blend"] - found["local"]),
     }
@@ -279,7 +279,7 @@ def _if_public(ledger: Ledger, prepared: Told) -> list[str]:
     if not ledger.reasons() or not prepared.method.is_private() or prepared.allowance.known:
         return []
     covered = ledger.covered_epsilon(prepared.budget.delta)
-    figures = ", ".join(f"{rounded_up(value)} for the {view}" for view, value in covered.items())
+    figures = ", ".join(f"{round_up(value)} for the {view}" for view, value in covered.items())
     return [f"If what leaves bare were public, epsilon would be {figures}."]
 
 
@@ -317,10 +317,10 @@ def _record_figures(ledger: Ledger, delta: float, ending: Ending) -> Summary:
     replaced, at = ledger.replaced(delta)
     spread = {"min": values[0], "median": float(np.median(values)), "max": values[-1]} if values else {}
     return {
-        "epsilon_clients": {name: none(value) for name, value in spread.items()} or None,
-        "epsilon_replace_one": none(replaced),
+        "epsilon_clients": {name: finite_or_none(value) for name, value in spread.items()} or None,
+        "epsilon_replace_one": finite_or_none(replaced),
         "delta_replace_one": at,
-        "epsilon_rows": {rows: none(value) for rows, value in ledger.rows_epsilons(delta).items()},
+        "epsilon_rows": {rows: finite_or_none(value) for rows, value in ledger.rows_epsilons(delta).items()},
         "stopped_clients": list(ending.stopped),
     }
 
@@ -352,8 +352,8 @@ def _whole_plan(summary: Summary) -> list[str]:
     epsilon, charged = summary["epsilon"][view], summary["charged"][view]
     if charged is None or epsilon == charged:
         return []
-    figure = "infinite, because no plan says what it would have come to" if epsilon is None else rounded_up(epsilon)
+    figure = "infinite, because no plan says what it would have come to" if epsilon is None else round_up(epsilon)
     return [
         f"Epsilon is that of the whole plan, {figure}: what clients sent may have decided when the run ended or whom "
-        f"it asked, and what was charged so far, {rounded_up(charged)} for the {view}, is no guarantee then."
+        f"it asked, and what was charged so far, {round_up(charged)} for the {view}, is no guarantee then."
     ]

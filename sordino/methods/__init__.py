@@ -26,14 +26,14 @@ def _points() -> dict[str, EntryPoint]:
 def find(name: str) -> type[Method]:
     """Return the method class called `name`: an installed one, or a user's as `package.module:Class`."""
     if import_by_name.is_dotted(name):
-        return _dotted(name)
+        return _find_dotted(name)
     if name not in _points():
         raise unknown("method", name, names())
     found: type[Method] = _points()[name].load()
     return found
 
 
-def _dotted(name: str) -> type[Method]:
+def _find_dotted(name: str) -> type[Method]:
     found = import_by_name.find(name)
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise UserError(f"{name!r} is not a method: it must be a subclass of sordino.Method.")

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sordino.privacy.views import NEIGHBOURS, rows_words
-from sordino.util.formatting import delta_text, percent_up, rounded_up
+from sordino.util.formatting import delta_text, percent_up, round_up
 
 UNPROTECTED = "Nothing is protected, because epsilon is infinite for every observer"
 """What is said in place of what a run protects, and at which delta."""
@@ -27,7 +27,7 @@ def compared_words(summary: Mapping[str, Any]) -> list[str]:
 
 def epsilon_words(value: float | None, infinite: str = "∞") -> str:
     """An epsilon for people, rounded up so that it is never understated; None and infinity are called `infinite`."""
-    return infinite if value is None or math.isinf(value) else rounded_up(value)
+    return infinite if value is None or math.isinf(value) else round_up(value)
 
 
 def replaced_words(epsilon: float | None, at: float | None, delta: float, infinite: str = "∞") -> str:

@@ -13,7 +13,7 @@ from sordino.privacy.release import PROMISED
 from sordino.privacy.views import VIEWS, protection
 from sordino.store.journal import DamagedJournalError, rows_after
 from sordino.store.store import RunRow, Store, unfinished
-from sordino.util.formatting import none
+from sordino.util.formatting import finite_or_none
 
 COLUMNS = (
     *("position", "question", "round", "step", "release", "clients", "owners", "pool"),
@@ -62,7 +62,7 @@ class Account:
         """For each observer, worked out anew from the rows; None where it is infinite or the run has no delta yet."""
         if self.row.result is None:
             return dict.fromkeys(VIEWS)
-        return {view: none(value) for view, value in self.ledger.epsilon(self.row.result["delta"]).items()}
+        return {view: finite_or_none(value) for view, value in self.ledger.epsilon(self.row.result["delta"]).items()}
 
     def disagreements(self) -> list[str]:
         """Where the run's result says something else than its ledger, in sentences."""
@@ -121,7 +121,7 @@ def _document(position: int, row: Row, link: bytes) -> dict[str, Any]:
     }
     for place, view in enumerate(VIEWS):
         met = float(noise[min(costly, len(noise) - 1), place])
-        found[f"noise_{view}"] = None if row.sampled else none(met)
+        found[f"noise_{view}"] = None if row.sampled else finite_or_none(met)
     rate, multiplier, times = _sampled(row)
     return found | {
         "sampling_rate": rate,

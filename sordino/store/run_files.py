@@ -18,7 +18,7 @@ from sordino.store.journal import Journal
 from sordino.store.spending import Spent, spent_by, within
 from sordino.store.store import Progress, Store
 from sordino.util.files import KeptFile
-from sordino.util.formatting import none
+from sordino.util.formatting import finite_or_none
 
 
 class RunBooks:
@@ -98,13 +98,14 @@ class RunBooks:
         self._pending.rounds.append(
             (
                 report.round,
-                *(none(value) for value in figures),
+                *(finite_or_none(value) for value in figures),
                 *(report.clip, report.cohort, report.rejected, report.bytes, report.seconds),
-                *(none(value) for value in report.epsilon.values()),
+                *(finite_or_none(value) for value in report.epsilon.values()),
             )
         )
         self._pending.clients.extend(
-            (report.round, int(client), *(none(value) for value in values)) for client, values in accuracies.items()
+            (report.round, int(client), *(finite_or_none(value) for value in values))
+            for client, values in accuracies.items()
         )
         self.seconds += report.seconds
         self.uploaded += report.bytes

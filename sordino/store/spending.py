@@ -36,7 +36,7 @@ from sordino.privacy.views import VIEWS, View, honest_shares
 from sordino.store.journal import DamagedJournalError
 from sordino.store.ledger_rows import ledger_of, went_on
 from sordino.store.store import RunRow, Store
-from sordino.util.formatting import delta_text, rounded_up
+from sordino.util.formatting import delta_text, round_up
 
 if TYPE_CHECKING:
     from sordino.experiment.prepare import Prepared
@@ -373,7 +373,7 @@ def sentence(total: OverRuns, view: View) -> str | None:
 
 
 def _shown(epsilon: float | None) -> str:
-    return "an infinite epsilon" if epsilon is None else f"an epsilon of {rounded_up(epsilon)}"
+    return "an infinite epsilon" if epsilon is None else f"an epsilon of {round_up(epsilon)}"
 
 
 def _recipe(stored: Sequence[Sequence[float]]) -> Recipe:

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypedDict
 import numpy as np
 from scipy.special import stdtrit
 
-from sordino.util.formatting import rounded_up
+from sordino.util.formatting import round_up
 
 CONFIDENCE = 0.95
 MORE_SEEDS = (5, 10, 20)
@@ -180,7 +180,7 @@ def _inequalities(private: list[dict[str, Any]], protect_from: str) -> list[str]
     if max(figures) > 1.01 * min(figures):
         sentences.append(
             "The private methods are NOT at equal epsilon: "
-            + ", ".join(f"{row['method']} {rounded_up(row['epsilon'][protect_from])}" for row in private)
+            + ", ".join(f"{row['method']} {round_up(row['epsilon'][protect_from])}" for row in private)
             + "."
         )
     return sentences

@@ -15,7 +15,7 @@ from sordino.report.html import pictures, rendered, words
 from sordino.report.html.gather import ALONE, Group, RunTold, Told, gather
 from sordino.report.wording import ended, epsilon_words, method_name, percent, sentences_of, unprotected
 from sordino.store.store import Store
-from sordino.util.formatting import delta_text, none
+from sordino.util.formatting import delta_text, finite_or_none
 
 TOLD = {name: name.replace("_", " ") for name in METRICS if name != "one_class"} | {
     "auc": "AUC",
@@ -110,7 +110,7 @@ def _each(told: Told) -> dict[str, Any] | None:
     for client, figures in enumerate(run.metrics):
         gain = gains.get(names[client])
         points = [] if not gains else ["–" if gain is None else f"{100 * gain:+.1f}"]
-        rows.append((names[client], [*(_three(none(figures[place])) for place in known), *points]))
+        rows.append((names[client], [*(_three(finite_or_none(figures[place])) for place in known), *points]))
     heads = [SHORT.get(METRICS[place], TOLD[METRICS[place]]) for place in known]
     return {"heads": [*heads, *(["gain over training alone, points"] if gains else [])], "rows": rows}
 
