@@ -1505,7 +1505,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "charged if ending.as_scheduled else whole(",
                 "charged if True else whole(",
             ),
-            ("summary: sums count an early end as charged", "**spent_by(ledger),", "**spent_by(charged),"),
+            (
+                "summary: sums count an early end as charged",
+                "**spending_of_ledger(ledger),",
+                "**spending_of_ledger(charged),",
+            ),
         ],
     ),
     (
@@ -1541,7 +1545,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     (
         "store/database.py",
         "tests/experiment/test_importing.py",
-        [("import: tables of any shape", "if tables != _created(made):", "if False:")],
+        [("import: tables of any shape", "if tables != _statements(made):", "if False:")],
     ),
     (
         "data/federate.py",

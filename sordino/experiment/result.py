@@ -24,7 +24,7 @@ from sordino.privacy.ledger import Ledger
 from sordino.privacy.release import Unit
 from sordino.privacy.views import NEIGHBOURS, View
 from sordino.store.run_files import RunBooks
-from sordino.store.spending import Spent, spent_by, whole
+from sordino.store.spending import Spent, spending_of_ledger, whole
 from sordino.util.formatting import finite_or_none, round_up
 
 
@@ -195,7 +195,7 @@ def summarize(
         "protect_from": prepared.experiment.protect_from,
         "noise_multiplier": prepared.budget.multiplier or None,
         "not_covered": ledger.reasons() + prepared.disclosed + _told_by_attempts(ledger),
-        "spent": {**spent_by(ledger), "deal": books.deal},
+        "spent": {**spending_of_ledger(ledger), "deal": books.deal},
         "upload_bytes": books.uploaded,
         "clients": prepared.schedule.clients,
         "parameters": prepared.learner.layout.size,
