@@ -1509,7 +1509,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "charged if ending.as_scheduled else whole(",
                 "charged if True else whole(",
             ),
-            ("summary: sums count an early end as charged", "**spent_by(ledger),", "**spent_by(charged),"),
+            (
+                "summary: sums count an early end as charged",
+                "**spending_of_ledger(ledger),",
+                "**spending_of_ledger(charged),",
+            ),
         ],
     ),
     (
@@ -1545,7 +1549,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     (
         "store/database.py",
         "tests/experiment/test_importing.py",
-        [("import: tables of any shape", "if tables != _created(made):", "if False:")],
+        [("import: tables of any shape", "if tables != _statements(made):", "if False:")],
     ),
     (
         "data/federate.py",
@@ -1568,7 +1572,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             (
                 "lasting: a file takes another's place",
-                "replace_file(temporary, unused(wanted))",
+                "replace_file(temporary, unused_path(wanted))",
                 "replace_file(temporary, wanted)",
             ),
             ("lasting: a device is read", "if not stat.S_ISREG(found.st_mode):", "if False:"),

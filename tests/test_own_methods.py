@@ -35,7 +35,7 @@ from sordino.privacy.release.base import Bounded, Charge, Release
 from sordino.privacy.sealed import SealedError
 from sordino.store.store import Store
 from sordino.testing.case import CLIENTS, ROUNDS, Case, OneRound
-from sordino.testing.records import observed_gradients, records_are_sampled_clipped_and_noised_as_charged
+from sordino.testing.records import observe_gradients, records_are_sampled_clipped_and_noised_as_charged
 
 Z, DELTA = 2.0, 1e-5
 
@@ -488,7 +488,7 @@ def test_thresholds_of_layers_have_one_noise_and_cost_what_one_threshold_costs(e
     """The root of 1^2 + 2^2 is the threshold of both layers together."""
     layers, whole = (Case(method, tmp_path, {"model": "mlp", "engine": engine}) for method in (ByLayers(), Records()))
     records_are_sampled_clipped_and_noised_as_charged(layers)
-    with observed_gradients() as seen:
+    with observe_gradients() as seen:
         paid = OneRound(layers.prepared(), tmp_path / "layers").ledger
     assert [passage.scale for passage in seen] == pytest.approx([math.sqrt(5)] * len(seen))
     assert paid.record_epsilons(DELTA) == OneRound(whole.prepared(), tmp_path / "whole").ledger.record_epsilons(DELTA)

@@ -39,7 +39,7 @@ from sordino.privacy.ledger import Ledger
 from sordino.privacy.mechanism import Mechanism, Purpose
 from sordino.privacy.noise import Source
 from sordino.privacy.release import Cover, Public, Releases, due
-from sordino.store.checkpoint import encoded
+from sordino.store.checkpoint import encode
 
 SCRIPT, COHORT, NOISE, LENGTH, SENT, REMEMBERED, STEPS, FAILURE = (
     "hidden channel",
@@ -92,7 +92,7 @@ class Played:
         rows = [row for row in recorded.ledger.rows if not row.exposed]
         bare = frozenset((row.question, row.release) for row in rows if np.isinf(row.costs()).all())
         exchanges = [replace(one, releases={}) for one in recorded.transcript.exchanges]
-        return cls(recorded.source.of, exchanges, recorded.mechanism.passages, bare, encoded(recorded.state))
+        return cls(recorded.source.of, exchanges, recorded.mechanism.passages, bare, encode(recorded.state))
 
     def with_releases(self, method: Method) -> Played:
         """The same where it was sent to: releases are the method's."""
@@ -307,7 +307,7 @@ class Rehearsal(Server):
         if self._left:
             self._told.tell(COHORT, "how many questions the script asks does not follow from what it has read")
             raise HiddenChannelError(f"it ends {len(self._left)} questions earlier when it knows only what it has read")
-        kept, before = encoded(self._state.__dict__), self._before
+        kept, before = encode(self._state.__dict__), self._before
         if kept[0] != before[0] or any(not same(*pair) for pair in zip(kept[1], before[1], strict=True)):
             raise HiddenChannelError("what it ends with does not follow from what it has read")
 

@@ -23,7 +23,7 @@ from sordino.federation import message as messages
 from sordino.federation.message import Message
 from sordino.federation.purity import Surroundings
 from sordino.learning.network import Learner, Records
-from sordino.method import Method, Result, result_of, returned
+from sordino.method import Method, Result, check_returned, result_of
 from sordino.models.tokens import examples
 from sordino.privacy.clipping import CompiledSum
 from sordino.privacy.gate import Gate, Passed, check_declared
@@ -262,7 +262,7 @@ class Clients:
             state = {name: rows[place] for name, rows in public.states.items()}
             sent = {name: rows[place] for name, rows in read.items()}
             found = self.method.learn(state, message, sent, self.learner.layout)
-            learned.append(returned(self.method, "learn", found, Mapping))
+            learned.append(check_returned(self.method, "learn", found, Mapping))
             if sorted(learned[-1]) != self.public_names:
                 raise UserError(f"`learn` must give {self.public_names}, not {sorted(learned[-1])}: see public_memory.")
         return {name: torch.stack([one[name] for one in learned]) for name in learned[0]}

@@ -12,6 +12,8 @@ import os
 
 from sordino.errors import UserError
 
+__all__ = ["QUIET", "check_installed"]
+
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",

@@ -6,6 +6,21 @@ import logging
 
 import absl.logging  # first, so that the logger is absl's own
 
+__all__ = [
+    "accounting",
+    "budget",
+    "clipping",
+    "gate",
+    "gradients",
+    "integers",
+    "ledger",
+    "mechanism",
+    "noise",
+    "release",
+    "sealed",
+    "views",
+]
+
 
 def _concerns_users(record: logging.LogRecord) -> bool:
     """Whether a line of absl's log is for whoever runs an experiment: what the accounting library mutters is not."""

@@ -13,7 +13,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from sordino.util.formatting import rounded_up
+from sordino.util.formatting import round_up
 
 View = Literal["outsider", "peer", "server"]
 VIEWS: tuple[View, ...] = get_args(View)
@@ -43,7 +43,7 @@ def rows_words(figures: Mapping[str, float | None]) -> str:
     known = {rows: epsilon for rows, epsilon in figures.items() if epsilon is not None and math.isfinite(epsilon)}
     if not known:
         return f"{NOT_PERSONS}: somebody with several rows pays for each of them."
-    costs = ", ".join(f"with {rows} rows up to {rounded_up(epsilon)}" for rows, epsilon in known.items())
+    costs = ", ".join(f"with {rows} rows up to {round_up(epsilon)}" for rows, epsilon in known.items())
     return f"{NOT_PERSONS}: somebody who has several rows at a client has a larger epsilon, {costs}."
 
 

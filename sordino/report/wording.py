@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from sordino.privacy.views import NEIGHBOURS, rows_words
-from sordino.util.formatting import delta_text, percent_up, rounded_up
+from sordino.util.formatting import delta_text, percent_up, round_up
 
 if TYPE_CHECKING:
     from sordino.privacy.release import Unit
@@ -31,7 +31,7 @@ def neighbour_words(unit: Unit, epsilon_rows: Mapping[str, float | None] | None 
 
 def epsilon_words(value: float | None, infinite: str = "∞") -> str:
     """Format an epsilon, rounded up so that it is never understated; None and infinity become `infinite`."""
-    return infinite if value is None or math.isinf(value) else rounded_up(value)
+    return infinite if value is None or math.isinf(value) else round_up(value)
 
 
 def replacement_words(epsilon: float | None, at: float | None, delta: float, infinite: str = "∞") -> str:

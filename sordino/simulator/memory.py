@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from sordino.errors import UserError
-from sordino.util.files import ADVICE, unused
+from sordino.util.files import ADVICE, unused_path
 
 CHECKSUM = np.dtype("<u8")
 BLOCK = 2**13
@@ -49,7 +49,7 @@ class Memory:
     def __init__(self, folder: Path, blank: dict[str, Tensor], clients: int) -> None:
         """A new file in `folder`, under a name of its own. `blank` is what a client remembers before it has taken
         part."""
-        self.path = unused(folder / FILE)
+        self.path = unused_path(folder / FILE)
         self.blank = {name: value.detach().to("cpu", torch.float32) for name, value in blank.items()}
         self.width = sum(value.numel() for value in self.blank.values())
         self._stride = 4 * self.width + CHECKSUM.itemsize

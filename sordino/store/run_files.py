@@ -16,10 +16,10 @@ from sordino.store.checkpoint import check_keepable
 from sordino.store.database import saving
 from sordino.store.journal import Journal
 from sordino.store.run_summary import Summary
-from sordino.store.spending import Spent, spent_by, within
+from sordino.store.spending import Spent, spending_of_ledger, within
 from sordino.store.store import Progress, Store
 from sordino.util.files import KeptFile
-from sordino.util.formatting import none
+from sordino.util.formatting import finite_or_none
 
 
 class RunBooks:
@@ -74,7 +74,7 @@ class RunBooks:
     def charge(self, rows: Sequence[Row]) -> None:
         if not rows:
             return
-        if self._limited is not None and not within(spent_by(self.ledger), self._limited):
+        if self._limited is not None and not within(spending_of_ledger(self.ledger), self._limited):
             raise UserError(
                 f"{rows[0].step} of round {rows[0].round + 1} would cost more than the whole run was going to, by "
                 "which budget_over_runs is kept: the method asks more often, or reads more of single messages, than "
@@ -99,13 +99,14 @@ class RunBooks:
         self._pending.rounds.append(
             (
                 report.round,
-                *(none(value) for value in figures),
+                *(finite_or_none(value) for value in figures),
                 *(report.clip, report.cohort, report.rejected, report.bytes, report.seconds),
-                *(none(value) for value in report.epsilon.values()),
+                *(finite_or_none(value) for value in report.epsilon.values()),
             )
         )
         self._pending.clients.extend(
-            (report.round, int(client), *(none(value) for value in values)) for client, values in accuracies.items()
+            (report.round, int(client), *(finite_or_none(value) for value in values))
+            for client, values in accuracies.items()
         )
         self.seconds += report.seconds
         self.uploaded += report.bytes

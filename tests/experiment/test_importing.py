@@ -21,7 +21,7 @@ from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.privacy.ledger import BLANK
 from sordino.store import database as databases
 from sordino.store import journal as journals
-from sordino.store.database import COLUMNS, DATABASE, LACKING, NO_ROWS, TABLES, _chain, _created, _row_digest
+from sordino.store.database import COLUMNS, DATABASE, LACKING, NO_ROWS, TABLES, _chain, _row_digest, _statements
 from sordino.store.ledger_rows import ledger_of
 from sordino.store.spending import OverRuns, over_runs
 from sordino.store.store import JOURNAL, PLANNED, Store
@@ -71,7 +71,7 @@ def as_version_two(store: Path) -> None:
             content += length + journals.LENGTH.pack(journals.zlib.crc32(length)) + body + link
         path.write_bytes(content)
     connection = sqlite3.connect(store / DATABASE, isolation_level=None)
-    made = _created({t: [c for c in TABLES[t] if c.split()[0] not in lacking.get(t, ())] for t in TABLES})
+    made = _statements({t: [c for c in TABLES[t] if c.split()[0] not in lacking.get(t, ())] for t in TABLES})
     columns = {t: [c for c in COLUMNS[t] if c not in lacking.get(t, ())] for t in TABLES}
     links = {name: [row.link for row in rows] for name, rows in ledgers.items()}
     for table in lacking:

@@ -39,14 +39,14 @@ from sordino.store.spending import (
     OverRuns,
     Spent,
     _limit,
-    composed,
+    compose,
     over_runs,
     planned,
     planned_recipes,
     remove,
     sentence,
-    spent_by,
-    spent_in,
+    spending_of_ledger,
+    spending_of_run,
     sum_up,
     within,
 )
@@ -80,21 +80,21 @@ def total(store: Path, unit: Unit = "client", delta: float = DELTA) -> Any:
 def test_four_runs_of_epsilon_eight_are_nineteen() -> None:
     """Gaussian mu adds up in squares: 2 mu(8, 1e-5) = 2 x 1.4867; its curve gives 19.1 at 1e-5."""
     once = mu_of(8, DELTA)
-    found = composed([client_level(once, 2 * once, 3 * once)] * 4, "client", DELTA)
+    found = compose([client_level(once, 2 * once, 3 * once)] * 4, "client", DELTA)
     assert found["outsider"] == pytest.approx(19.1, abs=0.05)
     assert [found[view] for view in VIEWS] == pytest.approx([epsilon_of(2 * k * once, DELTA) for k in (1, 2, 3)])
-    assert composed([client_level(once, None, once), client_level(once, once, once)], "client", DELTA)["peer"] is None
-    assert composed([], "client", DELTA) == dict.fromkeys(VIEWS, 0)
+    assert compose([client_level(once, None, once), client_level(once, once, once)], "client", DELTA)["peer"] is None
+    assert compose([], "client", DELTA) == dict.fromkeys(VIEWS, 0)
 
 
 def test_what_is_known_at_one_delta_only_adds_up() -> None:
     """Two deployments of epsilon 1 and 2 come to 3 at the sum of their deltas, as their sites say; beside a run whose
     noise is known, that one is told at the delta that was asked for."""
     promises = [Row.of((0, 0, "local", "plan"), [0], Charge.promised([(epsilon, DELTA)])) for epsilon in (1.0, 2.0)]
-    deployed = [spent_by(Ledger(1, "record", [row])) for row in promises]
-    assert composed(deployed, "record", DELTA) == dict.fromkeys(VIEWS, 3.0)
+    deployed = [spending_of_ledger(Ledger(1, "record", [row])) for row in promises]
+    assert compose(deployed, "record", DELTA) == dict.fromkeys(VIEWS, 3.0)
     simulated = record_level([[1.0, 4.0, 1]])
-    assert composed([*deployed, simulated], "record", DELTA)["server"] == 3.0 + epsilon_of(0.25, DELTA)
+    assert compose([*deployed, simulated], "record", DELTA)["server"] == 3.0 + epsilon_of(0.25, DELTA)
     about: dict[str, Any] = {"people": "", "planned": None, "configuration": {}, "unit": "record"}
     rows = [mock.Mock(summary={"spent": one, "rounds_done": 1}, rounds=1, **about) for one in deployed]
     found = over_runs(mock.Mock(all=lambda: rows), "", "record", DELTA)
@@ -150,30 +150,30 @@ def test_records_pay_for_all_runs_too(tmp_path: Path) -> None:
 def test_recipes_add_up() -> None:
     recipes = [((0.1, 1.5, 10), (1.0, 3.0, 1)), ((0.1, 1.5, 5),), ((0.2, 1.5, 5),)]
     assert merged(recipes) == ((0.1, 1.5, 15), (0.2, 1.5, 5), (1.0, 3.0, 1))
-    of_two = composed([record_level([[1, 2, 1]]), record_level([[1, 9, 1]], [[1, 2, 1]])], "record", DELTA)
+    of_two = compose([record_level([[1, 2, 1]]), record_level([[1, 9, 1]], [[1, 2, 1]])], "record", DELTA)
     assert of_two["server"] == pytest.approx(epsilon_of(math.sqrt(2) / 2, DELTA))
-    assert composed([record_level([[1, 0, 1]]), record_level([[1, 2, 1]])], "record", DELTA)["server"] is None
+    assert compose([record_level([[1, 0, 1]]), record_level([[1, 2, 1]])], "record", DELTA)["server"] is None
 
 
 def test_each_observer_has_a_sum_of_its_own() -> None:
     """Whole clients' noise as this observer meets it, at twice their mu, and records' own noise, which all meet."""
     steps: list[list[float]] = [[0.1, 1.5, 10]]
-    found = composed([client_level(0.5, 1.0, 4.0), record_level(steps)], "record", DELTA)
+    found = compose([client_level(0.5, 1.0, 4.0), record_level(steps)], "record", DELTA)
     by_hand = [record_epsilon(((0.1, 1.5, 10), (1.0, 1 / (2 * mu), 1)), DELTA) for mu in (0.5, 1.0, 4.0)]
     assert [found[view] for view in VIEWS] == by_hand
     assert by_hand[0] < by_hand[1] < by_hand[2]
-    found = composed([client_level(0.0, 0.5, None), record_level(steps)], "record", DELTA)
+    found = compose([client_level(0.0, 0.5, None), record_level(steps)], "record", DELTA)
     assert found["outsider"] == record_epsilon(((0.1, 1.5, 10),), DELTA)
     assert found["peer"] == by_hand[0]
     assert found["server"] is None
-    found = composed([client_level(0.5, 1.0, 4.0), record_level(steps)], "client", DELTA)
+    found = compose([client_level(0.5, 1.0, 4.0), record_level(steps)], "client", DELTA)
     assert found == dict.fromkeys(VIEWS), "noise for records protects no whole client"
 
 
 def test_many_possibilities_in_each_run() -> None:
     """Nine recipes of about the same cost in two runs: 81 combinations, whose epsilons are far below their sum."""
     runs = [record_level(*([[0.1 * part, 1.5 * part, 100]] for part in range(1, 10))) for _ in range(2)]
-    found = composed(runs, "record", DELTA)["server"]
+    found = compose(runs, "record", DELTA)["server"]
     recipes = [((0.1 * part, 1.5 * part, 100),) for part in range(1, 10)]
     dearest = max(record_epsilon(merged(pair), DELTA) for pair in itertools.combinations_with_replacement(recipes, 2))
     assert found is not None
@@ -286,7 +286,7 @@ def test_what_is_planned_is_what_is_spent(keys: dict[str, Any], tmp_path: Path) 
     result = run(store=tmp_path, **keys)
     assert planned(prepared)["mu"] == pytest.approx(result["spent"]["mu"])
     ledger = Ledger(8, rows=Store(tmp_path).ledger(result["run"]))
-    assert json.loads(json.dumps({**spent_by(ledger), "deal": prepared.data.deal})) == result["spent"]
+    assert json.loads(json.dumps({**spending_of_ledger(ledger), "deal": prepared.data.deal})) == result["spent"]
 
 
 @pytest.mark.parametrize("method", ["dp-fedavg-record", "adadp-cfl"])
@@ -294,7 +294,7 @@ def test_what_is_planned_of_records_is_what_is_spent(method: str, tmp_path: Path
     keys = RECORDS | {"method": method, "noise_multiplier": 1.5, "epsilon": None}
     prepared = prepare(Experiment.make(keys, {"store": tmp_path}))
     result = run(store=tmp_path, **keys)
-    before, after = (composed([one], "record", DELTA)["server"] for one in (planned(prepared), result["spent"]))
+    before, after = (compose([one], "record", DELTA)["server"] for one in (planned(prepared), result["spent"]))
     assert before == pytest.approx(after, rel=1e-6)
 
 
@@ -412,7 +412,7 @@ def test_what_an_earlier_version_wrote_down_of_an_early_end_is_raised_to_the_pla
         ({"removed": True, "spent": client_level(0.0, 0.0, 0.0)}, 0.0),
     ):
         store.advance("run-1", 3, KeptFile("", ""), 0.0, Progress([], [], []), summary, KeptFile("", ""))
-        assert spent_in(store.get("run-1"), store)["mu"] == [mu] * 3
+        assert spending_of_run(store.get("run-1"), store)["mu"] == [mu] * 3
 
 
 def test_one_limit_must_have_held_for_all_runs() -> None:

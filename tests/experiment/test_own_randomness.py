@@ -42,7 +42,7 @@ from sordino.privacy.release import sends
 from sordino.store import journal
 from sordino.store.journal import rows_after
 from sordino.store.run_files import RunBooks
-from sordino.store.spending import spent_in
+from sordino.store.spending import spending_of_run
 from sordino.store.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -454,7 +454,7 @@ def test_a_stopped_run_counts_as_planned_and_its_later_attempts(tmp_path: Path) 
     assert row.planned is not None
     most, counted = (
         max(sum(part[2] for part in recipe) for recipe in spent["recipes"])
-        for spent in (row.planned, spent_in(row, store))
+        for spent in (row.planned, spending_of_run(row, store))
     )
     assert counted >= most * 6 / 4  # two of four rounds once more, by whichever client's rate
 

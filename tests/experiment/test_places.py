@@ -27,7 +27,7 @@ from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, prepare
 from sordino.privacy.gradients import PrivateRecords
 from sordino.testing.case import OneRound
-from sordino.testing.records import Passage, observed_gradients
+from sordino.testing.records import Passage, observe_gradients
 
 CLIENTS, EACH, FEATURES, CLASSES, PLACE = 5, 40, 6, 3, 87
 NOTHING = float("nan")
@@ -92,7 +92,7 @@ def of_a_round(prepared: Prepared, folder: Path, rounds: int = 1) -> tuple[list[
         aside.append(validation.clone())
         original(self, x, y, validation, *rest)
 
-    with observed_gradients() as seen, mock.patch.object(PrivateRecords, "__init__", noting):
+    with observe_gradients() as seen, mock.patch.object(PrivateRecords, "__init__", noting):
         OneRound(prepared, folder, rounds=rounds)
     return seen, aside
 

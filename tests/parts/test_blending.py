@@ -26,7 +26,7 @@ from sordino.parts.blending import (
     offsets,
     power,
     priors,
-    sharpened,
+    sharpen,
     trust_of,
     weights,
 )
@@ -157,7 +157,7 @@ def test_only_what_is_adjusted_meets_the_clients_labels() -> None:
 
 def test_probabilities_are_raised_to_powers() -> None:
     """The square roots of 0.64 and 0.36 are 0.8 and 0.6, of which 4/7 and 3/7 are left."""
-    found = sharpened(torch.log(torch.tensor([[0.64, 0.36]])), 0.5, AS_THEY_ARE[0]).exp()
+    found = sharpen(torch.log(torch.tensor([[0.64, 0.36]])), 0.5, AS_THEY_ARE[0]).exp()
     torch.testing.assert_close(found, torch.tensor([[4 / 7, 3 / 7]]))
 
 
