@@ -30,7 +30,8 @@ from sordino.learning.descent import Descent, Optimizer
 from sordino.learning.network import Records
 from sordino.learning.parameters import Layout
 from sordino.privacy.budget.record_plan import RecordNeeds, RecordPlan
-from sordino.privacy.release import Releases, Unit, record_needs, unprotected
+from sordino.privacy.release import Releases, record_needs, unprotected
+from sordino.privacy.unit import Unit
 
 Variant = Literal["sound", "paper"]
 Privacy = Literal["dp", "none"]
@@ -190,7 +191,7 @@ class Method:
     """One line: what it does."""
     paper: ClassVar[str]
     """The citation."""
-    unit: ClassVar[Unit] = "client"
+    unit: ClassVar[Unit] = Unit.CLIENT
     """What its epsilon protects."""
     caveats: ClassVar[dict[Variant, str]] = {}
     """What a reader must know of a variant's epsilon, in a sentence."""

@@ -224,7 +224,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "integers.rounded_sum(mine, deviation, grid)",
             ),
             ("integers: sums without noise", "whole += RECORDS.noise(words, whole.size)", "pass"),
-            ("integers: noise of another grid", "else RECORDS\n", "else CLIENTS\n"),
+            ("integers: noise of another grid", "grid = RECORDS if", "grid = CLIENTS if"),
             (
                 "integers: nothing is refused",
                 "integers.check_signal(CLIENTS.longest(bound, deviation), len(entries))",
@@ -537,7 +537,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "record-level runs where the site is to be protected",
-                'if terms.method.unit == "record" and rules.unit == "client":',
+                "if terms.method.unit.record_level and not rules.unit.record_level:",
                 "if False:",
             ),
             ("the owner's colluders are ignored", "if experiment.colluders < rules.colluders and", "if False and"),
@@ -849,14 +849,15 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("means of records that nobody set aside", "if not 0 < self.held_out < 1:", "if False:"),
             (
                 "separate tensors cost what one costs",
-                "parts = self.thresholds(public).shape[1]",
+                "parts = self.thresholds(public).rows.shape[1]",
                 "parts = 1",
             ),
             (
                 "separate tensors cost what a plan says",
-                "return not self.separate",
-                "return True",
+                "def known_beforehand(self) -> bool:\n        return not self.separate",
+                "def known_beforehand(self) -> bool:\n        return True",
             ),
+            ("separate tensors are stacked", "return not self.separate", "return True"),
             ("a matrix without noise", "return Cover(multipliers, torch", "return Cover(0 * multipliers, torch"),
             (
                 "a mean without noise",
@@ -886,7 +887,16 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "privacy/release/of_records.py",
         "tests/privacy/test_ledger.py tests/test_own_methods.py tests/test_no_privacy.py",
         [
-            ("published masks are free", '= "everything"', '= "nothing"'),
+            (
+                "published masks are free",
+                "return ledger.expose_all(clients,",
+                "return [] and ledger.expose_all(clients,",
+            ),
+            (
+                "without privacy, what a release needs is forgotten",
+                "return getattr(self.of, name)",
+                "return super().__getattribute__(name)",
+            ),
             (
                 "a run without privacy is free",
                 "return Charge.infinite('privacy",
@@ -913,8 +923,12 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("shares beyond a round's budget", "if whole > 1 + 1e-9:", "if False:"),
             ("followers of nothing", "if missing:", "if False:"),
             ("two takers of the same gradients", "if len(gradients) > 1:", "if False:"),
-            ("two matrices at the price of one", "matrices=max(1, len(once)),", "matrices=1,"),
         ],
+    ),
+    (
+        "privacy/release/base.py",
+        "tests/test_own_methods.py",
+        [("single messages of sums are free", "return ledger.expose(row) if self.summed else []", "return []")],
     ),
     (
         "privacy/sealed.py",
@@ -1153,6 +1167,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "tests/privacy/test_published_rates.py tests/privacy/test_gradients.py tests/test_contract.py",
         [
             ("records: one step is charged", "int(self.steps[client])", "1"),
+            ("records: two matrices at the price of one", "matrices=self.matrices + other.matrices", "matrices=1"),
+            ("records: means of one release alone", "means=self.means + other.means", "means=other.means"),
             (
                 "records: noise for one round",
                 "record_multiplier(budget, delta, rate, int(count) * turns,",
@@ -1328,13 +1344,13 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "found.setdefault(place if deal is None else deal, [])",
                 "found.setdefault(deal, [])",
             ),
-            ("runs: a client is the same in all deals", '"client" if len(deals) < 2 else "record"', '"client"'),
+            ("runs: a client is the same in all deals", "unit if len(deals) < 2 else Unit.RECORD", "unit"),
             ("runs: the cheapest deal", "max(known, default=0.0) if", "min(known, default=0.0) if"),
             ("runs: a deal without bound is forgotten", "if len(known) == len(values) else None", "if True else None"),
             (
                 "runs: other deals' noise for records protects clients",
-                '== "client"] + bare, "client"',
-                '== "client"], "client"',
+                "if not _record_level(one)] + bare, unit",
+                "if not _record_level(one)], unit",
             ),
             (
                 "runs: a limit goes by one deal",
@@ -1360,13 +1376,17 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("runs: all observers are outsiders", 'spent["mu"][VIEWS.index(view)]', 'spent["mu"][0]'),
             ("runs: all observers are the server", 'spent["mu"][VIEWS.index(view)]', 'spent["mu"][-1]'),
             ("runs: a record moves its client's share by its bound only", "1 / (2 * mu)", "1 / mu"),
-            ("runs: noise for records protects clients", '== "client" else None for run', '== "client" else 0 for run'),
+            (
+                "runs: noise for records protects clients",
+                "[None if _record_level(run) else",
+                "[0 if _record_level(run) else",
+            ),
             ("runs: what left bare costs records nothing", "return (_recipe(INFINITE),)", "return ()"),
             ("runs: a limit does not bind methods", "mu <= most * (1 + 1e-9)", "True"),
             ("runs: people are known by equal files alone", "same_people(row.people, people)", "row.people == people"),
             (
                 "runs: a plan forgets that states expose",
-                'exposed = any(release.tells == "everything" for release in releases)',
+                "exposed = any(release.exposes_history() for release in releases)",
                 "exposed = False",
             ),
             ("runs: a plan counts one matrix", "((1.0, matrix, needs.matrices),)", "((1.0, matrix, 1),)"),
@@ -2266,7 +2286,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             ("own code: answers are not told to books", "self._books.answered(question.number, answer.drawn)", "pass"),
             ("own code: all attempts have one number", "self._books.ledger.attempts(self.count))", "0)"),
-            ("means of records as often as anybody likes", 'if release.unit == "record" or release', "if release"),
+            ("means of records as often as anybody likes", "if release.record_level or release", "if release"),
             ("gradients under two names", "taken = same_turns(self._steps, step, name)", "taken = {name}"),
             ("a smaller cohort is used", "len(clients) < noise.minimum_cohort", "False"),
             ("the ledger is not asked", "self._books.charge(rows)", "pass"),
@@ -2282,13 +2302,16 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "federation/replies.py",
         "tests/test_own_methods.py",
         [
-            ("single messages are read for nothing", "self._books.ledger.expose(row)", "[]"),
+            (
+                "single messages are read for nothing",
+                "self._books.charge(kind.expose(ledger, self._rows[release], self._public.clients))",
+                "pass",
+            ),
             ("a mean of masks exposes nothing", "if not self._releases[release].summed:", "if False:"),
-            ("states are read for nothing", 'elif tells == "everything":', "elif False:"),
             (
                 "a state exposes the first client alone",
-                "expose_all(self._public.clients, about)",
-                "expose_all(self._public.clients[:1], about)",
+                "self._rows[release], self._public.clients))",
+                "self._rows[release], self._public.clients[:1]))",
             ),
         ],
     ),
@@ -2320,7 +2343,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             (
                 "a plan forgets that states expose",
-                'exposed=any(release.tells == "everything" for release in releases)',
+                "exposed=any(release.exposes_history() for release in releases)",
                 "exposed=False",
             ),
             (

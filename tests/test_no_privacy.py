@@ -30,6 +30,7 @@ from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.noise import Seeded
 from sordino.privacy.release import Average, Matrix, Number, Public, Release, Unprotected, Update, unprotected
 from sordino.privacy.sealed import Sealed
+from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS
 from sordino.report.result import RunResult
 from sordino.report.wording import UNPROTECTED
@@ -263,8 +264,8 @@ def test_totals_over_runs_become_infinite(tmp_path: Path) -> None:
     done = run(method="dp-fedavg", privacy="none", **keys)
     store = Store(tmp_path)
     people = store.get(done["run"]).people
-    for unit in ("client", "record"):
-        assert over_runs(store, people, unit, 1e-5)["epsilon"] == dict.fromkeys(VIEWS)  # type: ignore[arg-type]
+    for unit in Unit:
+        assert over_runs(store, people, unit, 1e-5)["epsilon"] == dict.fromkeys(VIEWS)
     with pytest.raises(UserError, match="infinite epsilon"):
         run(method="dp-fedavg", privacy="none", budget_over_runs=100, seed=1, **keys)
 
@@ -330,5 +331,5 @@ def test_a_run_of_records_without_noise_is_not_said_to_protect_them(tmp_path: Pa
     run(method="dp-fedavg-record", privacy="none", **keys)
     people = run(method="dp-fedavg", **keys)["run"]
     store = Store(tmp_path)
-    total = over_runs(store, store.get(people).people, "client", 1e-5)
+    total = over_runs(store, store.get(people).people, Unit.CLIENT, 1e-5)
     assert (total["runs"], total["unprotected"]) == (2, 0)

@@ -25,7 +25,8 @@ from sordino.audit.findings import SAID, SURE, Attack, Scores
 from sordino.audit.recorded_run import Recorded, other_noise
 from sordino.federation.transcript import Exchange, Reading
 from sordino.privacy.gate import Gate
-from sordino.privacy.release import Bounded, Cover, Public, Release, Unit
+from sordino.privacy.release import Bounded, Cover, Public, Release
+from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View, known_shares
 
 LOUD = 3.0
@@ -56,7 +57,7 @@ class Tiled(Release):
     """What each would send without."""
     entries: int
     """How many entries a whole message has."""
-    unit: ClassVar[Unit | None] = "client"
+    unit: ClassVar[Unit | None] = Unit.CLIENT
 
     def opened(self, value: Any, public: Public) -> Tensor:
         coins: Tensor = value
@@ -168,7 +169,7 @@ def _shots(recorded: Recorded, target: int, trials: int, number: int) -> Iterato
     for count, exchange in enumerate(recorded.exchanges_of(target)):
         for name, release in exchange.releases.items():
             cover = release.cover(exchange.answer.values[name].shape[1], gate.allowance, exchange.public)
-            if release.unit != "client" or cover is None or not bool((cover.deviations > 0).any()):
+            if not release.summed or cover is None or not bool((cover.deviations > 0).any()):
                 continue  # conformance tells of what has no noise
             yield _shot(recorded, gate, exchange, name, cover, target, coins, -1.0 if count % 2 else 1.0)
 

@@ -85,7 +85,7 @@ class Joined:
         public = Public(question.message, question.clients, states, self.layers)
         for name, release in due(self.steps[question.step], question.round).items():
             rows = answer.values[name]
-            if release.unit != "client" or rows.shape[1] < WIDE:
+            if not release.summed or rows.shape[1] < WIDE:
                 continue
             cover = release.cover(rows.shape[1], self.gate.allowance, public)
             if cover is None:
@@ -136,7 +136,7 @@ def attacks(first: Recorded, number: int = 4, risk: float = 1 - SURE) -> tuple[l
 
     Whose turn it is follows from the seed alone: the client that paid most in the first run has as many turns again.
     """
-    if first.method.unit == "record":
+    if first.method.unit.record_level:
         return _of_records(first.prepared, record_canaries.target_of(first), number, risk)
     if first.prepared.mechanism is not FLOATS:
         return [], []

@@ -142,7 +142,7 @@ def mixing(runs: Sequence[Recorded]) -> Iterator[Finding]:
     numbers for other batches, as the network is evaluated.
     """
     run = runs[0]
-    if run.method.unit != "record" or not run.method.is_private():
+    if not run.method.unit.record_level or not run.method.is_private():
         return
     target = target_of(run)
     asked = run.exchanges_of(target)
@@ -217,10 +217,9 @@ def _gradient_release(exchange: Exchange) -> str:
 
 def _thresholds(exchange: Exchange, release: str, client: int) -> Tensor:
     """The thresholds of a record's gradient, one for each part of it."""
-    rows = exchange.releases[release].thresholds(exchange.public)
-    assert rows is not None
-    place = list(exchange.public.clients).index(client) if len(rows) > 1 else 0
-    return rows[place]
+    found = exchange.releases[release].thresholds(exchange.public)
+    assert found is not None
+    return found.of(list(exchange.public.clients).index(client))
 
 
 def _recipe(passed: Counter[Kind], bases: dict[str, Base], confidence: float) -> Recipe:
@@ -240,7 +239,7 @@ def _bases(recorded: Recorded, target: int, trials: int, number: int) -> dict[st
     gate = replace(recorded.gate, source=source, mechanism=recorded.mechanism.of)
     for exchange in recorded.exchanges_of(target):
         for name, release in exchange.releases.items():
-            if name in found or release.unit != "record":
+            if name in found or not release.record_level:
                 continue
             if release.made_of_gradients:
                 clip = torch.linalg.vector_norm(_thresholds(exchange, name, target))

@@ -59,7 +59,7 @@ def under(cover: Cover, place: int, width: int) -> tuple[Tensor, float, float]:
         deviations[torch.as_tensor(entries)] = deviation
         if len(entries) and bound:
             price += (bound / deviation) ** 2 if deviation else float("inf")
-    if cover.unit != "client":
+    if cover.unit.record_level:
         return deviations, float("inf"), 0.0
     return deviations, float(cover.bounds[place if len(cover.bounds) > 1 else 0].square().sum().sqrt()), price
 

@@ -63,7 +63,7 @@ class Field:
 
 def attacks(recorded: Recorded, copies: int, number: int = 3, risk: float = 1 - SURE) -> list[Attack]:
     """What the fields on the wire tell, for each observer that sees them."""
-    of_records = recorded.method.unit == "record"
+    of_records = recorded.method.unit.record_level
     target = record_canaries.target_of(recorded) if of_records else client_canaries.target_of(recorded)
     exchanges = recorded.exchanges_of(target)[:QUESTIONS]
     coins, delta = np.arange(copies) % 2 == 0, recorded.prepared.budget.delta
@@ -156,11 +156,11 @@ class _Copies:
 
     def __init__(self, recorded: Recorded, target: int, coins: np.ndarray, number: int) -> None:
         prepared, count = recorded.prepared, len(coins)
-        of_records = prepared.method.unit == "record"
+        of_records = prepared.method.unit.record_level
         method = prepared.method if of_records else _with_coins(prepared.method)
         allowance = recorded.gate.allowance
-        if allowance.records is not None:
-            allowance = replace(allowance, records=_copied_plan(allowance.records, target, count))
+        if of_records:
+            allowance = replace(allowance, records=_copied_plan(allowance.of_records, target, count))
         gate = Gate(allowance, other_noise(prepared, number), recorded.mechanism.of)
         # What is not finite contributes nothing, but a step that sees bare records could not compute with it.
         bare = any(not release.private for release in all_releases(prepared.method.steps()))
@@ -243,7 +243,7 @@ def _chosen(releases: Releases, name: str, value: Tensor, coin: Tensor) -> Tenso
     """What a copy sends of one release."""
     release = releases[name]
     null = torch.full_like(value, release.centre())
-    if release.unit != "client":
+    if not release.summed:
         return torch.where(coin > 0, value, null)
     loud = null.clone().reshape(-1)
     mask = torch.zeros_like(loud)

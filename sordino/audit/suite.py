@@ -76,7 +76,7 @@ def audited(
 
 def _mechanism(first: Recorded, trials: int, views: dict[View, ViewReport], risk: float) -> int:
     """Tier 1; how many trials were made."""
-    if first.method.unit == "client":
+    if not first.method.unit.record_level:
         trials = client_canaries.affordable(first, trials)
         found = client_canaries.attacks(first, trials, risk=risk)
     else:

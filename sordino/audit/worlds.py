@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from sordino.data.dataset import Dealt, FederatedData, Split
-from sordino.privacy.release import Unit
+from sordino.privacy.unit import Unit
 
 LOUD = 1e6
 """Value of an extreme record in place of ones."""
@@ -70,7 +70,10 @@ OF_CLIENTS = OF_RECORDS | {
     "clients of a single record": _single,
     "clients of one label each": _one_label,
 }
-WORLDS: dict[Unit, dict[str, Callable[[FederatedData], FederatedData]]] = {"client": OF_CLIENTS, "record": OF_RECORDS}
+WORLDS: dict[Unit, dict[str, Callable[[FederatedData], FederatedData]]] = {
+    Unit.CLIENT: OF_CLIENTS,
+    Unit.RECORD: OF_RECORDS,
+}
 """Worlds to rehearse for each unit: a description, and a function that makes the clients' data. Every client keeps a
 training record, because clients without any are refused."""
 

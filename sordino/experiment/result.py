@@ -21,8 +21,8 @@ from sordino.method import Budget, Method
 from sordino.parts.blending import MEMBERS
 from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.ledger import Ledger
-from sordino.privacy.release import Unit
-from sordino.privacy.views import NEIGHBOURS, View
+from sordino.privacy.unit import Unit
+from sordino.privacy.views import View
 from sordino.store.run_files import RunBooks
 from sordino.store.spending import Spent, spent_by, whole
 from sordino.util.formatting import none, rounded_up
@@ -191,7 +191,7 @@ def summarize(
         "attack_accuracy": ledger.attack_accuracy(),
         "delta": delta,
         "unit": prepared.method.unit,
-        "neighbours": NEIGHBOURS[prepared.method.unit],
+        "neighbours": prepared.method.unit.neighbours,
         "protect_from": prepared.experiment.protect_from,
         "noise_multiplier": prepared.budget.multiplier or None,
         "not_covered": ledger.reasons() + prepared.disclosed + _told_by_attempts(ledger),
@@ -216,7 +216,7 @@ def summarize(
         summary["positive"] = prepared.data.meaning.positive_name
         judged = np.array([len(client.y_test) for client in prepared.data.clients])
         summary["notes"] += one_class_notes(reached.each, names, judged)
-    if prepared.method.unit == "record":
+    if prepared.method.unit.record_level:
         summary |= _record_figures(ledger, delta, ending)
         summary["notes"] += _beyond_budgets(ledger, prepared, names)
     if blends is not None:
@@ -337,7 +337,7 @@ def _who_stopped(prepared: Told, ending: Ending, names: Sequence[str]) -> list[s
     if 0 in by_round:
         notes.append(f"Budgets too small for a single round; these never took part: {_called(by_round[0])}.")
     unreached = [names[client] for client in ending.unreached if client not in stopped]
-    if prepared.method.unit == "record" and unreached:
+    if prepared.method.unit.record_level and unreached:
         notes.append(f"Rounds too few to reach everybody; these never took part: {_called(unreached)}.")
     done, planned = ending.now.rounds, prepared.schedule.rounds
     if done < planned:

@@ -44,7 +44,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sordino.privacy.release import Unit
+from sordino.privacy.unit import Unit
 
 MEMBERS = ("local", "tuned", "own", "averaged", "adjusted", "averaged_adjusted")
 """What is mixed: models trained alone, the server's model tuned, the method's personal model, the mean of the server's
@@ -54,7 +54,7 @@ FOLDS = 3
 """Into how many parts a client's records are dealt: training without each costs twice what training on all does."""
 PRIOR = 1.0
 """How many records the prior counts for each member: it keeps few records from deciding everything."""
-TRUSTED: dict[Unit, float] = {"client": 36.0, "record": 3600.0}
+TRUSTED: dict[Unit, float] = {Unit.CLIENT: 36.0, Unit.RECORD: 3600.0}
 """How many parameters must have a signal as strong as the noise, for each unit of the root of the network's size, until
 the federation's members are trusted as much as the local one: the larger a network, the smaller the share of it that
 matters. Gradients of records agree far less with each other than updates of clients do."""

@@ -7,7 +7,7 @@ over the client's own releases of (sensitivity / noise)^2; for a client's record
 went through. Everything that a unit has paid is composed: where records are protected, what was released of the whole
 client counts for each of its records too.
 
-Neighbours (`NEIGHBOURS`): one client's contributions replaced by null ones (zero-out), under the same schedule; at
+Neighbours (`Unit.neighbours`): one client's contributions replaced by null ones (zero-out), under the same schedule; at
 record level one record's contents replaced by nothing, its place kept. Who takes part is decided without looking at
 data and is not hidden, so sampling earns no amplification: a client pays for the rounds in which it took part.
 """
@@ -38,7 +38,8 @@ from sordino.privacy.accounting.sampled_gaussian import (
 )
 from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.integers import CLIENTS, RECORDS, Gap
-from sordino.privacy.release import PROMISED, Charge, Public, Releases, Unit
+from sordino.privacy.release import PROMISED, Charge, Public, Releases
+from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View, honest_shares
 
 Promise = tuple[float, float]
@@ -132,7 +133,7 @@ class Row:
 class Ledger:
     """What left the clients of one run, and what it cost each of them."""
 
-    def __init__(self, clients: int, unit: Unit = "client", rows: Iterable[Row] = ()) -> None:
+    def __init__(self, clients: int, unit: Unit = Unit.CLIENT, rows: Iterable[Row] = ()) -> None:
         self.unit = unit
         self.rows: list[Row] = []
         self.links: list[bytes] = []
@@ -360,7 +361,7 @@ class Ledger:
 
     def attack_accuracy(self) -> dict[View, float]:
         """For each observer, how often the best attack tells whether the worst-off unit took part."""
-        if self.unit == "client":
+        if not self.unit.record_level:
             return {view: 1.0 if self._histories else attack_accuracy(self.mu(view)) for view in VIEWS}
         return {
             view: max((_attack_accuracy(*history) for history in self._distinct(spent)), default=0.5)
@@ -377,7 +378,7 @@ class Ledger:
         return list(dict.fromkeys(row.reason for row in self.rows if row.reason))
 
     def _epsilon(self, spent: np.ndarray, delta: float) -> dict[View, float]:
-        if self.unit == "client":
+        if not self.unit.record_level:
             # Noise for records hides no client: where some was released, nothing protects the client as a whole.
             whole = [math.inf if self._histories else math.sqrt(float(row.max(initial=0.0))) for row in spent]
             return {

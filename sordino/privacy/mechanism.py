@@ -102,21 +102,21 @@ class Integers:
 
     def noised(self, rows: Tensor, cover: Cover, source: Source, purpose: Purpose, clients: Sequence[int]) -> Tensor:
         values, whole = rows.cpu().double().numpy(), np.zeros(rows.shape, dtype=np.int64)
-        grid = CLIENTS if cover.unit == "client" else RECORDS
+        grid = RECORDS if cover.unit.record_level else CLIENTS
         for place, words in enumerate(source.words(purpose, clients, covered(rows, cover))):
             for entries, bound, deviation in cover.blocks(place):
                 if not len(entries):
                     continue
                 mine = values[place, entries]
-                if cover.unit == "client":
-                    whole[place, entries] = integers.rounded(mine, bound, deviation, grid)
-                else:
+                if cover.unit.record_level:
                     whole[place, entries] = integers.rounded_sum(mine, deviation, grid)
+                else:
+                    whole[place, entries] = integers.rounded(mine, bound, deviation, grid)
                 whole[place, entries] += grid.noise(words, len(entries))
         sent = torch.from_numpy(whole)
         if cover.mirrored:
             sent = torch.stack([symmetric(row) for row in sent])
-        if cover.unit == "record":
+        if cover.unit.record_level:
             sent = (sent.double() * cover.of_entries(cover.deviations / grid.deviation)).float()
         return sent.to(rows.device)
 
@@ -136,12 +136,12 @@ class Integers:
         return torch.stack([self.noised_sum(total, deviation, source, purpose) for total, deviation, purpose in every])
 
     def read(self, rows: Tensor, cover: Cover) -> Tensor:
-        if cover.unit == "record":
+        if cover.unit.record_level:
             return rows
         return (rows.double() * steps(cover).to(rows.device)).float()
 
     def mean(self, rows: Tensor, cover: Cover) -> Tensor:
-        if cover.unit == "record":
+        if cover.unit.record_level:
             return rows.mean(dim=0)
         if len(cover.deviations) == 1:
             return mean_of_sum(rows.sum(dim=0), len(rows), cover)

@@ -16,7 +16,7 @@ from sordino.data.schema import Label, Number, Schema
 from sordino.errors import UserError
 from sordino.experiment.config import AT_SITES, Experiment
 from sordino.experiment.hyperparameters import called
-from sordino.privacy.views import protection
+from sordino.privacy.unit import Unit, protection
 from sordino.report.wording import UNPROTECTED, ended, replaced_words, unprotected
 from sordino.store.ledger_rows import Account
 from sordino.store.spending import over_runs, sentence
@@ -29,6 +29,8 @@ WHO = {
     "peer": "another client, which also knows its own part of the noise",
     "server": "whoever runs the server, and sees every message of every client",
 }
+GUESSED = {Unit.CLIENT: "a client took part", Unit.RECORD: "a record was among those trained on"}
+"""What an attacker guesses, for each unit."""
 NAMED = 12
 """How many clients are named."""
 EACH_ITS_OWN = "(named by each site)"
@@ -101,7 +103,7 @@ class Statement:
     simulated: bool
     trial: bool
     """Whether a deployment was a trial on one machine."""
-    unit: str
+    unit: Unit
     neighbours: str
     """The two worlds that the figures compare."""
     rows_not_persons: str
@@ -267,14 +269,14 @@ def _left(found: Statement) -> str:
 def _protected(found: Statement) -> list[str]:
     """What the figures protect, and from what."""
     attack = (
-        f"The best attack is the highest share of right guesses whether {_question(found.unit)}, for whoever can be "
+        f"The best attack is the highest share of right guesses whether {GUESSED[found.unit]}, for whoever can be "
         "told best; a coin is right in 50 % of cases."
     )
     if unprotected({one.name: one.epsilon for one in found.observers}):
         return [f"{UNPROTECTED}. {attack}"]
     unit, planned = (
         ("one client as a whole", f"The noise was planned against the {found.planned_for}.")
-        if found.unit == "client"
+        if not found.unit.record_level
         else ("one record of a client", "Each client adds noise of its own, which holds against every observer.")
     )
     return [
@@ -284,14 +286,10 @@ def _protected(found: Statement) -> list[str]:
     ]
 
 
-def _question(unit: str) -> str:
-    return "a client took part" if unit == "client" else "a record was among those trained on"
-
-
 def _replaced(found: Statement) -> list[str]:
     """What neighbours the figures are for."""
     compared = f"They compare two worlds. Neighbours: {found.neighbours}."
-    if found.unit == "client":
+    if not found.unit.record_level:
         return [compared]
     exchanged = replaced_words(found.replaced, found.replaced_at, found.delta, UNBOUNDED)
     return [

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sordino.privacy.views import NEIGHBOURS, rows_words
+from sordino.privacy.unit import Unit
 from sordino.util.formatting import delta_text, percent_up, rounded_up
 
 UNPROTECTED = "Nothing is protected, because epsilon is infinite for every observer"
@@ -21,8 +21,8 @@ def unprotected(epsilon: Mapping[Any, float | None]) -> bool:
 def compared_words(summary: Mapping[str, Any]) -> list[str]:
     """Sentences on the two worlds that the epsilons of a run or plan compare and, where records are protected, on rows
     and persons."""
-    neighbours = [f"Neighbours: {NEIGHBOURS[summary['unit']]}."]
-    return neighbours + ([rows_words(summary.get("epsilon_rows") or {})] if summary["unit"] == "record" else [])
+    unit = Unit(summary["unit"])
+    return [f"Neighbours: {unit.neighbours}.", *unit.caveats(summary.get("epsilon_rows"))]
 
 
 def epsilon_words(value: float | None, infinite: str = "∞") -> str:

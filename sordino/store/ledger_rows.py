@@ -10,7 +10,8 @@ import numpy as np
 
 from sordino.privacy.ledger import Ledger, Row, divided, head_of
 from sordino.privacy.release import PROMISED
-from sordino.privacy.views import VIEWS, protection
+from sordino.privacy.unit import protection
+from sordino.privacy.views import VIEWS
 from sordino.store.journal import DamagedJournalError, rows_after
 from sordino.store.store import RunRow, Store, unfinished
 from sordino.util.formatting import none

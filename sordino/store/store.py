@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from sordino.errors import UserError, unknown
 from sordino.experiment.defaults import RunState, in_store
+from sordino.privacy.unit import Unit
 from sordino.store.database import COLUMNS, DATABASE, DETAILS, NO_ROWS, Database, damaged, run_folders, saving
 from sordino.store.lock import HeldError, holding, is_held
 from sordino.util.files import KeptFile, sync_folder
 
 if TYPE_CHECKING:  # a list of runs is on the screen before torch would be loaded
     from sordino.privacy.ledger import Row
-    from sordino.privacy.release import Unit
 
 
 LOCK = "lock"
@@ -372,7 +372,8 @@ class Store:
             checkpoint=KeptFile(row["checkpoint"], row["checkpoint_digest"]) if row["checkpoint"] else None,
             models=KeptFile(row["models"], row["models_digest"]) if row["models"] else None,
             summary=summary,
-            **{key: row[key] for key in ("run", "method", "identity", "people", "unit")},
+            **{key: row[key] for key in ("run", "method", "identity", "people")},
+            unit=Unit(row["unit"]),
             **{key: row[key] for key in ("rounds", "rounds_done", "seconds", "created")},
         )
 

@@ -13,7 +13,7 @@ import numpy as np
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment, check_seeds
 from sordino.experiment.result import Against, Summary
-from sordino.privacy.release import Unit
+from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View
 from sordino.store.spending import OverRuns, over_runs, sentence
 from sordino.store.store import Store
@@ -155,7 +155,7 @@ def _people(rows: list[dict[str, Any]], store: Store) -> str:
 def _protected(rows: list[dict[str, Any]]) -> list[tuple[Unit, float]]:
     """The units that private rows protect, each with its delta."""
     private = [row for row in rows if any(value != 0 for value in row["epsilon"].values())]
-    return list({row["unit"]: row["delta"] for row in private}.items())
+    return list({Unit(row["unit"]): row["delta"] for row in private}.items())
 
 
 def _row(name: str, at: dict[str, Any], results: list[Summary], store: Store) -> dict[str, Any]:

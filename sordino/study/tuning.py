@@ -16,7 +16,7 @@ from sordino.errors import UserError
 from sordino.experiment.config import KEYS
 from sordino.experiment.hyperparameters import bracketed, concerns
 from sordino.experiment.result import Summary
-from sordino.privacy.release import Unit
+from sordino.privacy.unit import Unit
 from sordino.privacy.views import View
 from sordino.store.spending import sum_up
 from sordino.study.sweep import Cell, Sweep, check_keys, contender, points
@@ -127,7 +127,7 @@ def _told(text: str, ground: Ground, results: Results) -> Tuned:
     best = ground.best(results)
     everything = list({result["run"]: result for found in results.values() for result in found}.values())
     first = everything[0]
-    total = sum_up([result["spent"] for result in everything], first["unit"], first["delta"])
+    total = sum_up([result["spent"] for result in everything], Unit(first["unit"]), first["delta"])
     return {
         "method": text,
         "chosen": best,

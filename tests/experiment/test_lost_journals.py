@@ -21,6 +21,7 @@ from sordino.federation import server
 from sordino.federation.rounds import RoundReport
 from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.privacy.ledger import BLANK
+from sordino.privacy.unit import Unit
 from sordino.store import checkpoint, journal, ledger_rows
 from sordino.store.database import Database
 from sordino.store.journal import MARK, Journal
@@ -45,7 +46,7 @@ def cost(rounds: int) -> Any:
 def spent(store: Path) -> float | None:
     """The epsilon of all runs of a store."""
     opened = Store(store)
-    return over_runs(opened, opened.all()[0].people, "client", DELTA)["epsilon"]["outsider"]
+    return over_runs(opened, opened.all()[0].people, Unit.CLIENT, DELTA)["epsilon"]["outsider"]
 
 
 def charged_rounds(store: Path) -> int:

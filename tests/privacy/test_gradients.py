@@ -52,6 +52,7 @@ from sordino.privacy.release import (
 from sordino.privacy.release.base import symmetric
 from sordino.privacy.release.of_records import unprotected
 from sordino.privacy.sealed import Sealed, SealedError, open_sealed
+from sordino.privacy.unit import Unit
 
 
 # delta = 1e-5, Poisson, add/remove. PAC-DP on MNIST: rate 128/1200, 1,172 steps; AdaDP-CFL:
@@ -115,7 +116,7 @@ def test_rates_are_rounded_up_where_sizes_are_many() -> None:
 
 @pytest.mark.slow
 def test_a_plan_meets_every_budget() -> None:
-    budgets, needs = np.array([1.0, 4.0]), RecordNeeds(matrix_share=0.2, means=2, held_out=0.2)
+    budgets, needs = np.array([1.0, 4.0]), RecordNeeds(matrix_share=0.2, matrices=1, means=2, held_out=0.2)
     plan = plan_records([200, 200], budgets, 1e-5, batch=20, epochs=1, turns=5, needs=needs)
     assert plan.validation.tolist() == [40, 40]
     assert plan.sampling.tolist() == [20 / 160, 20 / 160], "records that are set aside are not trained on"
@@ -164,7 +165,7 @@ def test_a_rate_is_not_raised_beyond_the_natural_one_and_none_is_made_up() -> No
 @pytest.mark.slow
 def test_a_plan_by_sampling_rates_meets_every_budget() -> None:
     """Of clients of different sizes, 150 records in the mean, 30 of which are set aside: 15 of 120 is an eighth."""
-    budgets, needs = np.array([2.0, 4.0, 4.0]), RecordNeeds(matrix_share=0.2, held_out=0.2)
+    budgets, needs = np.array([2.0, 4.0, 4.0]), RecordNeeds(matrix_share=0.2, matrices=1, held_out=0.2)
     sizes = [100, 150, 200]
     plan = plan_records(sizes, budgets, 1e-5, batch=15, epochs=2, turns=3, needs=needs, varied="sampling")
     assert plan.steps.tolist() == [16, 16, 16]
@@ -359,12 +360,16 @@ def test_validation_records_are_fixed_and_disjoint() -> None:
 
 
 def record_plan() -> RecordPlan:
-    needs = RecordNeeds(matrix_share=0.3, means=1, held_out=0.2)
+    needs = RecordNeeds(matrix_share=0.3, matrices=1, means=1, held_out=0.2)
     return plan_records([100], np.array([2.0]), 1e-5, batch=10, epochs=1, turns=2, needs=needs)
 
 
 def test_the_ledger_composes_what_records_go_through() -> None:
-    allowance, ledger, public = Allowance(records=record_plan()), Ledger(1, "record"), Public({"clip": 1.0}, layers=[5])
+    allowance, ledger, public = (
+        Allowance(records=record_plan()),
+        Ledger(1, Unit.RECORD),
+        Public({"clip": 1.0}, layers=[5]),
+    )
     ledger.charge({"moments": Matrix(0.3)}, 0, 0, "describe", allowance, public)
     trained = {"update": Gradients("clip"), "norm": Follows("update"), "loss": Average(0.0, 4.0)}
     for round in range(2):
@@ -373,12 +378,12 @@ def test_the_ledger_composes_what_records_go_through() -> None:
     assert ledger.epsilon(1e-5)["server"] > 1.95
     assert ledger.record_epsilons(1e-5, replace=True)[0] > 2 * ledger.record_epsilons(1e-5)[0]
     assert 0.5 < ledger.attack_accuracy()["server"] < 0.8
-    assert Ledger(1, "record", ledger.rows).head == ledger.head
+    assert Ledger(1, Unit.RECORD, ledger.rows).head == ledger.head
 
 
 def test_what_follows_from_the_same_gradients_costs_nothing_more() -> None:
     public, allowance = Public({"clip": 1.0}, layers=[5]), Allowance(records=record_plan())
-    once, twice = Ledger(1, "record"), Ledger(1, "record")
+    once, twice = Ledger(1, Unit.RECORD), Ledger(1, Unit.RECORD)
     once.charge({"update": Gradients("clip")}, 0, 0, "local", allowance, public)
     twice.charge({"update": Gradients("clip"), "control": Follows("update")}, 0, 0, "local", allowance, public)
     assert once.record_epsilons(1e-5) == twice.record_epsilons(1e-5)
@@ -428,7 +433,7 @@ def test_separate_tensors_are_charged_what_they_cost_together(tensors: int) -> N
     """A record may move each of L tensors by its threshold C_l, under noise z C_l: mu^2 is L / z^2."""
     plan = plan_records([100], np.array([2.0]), 1e-5, batch=100, epochs=3, turns=2)
     allowance, public = Allowance(records=plan), Public({"clip": torch.tensor(SEPARATE[:tensors])}, layers=[5, 7])
-    ledger, release = Ledger(1, "record"), Gradients("clip", separate=True)
+    ledger, release = Ledger(1, Unit.RECORD), Gradients("clip", separate=True)
     for round in range(2):
         ledger.charge({"update": release}, round, round, "local", allowance, public)
     z = float(plan.multipliers[0])
@@ -499,7 +504,7 @@ def test_a_length_that_is_not_known_is_beyond_the_threshold_and_of_no_records_th
 def test_means_and_a_matrix_have_the_noise_of_their_budgets() -> None:
     """Six means at epsilon 2 cost epsilon 2, and less noise would not do; a matrix costs its share. The outlook says
     the same as the plan of the run."""
-    needs = RecordNeeds(matrix_share=0.3, means=3, held_out=0.2)
+    needs = RecordNeeds(matrix_share=0.3, matrices=1, means=3, held_out=0.2)
     plan = plan_records([100, 100], np.array([2.0, 2.0]), 1e-5, batch=1000, epochs=3, turns=2, needs=needs)
     for found in (plan, Outlook(np.array([9, 100, 999]), np.array([1.0, 2.0, 3.0]), 1e-5, 2).plan(needs)):
         assert record_epsilon(((1.0, float(found.mean_multipliers[0]), 6),), 1e-5) == pytest.approx(2.0, rel=1e-6)

@@ -46,7 +46,7 @@ class Plain:
 
         def read(one: bytes, reply: Mapping[str, Any]) -> dict[str, Tensor]:
             found = answers.values(reply, put.releases, public, layout.size)
-            whole = {name: release for name, release in put.releases.items() if release.unit == "client"}
+            whole = {name: release for name, release in put.releases.items() if release.summed}
             alone = replace(public, clients=[number[one]])
             integer_rows.check_total({name: found[name] for name in whole}, whole, self._gate, alone, sites=1)
             return found

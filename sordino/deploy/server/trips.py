@@ -50,7 +50,7 @@ def values(reply: Mapping[str, Any], releases: Releases, public: Public, paramet
         raise ValueError("it is not what the step sends")
     for name, release in releases.items():
         value, width = found[name], release.width(public)
-        whole = release.unit == "client"
+        whole = release.summed
         if not isinstance(value, Tensor) or value.ndim != 2 or len(value) != 1:
             raise ValueError(f"{name} is not one row")
         if value.dtype != (torch.int64 if whole else torch.float32) or (width or value.shape[1]) != value.shape[1]:

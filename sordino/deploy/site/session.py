@@ -60,7 +60,7 @@ class Session:
     @property
     def unlimited(self) -> bool:
         """Whether the run may spend as long as the site's budget lasts: only at record level is its cost reserved."""
-        return any(one.unit == "client" for releases in self.terms.steps().values() for one in releases.values())
+        return any(one.summed for releases in self.terms.steps().values() for one in releases.values())
 
     def checked(self, work: Work, allowed: Allowed) -> tuple[Releases, Public]:
         """What a question would let leave, and on which public values that depends, if the rules allow it."""

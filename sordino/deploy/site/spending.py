@@ -19,7 +19,7 @@ from sordino.deploy.site.session import Session
 from sordino.privacy import integers
 from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.privacy.ledger import Row, whole_gap
-from sordino.privacy.release import Unit
+from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View
 
 ROUNDING = 1 + 1e-9
@@ -73,7 +73,7 @@ class Spending:
         """What has been spent of a unit, at `delta`; infinity where no epsilon holds."""
         if self.spoiled or self.doubtful:
             return math.inf
-        if unit == "client":
+        if not unit.record_level:
             return math.inf if self.reserved else self._of_the_whole(1, delta)
         left = delta - sum(one for _, one in self.reserved.values())
         records = sum(one for one, _ in self.reserved.values())

@@ -16,7 +16,8 @@ from sordino.deploy.site.ledger import Book, Entry, noted_last
 from sordino.deploy.site.rules import Allowed, RefusedError, read_rules
 from sordino.deploy.site.spending import Spending
 from sordino.errors import UserError
-from sordino.privacy.views import VIEWS, protection
+from sordino.privacy.unit import protection
+from sordino.privacy.views import VIEWS
 from sordino.trained.models import Models, models_in
 from sordino.util.files import KeptFile
 

@@ -14,7 +14,6 @@ from sordino.privacy.release.base import (
     Release,
     ReleaseError,
     Releases,
-    Unit,
 )
 from sordino.privacy.release.declaring import (
     all_releases,
@@ -53,7 +52,6 @@ __all__ = [
     "Release",
     "ReleaseError",
     "Releases",
-    "Unit",
     "Unprotected",
     "Update",
     "all_releases",

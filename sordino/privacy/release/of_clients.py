@@ -18,13 +18,13 @@ from sordino.privacy.release.base import (
     Public,
     Release,
     ReleaseError,
-    Unit,
     check_range,
     check_thresholds,
     held,
     part_lengths,
     parts_shortened,
 )
+from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View, unknown_variance
 
 
@@ -51,9 +51,7 @@ class Update(Release):
     at: str | None = None
     entries: int | None = None
     times: int = 1
-    unit: ClassVar[Unit | None] = "client"
-    summed: ClassVar[bool] = True
-    tells: ClassVar[Literal["nothing", "itself", "everything"]] = "itself"
+    unit: ClassVar[Unit | None] = Unit.CLIENT
 
     def width(self, public: Public) -> int:
         return self.times * sum(public.layers) if self.entries is None else self.entries
@@ -231,9 +229,7 @@ class Number(Release):
     share: float = field()
     every: int = 1
     entries: int = 1
-    unit: ClassVar[Unit | None] = "client"
-    summed: ClassVar[bool] = True
-    tells: ClassVar[Literal["nothing", "itself", "everything"]] = "itself"
+    unit: ClassVar[Unit | None] = Unit.CLIENT
 
     def check(self) -> None:
         super().check()

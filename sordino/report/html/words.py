@@ -10,7 +10,8 @@ from sordino.errors import UserError
 from sordino.experiment.config import AT_SITES, Experiment
 from sordino.experiment.result import against
 from sordino.methods import find
-from sordino.privacy.views import VIEWS, View, rows_words
+from sordino.privacy.unit import Unit
+from sordino.privacy.views import VIEWS, View
 from sordino.report.html.gather import Group, RunTold, Told
 from sordino.report.terminal.tables import OBSERVERS
 from sordino.report.wording import (
@@ -25,6 +26,9 @@ from sordino.report.wording import (
 )
 from sordino.util.formatting import delta_text
 from sordino.util.toml import toml_sections, toml_value
+
+LEARNED = {Unit.CLIENT: "client took part", Unit.RECORD: "record was used"}
+"""What an observer may learn of one unit."""
 
 
 def title(told: Told) -> str:
@@ -89,7 +93,7 @@ def protected(run: RunTold) -> str:
     if unprotected(run.summary["epsilon"]):
         return f"{UNPROTECTED}."
     delta = delta_text(run.summary["delta"])
-    if run.summary["unit"] == "client":
+    if not Unit(run.summary["unit"]).record_level:
         return " ".join([f"One whole client is protected, at delta = {delta}.", *compared_words(run.summary)])
     figures = (run.summary.get("epsilon_replace_one"), run.summary.get("delta_replace_one"))
     replaced = replaced_words(*figures, run.summary["delta"])
@@ -156,17 +160,16 @@ def _cost(group: Group, row: dict[str, Any]) -> list[str]:
         return ["Nothing left the clients, so nobody learned anything about them."]
     epsilon: dict[View, float | None] = row["epsilon"]
     view: View = "server" if group.first.summary["protect_from"] == "server" else "outsider"
-    unit = "client took part" if row["unit"] == "client" else "record was used"
+    unit = Unit(row["unit"])
     if epsilon[view] is None:
         return ["No epsilon holds for it: something left the clients without noise."]
     attack = attack_words(max(run.summary["attack_accuracy"][view] for run in group.runs))
     sentence = (
         f"Whoever {OBSERVERS[view]} learns with epsilon = {epsilon_words(epsilon[view])} at delta = "
-        f"{delta_text(row['delta'])} whether one {unit}: the best attack is right in {attack} of all "
+        f"{delta_text(row['delta'])} whether one {LEARNED[unit]}: the best attack is right in {attack} of all "
         "cases, where guessing is right in 50%."
     )
-    if row["unit"] == "record":
-        sentence = f"{sentence} {rows_words(group.first.summary.get('epsilon_rows') or {})}"
+    sentence = " ".join([sentence, *unit.caveats(group.first.summary.get("epsilon_rows"))])
     if view == "server":
         return [sentence]
     return [sentence, f"For the server, which sees every message, epsilon is {epsilon_words(epsilon['server'])}."]

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from sordino.privacy.unit import Unit
 from sordino.report.terminal import shown
 from sordino.report.terminal.columns import Column, Fitting
 from sordino.report.terminal.metrics import metrics_table
@@ -108,7 +109,7 @@ def _meaning(summary: Mapping[str, Any]) -> list[str]:
     if unprotected(summary["epsilon"]):
         return [UNPROTECTED]
     at = f"at delta = {delta_text(summary['delta'])}"
-    if summary["unit"] == "client":
+    if not Unit(summary["unit"]).record_level:
         return [f"{at}; protects one client; planned for: {summary['protect_from']}", *compared_words(summary)]
     sentences = [
         f"{at}; protects one record; each client's noise holds for every observer",
