@@ -30,7 +30,7 @@ from sordino.learning.descent import Descent, Optimizer
 from sordino.learning.network import Records
 from sordino.learning.parameters import Layout
 from sordino.privacy.budget.record_plan import RecordNeeds, RecordPlan
-from sordino.privacy.release import Releases, record_needs, unprotected
+from sordino.privacy.release import Releases, record_needs, without_privacy
 from sordino.privacy.unit import Unit
 
 Variant = Literal["sound", "paper"]
@@ -250,7 +250,7 @@ class Method:
             declare = getattr(step, "releases", None)
             if declare is not None:
                 declared: Releases = returned(self, f"@sends of {name}", declare(self), Mapping)
-                found[name] = declared if self.privacy == "dp" else unprotected(declared)
+                found[name] = declared if self.privacy == "dp" else without_privacy(declared)
         return found
 
     def record_needs(self) -> RecordNeeds:

@@ -28,7 +28,7 @@ from sordino.privacy.budget.record_plan import plan_without_noise
 from sordino.privacy.gate import Gate
 from sordino.privacy.gradients import PrivateRecords
 from sordino.privacy.noise import Seeded
-from sordino.privacy.release import Average, Matrix, Number, Public, Release, Unprotected, Update, unprotected
+from sordino.privacy.release import Average, Matrix, Number, Public, Release, Unprotected, Update, without_privacy
 from sordino.privacy.sealed import Sealed
 from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS
@@ -135,7 +135,7 @@ def test_releases_without_privacy_by_hand(name: str) -> None:
         "matrix": (Matrix(share=0.2), Sealed(rows, "training", "projected records"), [0.36, 0.48, 0.48, 0.64]),
     }
     release, value, expected = right[name]
-    (bare,) = unprotected({name: release}).values()
+    (bare,) = without_privacy({name: release}).values()
     passed = Gate(Allowance(), Seeded(0, "identity")).passes({name: bare}, {name: value}, 0, public)
     assert passed.values[name].tolist() == [pytest.approx(expected, rel=1e-6)]
     assert bare.centre() == 0

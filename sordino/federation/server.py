@@ -29,7 +29,7 @@ from sordino.parts.averaging import over_rounds
 from sordino.privacy.budget.client_plan import planned_epsilon
 from sordino.privacy.budget.record_plan import RecordPlan
 from sordino.privacy.gate import Gate
-from sordino.privacy.ledger import Row, attempt
+from sordino.privacy.ledger import Row, number_of_attempt
 from sordino.privacy.release import Public, Release, Releases, due, same_turns
 from sordino.privacy.views import VIEWS, View
 
@@ -67,7 +67,7 @@ class Asking:
         self._check(name, releases, clients, opened.number)
         self._gate.check(releases, public)
         # What came to other values when a run was taken up is asked under another number: no coin is used twice.
-        number = attempt(self.count, self._books.ledger.attempts(self.count))
+        number = number_of_attempt(self.count, self._books.ledger.attempts(self.count))
         self._expose_states(releases, clients, (number, opened.number, name))
         question = Question(number, opened.number, name, message, clients)
         self.count += 1

@@ -14,7 +14,7 @@ from sordino.federation.execution import Mode, stack_count, stack_size
 from sordino.learning.network import Learner
 from sordino.method import Method
 from sordino.privacy.budget.record_plan import RecordPlan
-from sordino.privacy.clipping import CompiledSum, compiled_sum
+from sordino.privacy.clipping import CompiledSum, compile_sum
 from sordino.privacy.release import Gradients, all_releases, takes_gradients_alone
 from sordino.simulator import effort
 from sordino.simulator.effort import eager_seconds
@@ -193,4 +193,4 @@ def compile_for(method: Method, module: nn.Module, data: FederatedData) -> Compi
     taken, layout = [release for release in releases if isinstance(release, Gradients)], Learner(module).layout
     thresholds = len(layout.layers) if any(release.layered for release in taken) else 1
     thresholds = len(layout.sizes) if any(release.separate for release in taken) else thresholds
-    return compiled_sum(module, data.shape, data.classes, thresholds)
+    return compile_sum(module, data.shape, data.classes, thresholds)

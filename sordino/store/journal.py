@@ -32,7 +32,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from sordino.errors import UserError
-from sordino.privacy.ledger import BLANK, Row
+from sordino.privacy.ledger import FIRST_LINK, Row
 from sordino.util.files import ADVICE, replace_file
 
 MARK = b"Sordino's journal\n"
@@ -40,7 +40,7 @@ MARK = b"Sordino's journal\n"
 LENGTH = struct.Struct("<I")
 CHECKED_LENGTH = struct.Struct("<II")
 """A length and its checksum: without that, a changed length would look like a record that was being written."""
-LINK = len(BLANK)
+LINK = len(FIRST_LINK)
 """Bytes of a row's link."""
 Linked = tuple[Row, bytes]
 """A row and its link."""

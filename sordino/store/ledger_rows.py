@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sordino.privacy.ledger import Ledger, Row, divided, head_of
+from sordino.privacy.ledger import Ledger, Row, head_of, split_attempt
 from sordino.privacy.release import PROMISED
 from sordino.privacy.unit import protection
 from sordino.privacy.views import VIEWS
@@ -111,7 +111,7 @@ def _document(position: int, row: Row, link: bytes) -> dict[str, Any]:
     costly = int(np.argmax(row.costs()[-1]))
     found: dict[str, Any] = {
         "position": position,
-        "question": divided(row.question)[0],
+        "question": split_attempt(row.question)[0],
         "round": row.round + 1,
         "step": row.step,
         "release": row.release,

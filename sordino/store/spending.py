@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast, get_args
 
 from sordino.data.people import same_people
 from sordino.errors import UserError
-from sordino.privacy.accounting.composition import Run, dearest_epsilon, merged
+from sordino.privacy.accounting.composition import Run, dearest_epsilon, merge_recipes
 from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.privacy.accounting.sampled_gaussian import Recipe
 from sordino.privacy.budget.client_plan import planned_epsilon
@@ -465,7 +465,7 @@ def within(spent: Spent, planned: Spent) -> bool:
 
 def _counts(recipe: Sequence[Sequence[float]]) -> dict[tuple[float, float], int]:
     """How often each kind of release occurs in a recipe."""
-    return {(rate, multiplier): count for rate, multiplier, count in merged([_recipe(recipe)])}
+    return {(rate, multiplier): count for rate, multiplier, count in merge_recipes([_recipe(recipe)])}
 
 
 def remove(run: str, store: Store) -> None:

@@ -326,10 +326,10 @@ class Store:
 
     def ledger(self, run: str) -> list[Row]:
         """The ledger rows of a run, in order; a broken chain raises."""
-        from sordino.privacy.ledger import BLANK, Row
+        from sordino.privacy.ledger import FIRST_LINK, Row
 
         rows: list[Row] = []
-        previous = BLANK
+        previous = FIRST_LINK
         for found in self._database.details(run, "ledger"):
             fields = {field.name: found[field.name] for field in dataclasses.fields(Row) if field.name in found}
             row = Row(**fields | {"exposed": bool(fields["exposed"])})

@@ -18,7 +18,7 @@ from sordino.data.federate import fingerprint
 from sordino.errors import UserError
 from sordino.federation.rounds import RoundReport
 from sordino.privacy.accounting.gaussian import epsilon_of
-from sordino.privacy.ledger import BLANK
+from sordino.privacy.ledger import FIRST_LINK
 from sordino.privacy.unit import Unit
 from sordino.store import database as databases
 from sordino.store import journal as journals
@@ -65,7 +65,7 @@ def as_version_two(store: Path) -> None:
     opened.close()
     for name, rows in owed.items():
         (path,) = (store / "runs" / name).glob("ledger-*.journal")
-        content, link = b"", BLANK
+        content, link = b"", FIRST_LINK
         for row in rows:
             link, body = row.link(link, lacking["ledger"]), journals._content(row, lacking["ledger"])
             length = journals.LENGTH.pack(len(body))
@@ -78,7 +78,7 @@ def as_version_two(store: Path) -> None:
     for table in lacking:
         kept = [list(one) for one in connection.execute(f"select {', '.join(columns[table])} from {table}")]
         if table == "ledger":
-            heads = dict.fromkeys(links, BLANK)
+            heads = dict.fromkeys(links, FIRST_LINK)
             for one in kept:
                 heads[one[0]] = one[-1] = links[one[0]].pop(0)(heads[one[0]], lacking[table])
         connection.execute(f"drop table {table}")

@@ -26,11 +26,11 @@ from sordino.federation import server
 from sordino.federation.rounds import RoundReport
 from sordino.method import Result
 from sordino.methods.dp_fedavg import DPFedAvg
-from sordino.privacy.accounting.composition import merged
+from sordino.privacy.accounting.composition import merge_recipes
 from sordino.privacy.accounting.gaussian import epsilon_of, mu_of
 from sordino.privacy.accounting.sampled_gaussian import record_epsilon
 from sordino.privacy.budget.record_plan import RecordNeeds, plan_records
-from sordino.privacy.ledger import BLANK, Ledger, Row
+from sordino.privacy.ledger import FIRST_LINK, Ledger, Row
 from sordino.privacy.release import Charge, Derived, sends
 from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS
@@ -152,7 +152,7 @@ def test_records_pay_for_all_runs_too(tmp_path: Path) -> None:
 
 def test_recipes_add_up() -> None:
     recipes = [((0.1, 1.5, 10), (1.0, 3.0, 1)), ((0.1, 1.5, 5),), ((0.2, 1.5, 5),)]
-    assert merged(recipes) == ((0.1, 1.5, 15), (0.2, 1.5, 5), (1.0, 3.0, 1))
+    assert merge_recipes(recipes) == ((0.1, 1.5, 15), (0.2, 1.5, 5), (1.0, 3.0, 1))
     of_two = composed([record_level([[1, 2, 1]]), record_level([[1, 9, 1]], [[1, 2, 1]])], Unit.RECORD, DELTA)
     assert of_two["server"] == pytest.approx(epsilon_of(math.sqrt(2) / 2, DELTA))
     assert composed([record_level([[1, 0, 1]]), record_level([[1, 2, 1]])], Unit.RECORD, DELTA)["server"] is None
@@ -178,7 +178,9 @@ def test_many_possibilities_in_each_run() -> None:
     runs = [record_level(*([[0.1 * part, 1.5 * part, 100]] for part in range(1, 10))) for _ in range(2)]
     found = composed(runs, Unit.RECORD, DELTA)["server"]
     recipes = [((0.1 * part, 1.5 * part, 100),) for part in range(1, 10)]
-    dearest = max(record_epsilon(merged(pair), DELTA) for pair in itertools.combinations_with_replacement(recipes, 2))
+    dearest = max(
+        record_epsilon(merge_recipes(pair), DELTA) for pair in itertools.combinations_with_replacement(recipes, 2)
+    )
     assert found is not None
     assert dearest * (1 - 1e-3) <= found <= dearest * 1.01
     assert found < 0.8 * 2 * max(record_epsilon(recipe, DELTA / 2) for recipe in recipes)
@@ -398,7 +400,7 @@ def test_a_run_that_has_charged_nothing_yet_counts_as_planned_while_it_is_under_
         "run", NewRun("dp-fedavg", {}, "identity", "people", Unit.CLIENT, 1, client_level(1.0, 1.0, 2.0))
     )
     store.begin(name)
-    journal.Journal(store.path(name), 0, BLANK, None).close()
+    journal.Journal(store.path(name), 0, FIRST_LINK, None).close()
     assert over_runs(store, "people", Unit.CLIENT, DELTA)["runs"] == 0
     with store.lock(name):
         assert over_runs(store, "people", Unit.CLIENT, DELTA)["epsilon"]["server"] == epsilon_of(2.0, DELTA)

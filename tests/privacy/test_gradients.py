@@ -18,7 +18,7 @@ from sordino.learning.network import Batch, Learner, cross_entropy
 from sordino.learning.parameters import flatten
 from sordino.learning.per_record import Bookkeeper
 from sordino.learning.singles import Singles
-from sordino.privacy.accounting.calibration import affordable, record_multiplier, record_rate
+from sordino.privacy.accounting.calibration import affordable_turns, record_multiplier, record_rate
 from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.privacy.accounting.loss_distribution import Sampled
 from sordino.privacy.accounting.sampled_gaussian import (
@@ -49,8 +49,8 @@ from sordino.privacy.release import (
     record_needs,
     takes_gradients_alone,
 )
-from sordino.privacy.release.base import symmetric
-from sordino.privacy.release.of_records import unprotected
+from sordino.privacy.release.base import mirror_upper
+from sordino.privacy.release.of_records import without_privacy
 from sordino.privacy.sealed import Sealed, SealedError, open_sealed
 from sordino.privacy.unit import Unit
 
@@ -98,10 +98,10 @@ def test_sampling_helps_and_the_quick_bound_is_above() -> None:
 
 
 def test_how_often_a_charge_fits() -> None:
-    most = affordable(2.0, 1e-5, (0.1, 1.5, 10), 100)
+    most = affordable_turns(2.0, 1e-5, (0.1, 1.5, 10), 100)
     assert record_epsilon(((0.1, 1.5, 10 * most),), 1e-5) <= 2.0
     assert record_epsilon(((0.1, 1.5, 10 * (most + 1)),), 1e-5) > 2.0
-    assert affordable(1e-3, 1e-5, (0.1, 0.5, 10), 100) == 0
+    assert affordable_turns(1e-3, 1e-5, (0.1, 0.5, 10), 100) == 0
 
 
 def test_rates_are_rounded_up_where_sizes_are_many() -> None:
@@ -459,7 +459,7 @@ def test_separate_tensors_are_not_stacked() -> None:
     for separate in (False, True):
         step = {"update": Gradients("clip", separate=separate), "change": Follows("update")}
         assert takes_gradients_alone(step) is not separate
-        assert takes_gradients_alone(unprotected(step)) is not separate
+        assert takes_gradients_alone(without_privacy(step)) is not separate
 
 
 def measured(clip: float = 0.5) -> tuple[PrivateRecords, Tensor, Learner, Tensor, Tensor, Tensor]:
@@ -486,7 +486,7 @@ def test_which_validation_records_are_within_the_threshold() -> None:
     assert isinstance(sealed, Sealed)
     assert sealed.pool == "validation"
     assert torch.equal(open_sealed(sealed), within[aside])
-    with mock.patch("sordino.privacy.gradients.LOOKED_AT", 7):
+    with mock.patch("sordino.privacy.gradients.RECORDS_MEASURED_TOGETHER", 7):
         assert torch.equal(open_sealed(data.within(flat)), within[aside])
     assert float(Average(0.0, 1.0).opened(sealed, Public({})).mean()) == pytest.approx(float(within[aside].mean()))
 
@@ -525,7 +525,7 @@ def test_two_matrices_share_what_is_kept_for_matrices() -> None:
 def test_a_mean_needs_records_that_are_set_aside(share: float) -> None:
     """Without, its noise would not be planned for, and others of its step would lend it their records."""
     with pytest.raises(ReleaseError, match="set aside for it must lie between 0 and 1"):
-        check_steps({"local": {"loss": Average(0.0, 1.0, held_out=share)}}, "record", ())
+        check_steps({"local": {"loss": Average(0.0, 1.0, held_out=share)}}, Unit.RECORD, ())
 
 
 def test_second_moments_leave_bounded_and_symmetric() -> None:
@@ -541,7 +541,7 @@ def test_second_moments_leave_bounded_and_symmetric() -> None:
     residual = (matrix - bounded)[torch.triu_indices(8, 8).unbind()]
     low, high = chi2.ppf([5e-7, 1 - 5e-7], len(residual))
     assert low < float((residual / plan.matrix_multipliers[0]).square().sum()) < high
-    assert torch.equal(symmetric(torch.arange(4.0)), torch.tensor([0.0, 1.0, 1.0, 3.0]))
+    assert torch.equal(mirror_upper(torch.arange(4.0)), torch.tensor([0.0, 1.0, 1.0, 3.0]))
 
 
 def test_one_of_many_records_moves_sums_no_further_than_is_charged() -> None:

@@ -14,7 +14,7 @@ from sordino.privacy.accounting.sampled_gaussian import record_epsilon
 from sordino.privacy.budget.allowance import Allowance, Noise
 from sordino.privacy.budget.record_plan import RecordNeeds, plan_records
 from sordino.privacy.integers import CLIENTS, Gap
-from sordino.privacy.ledger import Ledger, Row, attempt
+from sordino.privacy.ledger import Ledger, Row, number_of_attempt
 from sordino.privacy.release import Average, Bare, Charge, Derived, Matrix, Number, Public, ReleaseError, Update
 from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS
@@ -393,7 +393,7 @@ def test_a_matrix_is_made_of_all_records() -> None:
 def test_the_whole_plan_holds_later_attempts_too() -> None:
     """Thirty sums are planned, ten of them were asked twice: 40 in all, of which no plan knew."""
     charge = Charge.of_records("training", [(0.1, 2.0, 10)])
-    rows = [Row.of((attempt(0, before), 0, "local", "update"), [0], charge) for before in (0, 1)]
+    rows = [Row.of((number_of_attempt(0, before), 0, "local", "update"), [0], charge) for before in (0, 1)]
     ledger = Ledger(1, Unit.RECORD, rows)
     whole = ledger.completed(3, 3, planned={"training": {0: ((0.1, 2.0, 30),)}})
     assert whole.recipes() == {((0.1, 2.0, 40),)}

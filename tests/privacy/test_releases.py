@@ -28,7 +28,7 @@ from sordino.privacy.release import (
     Update,
     record_needs,
     takes_gradients_alone,
-    unprotected,
+    without_privacy,
 )
 from sordino.privacy.unit import Unit
 
@@ -102,7 +102,7 @@ def test_an_answer_that_a_release_gives_later_is_not_lost_without_privacy() -> N
 
 @pytest.mark.parametrize("release", [one for one in EXAMPLES if one.private], ids=lambda one: type(one).__name__)
 def test_without_privacy_nothing_is_protected_or_hidden(release: Release) -> None:
-    (bare,) = unprotected({"it": release}).values()
+    (bare,) = without_privacy({"it": release}).values()
     assert (bare.unit, bare.share, bare.private, bare.summed, bare.record_level) == (None, 0.0, False, False, False)
     public = Public({"mask": torch.ones(4), "clip": 1.0}, layers=[4])
     ledger = Ledger(1, Unit.CLIENT)
@@ -132,7 +132,7 @@ def test_needs_of_records_add_up_over_the_releases_of_all_steps() -> None:
     }
     expected = RecordNeeds(matrix_share=0.2 + 0.1, matrices=2, means=2, held_out=0.3, matrix_entries=25)
     assert record_needs(steps) == expected
-    assert record_needs({name: unprotected(releases) for name, releases in steps.items()}) == expected
+    assert record_needs({name: without_privacy(releases) for name, releases in steps.items()}) == expected
 
 
 @pytest.mark.parametrize(
@@ -148,4 +148,4 @@ def test_needs_of_records_add_up_over_the_releases_of_all_steps() -> None:
 )
 def test_steps_that_see_noisy_gradients_alone(releases: dict[str, Release], alone: bool) -> None:
     assert takes_gradients_alone(releases) is alone
-    assert takes_gradients_alone(unprotected(releases)) is alone
+    assert takes_gradients_alone(without_privacy(releases)) is alone

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.deploy.database import AlteredError, Database, DatabaseError, Table
-from sordino.privacy.ledger import BLANK, Row
+from sordino.privacy.ledger import FIRST_LINK, Row
 from sordino.util.files import KeptFile, sync_folder
 
 LINK_BYTES = 32
@@ -157,7 +157,7 @@ class Book(Database):
         super().__init__(folder / FILE)
         self._read: list[Entry] = []
         """The ledger's rows as far as this connection has checked them; a long one is read once for a message."""
-        self._link = BLANK
+        self._link = FIRST_LINK
         ((version,),) = self.all("pragma user_version")
         if version != VERSION:
             raise DatabaseError(f"The book {self.path} was written by another version of Sordino, or is damaged.")
@@ -175,7 +175,7 @@ class Book(Database):
                     database.do(statement)
                 for name, value in facts.items():
                     database.put(FACTS, name=name, value=value)
-                _append(database, Head(0, BLANK), [first])
+                _append(database, Head(0, FIRST_LINK), [first])
             database.do(f"pragma user_version = {VERSION}")
             temporary.chmod(0o600)  # it holds the site's keys
             temporary.rename(folder / FILE)
@@ -188,7 +188,7 @@ class Book(Database):
             with super().transaction():
                 yield
         except BaseException:
-            self._read, self._link = [], BLANK
+            self._read, self._link = [], FIRST_LINK
             raise
 
     def check(self) -> None:
@@ -246,7 +246,7 @@ class Book(Database):
     def links(self, since: int) -> bytes:
         """Links of the ledger: the one after the first `since` rows, then one for each later row."""
         rows = self.all("select link from ledger where position >= ? order by position", since - 1)
-        return b"".join([BLANK] * (since == 0) + [bytes(link) for (link,) in rows])
+        return b"".join([FIRST_LINK] * (since == 0) + [bytes(link) for (link,) in rows])
 
     # ---- runs
 

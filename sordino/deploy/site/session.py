@@ -24,7 +24,7 @@ from sordino.federation.execution import EXECUTIONS
 from sordino.federation.message import Each
 from sordino.learning.metrics import METRICS, evaluated, metrics_of
 from sordino.privacy.gate import Gate
-from sordino.privacy.ledger import Ledger, Row, attempt
+from sordino.privacy.ledger import Ledger, Row, number_of_attempt
 from sordino.privacy.mechanism import MECHANISMS
 from sordino.privacy.noise import Secure, Seeded, Source
 from sordino.privacy.release import Public, Releases, due, same_turns
@@ -143,7 +143,7 @@ class Session:
         return Question(self._number(work), work.ask.round, work.step, work.message, [self.number])
 
     def _number(self, work: Work) -> int:
-        return attempt(work.number, work.ask.attempt)
+        return number_of_attempt(work.number, work.ask.attempt)
 
     def _shared(self, work: Work, figures: list[float | None]) -> Outcome:
         """The accuracies that the site shares: of its personal model and of the server's."""

@@ -25,7 +25,7 @@ from sordino.deploy.site.witness import DoubtError, Witness, hold
 from sordino.deploy.site.work import open_sum, work
 from sordino.errors import UserError, unknown, writing
 from sordino.methods import names
-from sordino.privacy.ledger import BLANK
+from sordino.privacy.ledger import FIRST_LINK
 from sordino.util.files import write_whole
 from sordino.util.toml import toml_value
 
@@ -75,7 +75,7 @@ def create(folder: Path, name: str, data: Path, label: str | None, rules: Mappin
             content["rules"] = Allowed(made, None).digest(secret)
         begin = Entry("begin", content)
         # First: where it cannot be written, there is no site yet.
-        Witness.of(folder, made, private).write(Head(1, linked(BLANK, begin.written())))
+        Witness.of(folder, made, private).write(Head(1, linked(FIRST_LINK, begin.written())))
         Book.create(folder, {"identity": private, "secret": secret, WITNESSED: b"1"}, begin)
         write_whole(folder / FILE, written(made))
     return keys.public_identity(private)

@@ -18,7 +18,7 @@ from sordino.deploy.site.rules import Allowed, RefusedError
 from sordino.deploy.site.session import Session
 from sordino.privacy import integers
 from sordino.privacy.accounting.gaussian import epsilon_of
-from sordino.privacy.ledger import Row, whole_gap
+from sordino.privacy.ledger import Row, integer_gap
 from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View
 
@@ -90,8 +90,8 @@ class Spending:
         )
 
     def _of_the_whole(self, times: int, delta: float) -> float:
-        gaps = [whole_gap(many, "", shares, self.view) for shares, many in self.entries.items()]
-        return integers.spent(gaps, functools.partial(epsilon_of, times * math.sqrt(self.squares)), delta)
+        gaps = [integer_gap(many, "", shares, self.view) for shares, many in self.entries.items()]
+        return integers.total_epsilon(gaps, functools.partial(epsilon_of, times * math.sqrt(self.squares)), delta)
 
 
 def payable(before: Sequence[Entry], session: Session, entries: Sequence[Entry], allowed: Allowed) -> list[Entry]:

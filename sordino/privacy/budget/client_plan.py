@@ -137,7 +137,7 @@ def plan(
     )
 
 
-def drowning(parameters: int, feasible: int) -> str:
+def drowning_warning(parameters: int, feasible: int) -> str:
     """The sentence for a model that is too large for a budget."""
     return (
         f"The model shares {parameters:,} parameters, but only about {feasible:,} can be trained at this budget: "
@@ -174,7 +174,7 @@ def _advice(clients: int, feasible: int, parameters: int | None, protect_from: P
     # Against outsiders the feasible size grows with the square of the clients, against the server linearly.
     needed = math.ceil(clients * (math.sqrt(lack) if protect_from == "outsider" else lack))
     return [
-        drowning(parameters, feasible),
+        drowning_warning(parameters, feasible),
         f"More clients: about {needed:,} of them make this model feasible at the same epsilon.",
         f"Fewer shared parameters: a smaller model, or a shared part of at most {feasible:,} parameters.",
         "Record level: if each client is an institution with many people's records, protect records instead of "

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from sordino.privacy.accounting.calibration import affordable, record_multiplier, record_rate
+from sordino.privacy.accounting.calibration import affordable_turns, record_multiplier, record_rate
 from sordino.privacy.accounting.gaussian import mu_of
 from sordino.privacy.accounting.loss_distribution import Sampled
 from sordino.privacy.accounting.published_rates import fitted_rate, quick_multiplier
@@ -148,7 +148,7 @@ def plan_records(
             plan.sampling[who] = record_rate(budget, delta, multiplier, int(count) * turns, rate, others)
         else:
             plan.multipliers[who] = multiplier
-            plan.turns[who] = affordable(budget, delta, (rate, multiplier, int(count)), turns, others)
+            plan.turns[who] = affordable_turns(budget, delta, (rate, multiplier, int(count)), turns, others)
     return plan
 
 

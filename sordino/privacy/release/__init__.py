@@ -33,7 +33,7 @@ from sordino.privacy.release.of_records import (
     Gradients,
     Matrix,
     Unprotected,
-    unprotected,
+    without_privacy,
 )
 
 __all__ = [
@@ -61,5 +61,5 @@ __all__ = [
     "same_turns",
     "sends",
     "takes_gradients_alone",
-    "unprotected",
+    "without_privacy",
 ]

@@ -23,11 +23,11 @@ from sordino.privacy.views import VIEWS
 if TYPE_CHECKING:
     from sordino.privacy.ledger import Ledger, Row
 
-LEAST, MOST = 1e-30, 1e30
+MIN_BOUND, MAX_BOUND = 1e-30, 1e30
 """Between these lie bounds that float32 can keep and noise that it can hold."""
 
 
-def held(rows: Tensor, low: float, high: float) -> Bounded:
+def hold_to_range(rows: Tensor, low: float, high: float) -> Bounded:
     """Numbers within a range, less its middle, in float64; what is not finite becomes the middle."""
     # Centred first, and not in float32: there, the ends of a narrow range far from zero round to numbers outside of it.
     half, finite = (high - low) / 2, torch.isfinite(rows)
@@ -37,16 +37,16 @@ def held(rows: Tensor, low: float, high: float) -> Bounded:
 
 def check_range(release: Release, low: float, high: float) -> None:
     """Refuse a range that bounds nothing."""
-    if not (math.isfinite(low) and math.isfinite(high) and LEAST <= high - low <= MOST):
+    if not (math.isfinite(low) and math.isfinite(high) and MIN_BOUND <= high - low <= MAX_BOUND):
         raise ReleaseError(
-            f"{release.describe()}: a range goes from a number to a larger one, {LEAST:g} to {MOST:g} apart"
+            f"{release.describe()}: a range goes from a number to a larger one, {MIN_BOUND:g} to {MAX_BOUND:g} apart"
         )
 
 
 def check_thresholds(thresholds: Tensor, whose: str) -> None:
     """Refuse thresholds to which nothing can be shortened in float32."""
-    if not bool((torch.isfinite(thresholds) & (thresholds >= LEAST) & (thresholds <= MOST)).all()):
-        raise ReleaseError(f"{whose}: a threshold must be a finite number above 0, from {LEAST:g} to {MOST:g}")
+    if not bool((torch.isfinite(thresholds) & (thresholds >= MIN_BOUND) & (thresholds <= MAX_BOUND)).all()):
+        raise ReleaseError(f"{whose}: a threshold must be a finite number above 0, from {MIN_BOUND:g} to {MAX_BOUND:g}")
 
 
 def lengths(rows: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ def lengths(rows: Tensor) -> Tensor:
     return torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
 
 
-def shortened(rows: Tensor, norms: Tensor, threshold: Tensor) -> Tensor:
+def shorten(rows: Tensor, norms: Tensor, threshold: Tensor) -> Tensor:
     """Each row scaled down to its threshold where it is longer; `norms` are its `lengths`."""
     if not (norms > threshold).any():
         return rows
@@ -76,18 +76,18 @@ def part_lengths(rows: Tensor, sizes: list[int]) -> Tensor:
     return torch.stack([lengths(part) for part in rows.split(sizes, dim=1)], dim=1)
 
 
-def parts_shortened(rows: Tensor, norms: Tensor, thresholds: Tensor, sizes: list[int]) -> Tensor:
+def shorten_parts(rows: Tensor, norms: Tensor, thresholds: Tensor, sizes: list[int]) -> Tensor:
     """Each part of each row scaled down to its threshold; `norms` are the `part_lengths`, one column for each part."""
     if max(sizes) == 1:  # as many parts as entries: all of them at once
-        flat = shortened(rows.reshape(-1, 1), norms.reshape(-1), thresholds.expand_as(norms).reshape(-1))
+        flat = shorten(rows.reshape(-1, 1), norms.reshape(-1), thresholds.expand_as(norms).reshape(-1))
         return flat.reshape(rows.shape)
     if len(sizes) == 1:
-        return shortened(rows, norms.squeeze(1), thresholds.squeeze(1))
+        return shorten(rows, norms.squeeze(1), thresholds.squeeze(1))
     parts = zip(rows.split(sizes, dim=1), norms.unbind(dim=1), thresholds.unbind(dim=1), strict=True)
-    return torch.cat([shortened(part, length, threshold) for part, length, threshold in parts], dim=1)
+    return torch.cat([shorten(part, length, threshold) for part, length, threshold in parts], dim=1)
 
 
-def symmetric(flat: Tensor) -> Tensor:
+def mirror_upper(flat: Tensor) -> Tensor:
     """A flat square matrix with its upper triangle mirrored below."""
     size = math.isqrt(flat.numel())
     upper = flat.view(size, size).triu()

@@ -20,9 +20,9 @@ from sordino.privacy.release.base import (
     ReleaseError,
     check_range,
     check_thresholds,
-    held,
+    hold_to_range,
     part_lengths,
-    parts_shortened,
+    shorten_parts,
 )
 from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View, unknown_variance
@@ -66,7 +66,7 @@ class Update(Release):
         if rejected:
             kept = torch.where(finite.unsqueeze(1), kept, torch.zeros_like(kept))
             norms = torch.where(finite.unsqueeze(1), norms, torch.zeros_like(norms))
-        return Bounded(parts_shortened(kept, norms, self._thresholds(public).to(norms.device), sizes), rejected)
+        return Bounded(shorten_parts(kept, norms, self._thresholds(public).to(norms.device), sizes), rejected)
 
     def known_beforehand(self) -> bool:
         return self.spread != "alone"
@@ -240,7 +240,7 @@ class Number(Release):
 
     def bounded(self, rows: Tensor, public: Public) -> Bounded:
         """Rows within the range, less its middle; what is not finite becomes the middle."""
-        return held(rows, self.low, self.high)
+        return hold_to_range(rows, self.low, self.high)
 
     def cover(self, width: int, allowance: Allowance, public: Public) -> Cover:
         deviation, bound = (

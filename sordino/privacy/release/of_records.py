@@ -23,9 +23,9 @@ from sordino.privacy.release.base import (
     Releases,
     Thresholds,
     check_range,
-    held,
+    hold_to_range,
     lengths,
-    shortened,
+    shorten,
 )
 from sordino.privacy.sealed import Pool, Sealed, open_sealed
 from sordino.privacy.unit import Unit
@@ -64,11 +64,11 @@ class Average(Release):
         return 1
 
     def opened(self, value: Any, public: Public) -> Tensor:
-        return unsealed(self, value, self.pool).reshape(1, -1)
+        return open_pool(self, value, self.pool).reshape(1, -1)
 
     def bounded(self, rows: Tensor, public: Public) -> Bounded:
         """The mean of each row, less the middle of the range."""
-        single = held(rows, self.low, self.high)
+        single = hold_to_range(rows, self.low, self.high)
         return Bounded(single.rows.mean(dim=1, keepdim=True), single.rejected)
 
     def unbounded(self, rows: Tensor, public: Public) -> Bounded:
@@ -122,7 +122,7 @@ class Matrix(Release):
         return RecordNeeds(matrix_share=self.share, matrices=1, matrix_entries=(self.side or 0) ** 2)
 
     def opened(self, value: Any, public: Public) -> Tensor:
-        rows = unsealed(self, value, self.pool)
+        rows = open_pool(self, value, self.pool)
         if self.side is not None and rows.shape[-1] > self.side:
             raise ReleaseError(f"{self.describe()}: its side is {rows.shape[-1]}, but at most {self.side} is declared")
         return rows
@@ -132,7 +132,7 @@ class Matrix(Release):
         records rounds depends on each of them."""
         finite = torch.isfinite(rows).all(dim=1)
         kept = torch.where(finite.unsqueeze(1), rows, torch.zeros_like(rows))
-        kept = shortened(kept, lengths(kept), torch.ones((), dtype=torch.float64, device=kept.device)).double()
+        kept = shorten(kept, lengths(kept), torch.ones((), dtype=torch.float64, device=kept.device)).double()
         return Bounded((kept.t() @ kept).reshape(1, -1), int((~finite).sum()))
 
     def unbounded(self, rows: Tensor, public: Public) -> Bounded:
@@ -229,7 +229,7 @@ class Follows(Release):
         return f"made of the same noisy gradients as {self.of}"
 
 
-def unsealed(release: Release, value: Any, pool: Pool) -> Tensor:
+def open_pool(release: Release, value: Any, pool: Pool) -> Tensor:
     """The values of a pool's single records; anything else, stretched or made up, is refused."""
     if not isinstance(value, Sealed) or value.pool != pool:
         raise ReleaseError(f"{release.describe()}: hand over the sealed values of {pool} records, not {value!r}")
@@ -338,6 +338,6 @@ class Unprotected(Release):
         return f"as it is, neither clipped nor noised; in a private run: {self.of.describe()}"
 
 
-def unprotected(releases: Releases) -> Releases:
+def without_privacy(releases: Releases) -> Releases:
     """What leaves in a run without privacy; what leaves bare anyway keeps its own reason."""
     return {name: Unprotected(release) if release.private else release for name, release in releases.items()}
