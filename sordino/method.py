@@ -30,7 +30,8 @@ from sordino.learning.descent import Descent, Optimizer
 from sordino.learning.network import Records
 from sordino.learning.parameters import Layout
 from sordino.privacy.budget.record_plan import RecordNeeds, RecordPlan
-from sordino.privacy.release import Releases, Unit, record_needs, unprotected
+from sordino.privacy.release import Releases, record_needs, without_privacy
+from sordino.privacy.unit import Unit
 
 Variant = Literal["sound", "paper"]
 Privacy = Literal["dp", "none"]
@@ -201,7 +202,7 @@ class Method:
     """Description in one line."""
     paper: ClassVar[str]
     """Citation."""
-    unit: ClassVar[Unit] = "client"
+    unit: ClassVar[Unit] = Unit.CLIENT
     """Unit that its epsilon protects."""
     caveats: ClassVar[dict[Variant, str]] = {}
     """Warning about the epsilon of a variant, in a sentence."""
@@ -268,7 +269,7 @@ class Method:
             declare = getattr(step, "releases", None)
             if declare is not None:
                 declared: Releases = check_returned(self, f"@sends of {name}", declare(self), Mapping)
-                found[name] = declared if self.privacy == "dp" else unprotected(declared)
+                found[name] = declared if self.privacy == "dp" else without_privacy(declared)
         return found
 
     def record_needs(self) -> RecordNeeds:

@@ -67,7 +67,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             ("the ground depends on the experiment", "8, (self.seed,)", "8, (self.seed, self.identity or 0)"),
             ("one ground for all seeds", "8, (self.seed,)", "8, ()"),
-            ("one run's draws for all", "_begun(kind, size, run).copy()", "_begun(kind, size, run)"),
+            ("one run's draws for all", "_begin_digest(kind, size, run).copy()", "_begin_digest(kind, size, run)"),
             ("noise without an identity", "if self.identity is None:", "if False:"),
             ("secure words that are known", "os.urandom(8 * count)", "bytes(8 * count)"),
             (
@@ -92,8 +92,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "purpose, clients, covered.digests())",
                 "purpose, clients, [b''] * len(clients))",
             ),
-            ("own code: digests do not enter keys", "encoded(part) + digest", "encoded(part) + digest[:0]"),
-            ("own code: digests of 16 bits", "encoded(part) + digest", "encoded(part) + digest[:1]"),
+            ("own code: digests do not enter keys", "encode(part) + digest", "encode(part) + digest[:0]"),
+            ("own code: digests of 16 bits", "encode(part) + digest", "encode(part) + digest[:1]"),
             (
                 "own code: one value for all clients",
                 "enumerate(_row_digests(self.rows))",
@@ -112,7 +112,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "part[place if len(part) > 1 else 0]",
                 "part[0]",
             ),
-            ("own code: what else decides noise does not count", ", encoded(self.about)]", "]"),
+            ("own code: what else decides noise does not count", ", encode(self.about)]", "]"),
             ("own code: nobody knows what was drawn", "self._keys.extend(keys)", "pass"),
             ("own code: what was drawn is told twice", "        self._keys.clear()\n", ""),
             ("own code: draws without a nonce", "*([self.nonce.hex()] if self.nonce else [])", ""),
@@ -157,7 +157,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "ratio = ratio * squared >> PRECISION",
                 "ratio = ratio * squared * root >> 2 * PRECISION",
             ),
-            ("columns are not checked", "if held(table) != wanted:", "if False:"),
+            ("columns are not checked", "if table_masses(table) != wanted:", "if False:"),
             ("twice the bound", "Fraction(bound) ** 2 *", "4 * Fraction(bound) ** 2 *"),
             ("rounded and not looked at again", "if squares <= limit:", "if True:"),
             ("infinity passes", "if not math.isfinite(length):", "if False:"),
@@ -220,11 +220,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "integers: no bound",
-                "integers.rounded(mine, bound, deviation, grid)",
-                "integers.rounded_sum(mine, deviation, grid)",
+                "integers.round_contribution(mine, bound, deviation, grid)",
+                "integers.round_sum(mine, deviation, grid)",
             ),
             ("integers: sums without noise", "whole += RECORDS.noise(words, whole.size)", "pass"),
-            ("integers: noise of another grid", "else RECORDS\n", "else CLIENTS\n"),
+            ("integers: noise of another grid", "grid = RECORDS if", "grid = CLIENTS if"),
             (
                 "integers: nothing is refused",
                 "integers.check_signal(CLIENTS.longest(bound, deviation), len(entries))",
@@ -541,7 +541,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "record-level runs where the site is to be protected",
-                'if terms.method.unit == "record" and rules.unit == "client":',
+                "if terms.method.unit.record_level and not rules.unit.record_level:",
                 "if False:",
             ),
             ("the owner's colluders are ignored", "if experiment.colluders < rules.colluders and", "if False and"),
@@ -780,8 +780,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("numbers are not held", ".clamp(-half, half)", ".clamp(-1e9, 1e9)"),
             ("numbers are not centred", "rows.double() - (low + high) / 2", "rows.double()"),
             ("numbers are centred in float32", "rows.double() -", "rows -"),
-            ("any range will do", "LEAST <= high - low <= MOST", "True"),
-            ("any threshold will do", "(thresholds >= LEAST) & (thresholds <= MOST)", "(thresholds > 0)"),
+            ("any range will do", "MIN_BOUND <= high - low <= MAX_BOUND", "True"),
+            ("any threshold will do", "(thresholds >= MIN_BOUND) & (thresholds <= MAX_BOUND)", "(thresholds > 0)"),
         ],
     ),
     (
@@ -853,14 +853,15 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("means of records that nobody set aside", "if not 0 < self.held_out < 1:", "if False:"),
             (
                 "separate tensors cost what one costs",
-                "parts = self.thresholds(public).shape[1]",
+                "parts = self.thresholds(public).rows.shape[1]",
                 "parts = 1",
             ),
             (
                 "separate tensors cost what a plan says",
-                "return not self.separate",
-                "return True",
+                "def known_beforehand(self) -> bool:\n        return not self.separate",
+                "def known_beforehand(self) -> bool:\n        return True",
             ),
+            ("separate tensors are stacked", "return not self.separate", "return True"),
             ("a matrix without noise", "return Cover(multipliers, torch", "return Cover(0 * multipliers, torch"),
             (
                 "a mean without noise",
@@ -873,11 +874,15 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "isinstance(value, Sealed) and value.pool != pool",
             ),
             ("values of another pool", "or value.pool != pool", ""),
-            ("means are not held", "single = held(rows, self.low, self.high)", "single = held(rows, -1e9, 1e9)"),
+            (
+                "means are not held",
+                "single = hold_to_range(rows, self.low, self.high)",
+                "single = hold_to_range(rows, -1e9, 1e9)",
+            ),
             (
                 "records of a matrix are not shortened",
-                "kept = shortened(kept, lengths(kept)",
-                "kept = kept if True else shortened(kept, lengths(kept)",
+                "kept = shorten(kept, lengths(kept)",
+                "kept = kept if True else shorten(kept, lengths(kept)",
             ),
             (
                 "a matrix is charged as if half of the records were in it",
@@ -890,7 +895,16 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "privacy/release/of_records.py",
         "tests/privacy/test_ledger.py tests/test_own_methods.py tests/test_no_privacy.py",
         [
-            ("published masks are free", '= "everything"', '= "nothing"'),
+            (
+                "published masks are free",
+                "return ledger.expose_all(clients,",
+                "return [] and ledger.expose_all(clients,",
+            ),
+            (
+                "without privacy, what a release needs is forgotten",
+                "return getattr(self.of, name)",
+                "return super().__getattribute__(name)",
+            ),
             (
                 "a run without privacy is free",
                 "return Charge.infinite('privacy",
@@ -917,8 +931,12 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("shares beyond a round's budget", "if whole > 1 + 1e-9:", "if False:"),
             ("followers of nothing", "if missing:", "if False:"),
             ("two takers of the same gradients", "if len(gradients) > 1:", "if False:"),
-            ("two matrices at the price of one", "matrices=max(1, len(once)),", "matrices=1,"),
         ],
+    ),
+    (
+        "privacy/release/base.py",
+        "tests/test_own_methods.py",
+        [("single messages of sums are free", "return ledger.expose(row) if self.summed else []", "return []")],
     ),
     (
         "privacy/sealed.py",
@@ -1121,17 +1139,17 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ),
             (
                 "published rates: above the largest",
-                "most * min(max(part, LEAST_RATE), 1.0)",
-                "most * max(part, LEAST_RATE)",
+                "most * min(max(part, MIN_RATE_SHARE), 1.0)",
+                "most * max(part, MIN_RATE_SHARE)",
             ),
             (
                 "published rates: below zero",
-                "most * min(max(part, LEAST_RATE), 1.0)",
+                "most * min(max(part, MIN_RATE_SHARE), 1.0)",
                 "most * min(part, 1.0)",
             ),
             (
                 "published rates: budgets below the accountant's least are fitted",
-                "if epsilon <= quick_record_epsilon(((most * LEAST_RATE, multiplier, steps),), delta):",
+                "if epsilon <= quick_record_epsilon(((most * MIN_RATE_SHARE, multiplier, steps),), delta):",
                 "if False:",
             ),
             (
@@ -1157,6 +1175,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "tests/privacy/test_published_rates.py tests/privacy/test_gradients.py tests/test_contract.py",
         [
             ("records: one step is charged", "int(self.steps[client])", "1"),
+            ("records: two matrices at the price of one", "matrices=self.matrices + other.matrices", "matrices=1"),
+            ("records: means of one release alone", "means=self.means + other.means", "means=other.means"),
             (
                 "records: noise for one round",
                 "record_multiplier(budget, delta, rate, int(count) * turns,",
@@ -1264,8 +1284,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             (
                 "losses: added records alone",
-                "_together(removed, counts, grid, windows[0]",
-                "_together(added, counts, grid, windows[1]",
+                "_compose_in_window(removed, counts, grid, windows[0]",
+                "_compose_in_window(added, counts, grid, windows[1]",
             ),
             ("losses: tails are forgotten", "infinite = -math.expm1(finite) + TAIL * delta", "infinite = 0 * TAIL"),
             ("losses: what is cut off below is forgotten", "removed[1] += ndtr(begin", "removed[1] += 0 * ndtr(begin"),
@@ -1285,7 +1305,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "privacy/accounting/calibration.py",
         "tests/privacy/test_remembered.py",
         [
-            ("remembered: searches are not told apart", "{_version()} {_plain(search)!r}", "{_version()}"),
+            ("remembered: searches are not told apart", "{_version()} {_plain_numbers(search)!r}", "{_version()}"),
             ("remembered: code is not told apart", "{_version()} {_plain", "{_plain"),
         ],
     ),
@@ -1332,13 +1352,13 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "found.setdefault(place if deal is None else deal, [])",
                 "found.setdefault(deal, [])",
             ),
-            ("runs: a client is the same in all deals", '"client" if len(deals) < 2 else "record"', '"client"'),
+            ("runs: a client is the same in all deals", "unit if len(deals) < 2 else Unit.RECORD", "unit"),
             ("runs: the cheapest deal", "max(known, default=0.0) if", "min(known, default=0.0) if"),
             ("runs: a deal without bound is forgotten", "if len(known) == len(values) else None", "if True else None"),
             (
                 "runs: other deals' noise for records protects clients",
-                '== "client"] + bare, "client"',
-                '== "client"], "client"',
+                "if not _record_level(one)] + bare, unit",
+                "if not _record_level(one)], unit",
             ),
             (
                 "runs: a limit goes by one deal",
@@ -1364,13 +1384,17 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("runs: all observers are outsiders", 'spent["mu"][VIEWS.index(view)]', 'spent["mu"][0]'),
             ("runs: all observers are the server", 'spent["mu"][VIEWS.index(view)]', 'spent["mu"][-1]'),
             ("runs: a record moves its client's share by its bound only", "1 / (2 * mu)", "1 / mu"),
-            ("runs: noise for records protects clients", '== "client" else None for run', '== "client" else 0 for run'),
+            (
+                "runs: noise for records protects clients",
+                "[None if _record_level(run) else",
+                "[0 if _record_level(run) else",
+            ),
             ("runs: what left bare costs records nothing", "return (_recipe(INFINITE),)", "return ()"),
             ("runs: a limit does not bind methods", "mu <= most * (1 + 1e-9)", "True"),
             ("runs: people are known by equal files alone", "same_people(row.people, people)", "row.people == people"),
             (
                 "runs: a plan forgets that states expose",
-                'exposed = any(release.tells == "everything" for release in releases)',
+                "exposed = any(release.exposes_history() for release in releases)",
                 "exposed = False",
             ),
             ("runs: a plan counts one matrix", "((1.0, matrix, needs.matrices),)", "((1.0, matrix, 1),)"),
@@ -1712,8 +1736,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("possibilities: the cheaper direction", "max(losses.epsilon(delta) for", "min(losses.epsilon(delta) for"),
             (
                 "possibilities: equal runs count once",
-                "together(masses, list(kinds.values())",
-                "together(masses, [1] * len(kinds)",
+                "compose_masses(masses, list(kinds.values())",
+                "compose_masses(masses, [1] * len(kinds)",
             ),
             ("possibilities: runs of one recipe are forgotten", ", (certain,))", ")"),
             ("possibilities: losses change no signs", "_bends(opposite, grid)[::-1]", "_bends(deltas, grid)[::-1]"),
@@ -1825,7 +1849,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "self._attempts[question] = max(self.attempts(question), before + 1)",
                 "pass",
             ),
-            ("own code: attempts have one number", "return question + (before << ATTEMPT)", "return question"),
+            ("own code: attempts have one number", "return question + (before << ATTEMPT_SHIFT)", "return question"),
             ("nothing is charged", "self.spent[:, clients] += costs", "self.spent[:, clients] += 0.0"),
             (
                 "only the first release is charged",
@@ -2119,11 +2143,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "audit/worlds.py",
         "tests/privacy/audit/test_cheats.py::test_what_is_published_of_sizes_and_rare_labels_is_noticed",
         [
-            ("outlet: clients keep their numbers of records", '    "other numbers of records": _resized,\n', ""),
-            ("outlet: no client has a single record", '    "clients of a single record": _single,\n', ""),
+            ("outlet: clients keep their numbers of records", '    "other numbers of records": _other_numbers,\n', ""),
+            ("outlet: no client has a single record", '    "clients of a single record": _single_record,\n', ""),
             ("outlet: every label occurs", "torch.full_like(data.train.y, data.classes - 1)", "data.train.y"),
             ("outlet: no label is rare", "    y = torch.zeros_like(y)\n    y[int(data", "    y[int(data"),
-            ("outlet: no record is extreme", "LOUD * torch.sign(x - x.mean())", "x"),
+            ("outlet: no record is extreme", "EXTREME_VALUE * torch.sign(x - x.mean())", "x"),
             ("outlet: no client has one label", '    "clients of one label each": _one_label,\n', ""),
         ],
     ),
@@ -2151,7 +2175,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "audit/client_canaries.py",
         "tests/privacy/audit/test_false_claims.py",
         [
-            ("a canary within its bound", "LOUD = 3.0", "LOUD = 1.0"),
+            ("a canary within its bound", "EXCESS_LENGTH = 3.0", "EXCESS_LENGTH = 1.0"),
             ("a canary in one tensor", "edges |= set(", "edges.copy().update("),
             ("a canary whose sign stays", "-1.0 if count % 2 else 1.0", "1.0"),
             ("no release is attacked alone", "if len(names) > 1 else {}", "if False else {}"),
@@ -2163,13 +2187,13 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "tests/privacy/audit/test_false_claims.py",
         [
             ("too little noise is overlooked", "if too_small(total, count) < RISK:", "if False:"),
-            ("noise may be missing somewhere", "where = _missing(passages)", 'where = ""'),
+            ("noise may be missing somewhere", "where = _missing_noise(passages)", 'where = ""'),
             ("noise may be missing on an entry", "counted += np.stack([squares, leaves])", "counted += 0"),
             ("long draws are not compared", "if worst > min(limit, 0.95)", "if False"),
             (
                 "entries of a draw are not compared",
-                "_correlated(stacked) or _repeated(stacked)",
-                "_correlated(stacked)",
+                "_correlated_draws(stacked) or _repeated_entries(stacked)",
+                "_correlated_draws(stacked)",
             ),
             ("draws of two releases are not compared", "    yield from _among_kinds(runs)", "    yield from ()"),
         ],
@@ -2186,7 +2210,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "count * (not times[number, name]))",
             ),
             ("gradients are not counted", "if count > counted.get(key, 0)}", "if False}"),
-            ("prices are not compared", "if row is not None and passage.price", "if row is None and passage.price"),
+            ("prices are not compared", "if passage.price > price * (1 + 1e-6):", "if False:"),
             ("bytes are not looked at", "            if needed > each:", "            if False:"),
             ("nothing is rehearsed", "understudy.rehearse(run).items()", "{}.items()"),
         ],
@@ -2204,10 +2228,10 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("messages are not compared", "if digest(asked.question.message) != digest(message):", "if False:"),
             ("the end is not compared", "if kept[0] != before[0] or any(", "if False and any("),
             ("a script may end earlier", "        if self._left:\n", "        if False:\n"),
-            ("noise is not compared", "not (same(noise, passage.deviations) and bound == passage.bound)", "False"),
-            ("what has no noise is not compared", "and not same(rows.cpu(), before)", "and False"),
+            ("noise is not compared", "not (same_bits(noise, passage.deviations) and bound == passage.bound)", "False"),
+            ("what has no noise is not compared", "and not same_bits(rows.cpu(), before)", "and False"),
             ("lengths are not compared", "if rows.shape != before.shape or rows.dtype != before.dtype:", "if False:"),
-            ("public states are not compared", "if any(not same(states[name], rows)", "if any(False"),
+            ("public states are not compared", "if any(not same_bits(states[name], rows)", "if any(False"),
             ("gradients that are not taken are overlooked", "left = self._known.keys() - self.taken", "left = ()"),
             ("rehearsed where the run was recorded", 'if hasattr(os, "fork") else ()', "if False else ()"),
             (
@@ -2229,7 +2253,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("always the first of several models", "place = int((last - model).norm(dim=1).argmin())", "place = 0"),
             ("canaries join every round", "if self.client not in question.clients:", "if False:"),
             ("canaries take anybody's turns", "client_canaries.target_of(first), number", "0, number"),
-            ("canaries tell of each other", "if parts > 1 and size <= UNTANGLED", "if False"),
+            ("canaries tell of each other", "if parts > 1 and size <= MAX_SOLVED", "if False"),
             (
                 "canaries know their coins",
                 "torch.from_numpy(self.coins.astype(np.float32)) @ bounded",
@@ -2252,7 +2276,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "audit/record_canaries.py",
         "tests/privacy/audit/test_mixing.py tests/privacy/audit/test_false_claims.py",
         [
-            ("a canary record within its threshold", "max(LONG, LOUD * 2 * float(clip))", "float(clip) / 2"),
+            (
+                "a canary record within its threshold",
+                "max(CANARY_FEATURE, EXCESS_LENGTH * 2 * float(clip))",
+                "float(clip) / 2",
+            ),
             ("gradients that passed are not counted", "[kind] += 1", "[kind] = 1"),
             (
                 "apart: a canary in the first place only",
@@ -2274,7 +2302,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             ("own code: answers are not told to books", "self._books.answered(question.number, answer.drawn)", "pass"),
             ("own code: all attempts have one number", "self._books.ledger.attempts(self.count))", "0)"),
-            ("means of records as often as anybody likes", 'if release.unit == "record" or release', "if release"),
+            ("means of records as often as anybody likes", "if release.record_level or release", "if release"),
             ("gradients under two names", "taken = same_turns(self._steps, step, name)", "taken = {name}"),
             ("a smaller cohort is used", "len(clients) < noise.minimum_cohort", "False"),
             ("the ledger is not asked", "self._books.charge(rows)", "pass"),
@@ -2290,13 +2318,16 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "federation/replies.py",
         "tests/test_own_methods.py",
         [
-            ("single messages are read for nothing", "self._books.ledger.expose(row)", "[]"),
+            (
+                "single messages are read for nothing",
+                "self._books.charge(kind.expose(ledger, self._rows[release], self._public.clients))",
+                "pass",
+            ),
             ("a mean of masks exposes nothing", "if not self._releases[release].summed:", "if False:"),
-            ("states are read for nothing", 'elif tells == "everything":', "elif False:"),
             (
                 "a state exposes the first client alone",
-                "expose_all(self._public.clients, about)",
-                "expose_all(self._public.clients[:1], about)",
+                "self._rows[release], self._public.clients))",
+                "self._rows[release], self._public.clients[:1]))",
             ),
         ],
     ),
@@ -2328,7 +2359,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             (
                 "a plan forgets that states expose",
-                'exposed=any(release.tells == "everything" for release in releases)',
+                "exposed=any(release.exposes_history() for release in releases)",
                 "exposed=False",
             ),
             (

@@ -19,7 +19,7 @@ from sordino.federation.rounds import RoundReport
 from sordino.method import Federation, Result
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.methods.dp_fedavg_record import DPFedAvgRecord
-from sordino.privacy.ledger import BLANK
+from sordino.privacy.ledger import FIRST_LINK
 from sordino.store.journal import rows_after
 from sordino.store.store import Store
 
@@ -86,7 +86,7 @@ def ask(method: Any, fed: Federation, state: Any, who: Sequence[int], step: Any 
 def charged(store: Path) -> int:
     """How many rows a run that has not been saved has charged."""
     (row,) = Store(store).all()
-    return len(rows_after(store / "runs" / row.run, 0, BLANK, begun=True))
+    return len(rows_after(store / "runs" / row.run, 0, FIRST_LINK, begun=True))
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from sordino.audit.recorded_run import MemoryBooks, Recorded, simulated
-from sordino.audit.recorder import Passage, on_each, under
+from sordino.audit.recorder import Passage, noise_on_each, noise_under
 from sordino.audit.worlds import WORLDS
 from sordino.experiment.prepare import Prepared
 from sordino.experiment.run import clients_of
@@ -124,7 +124,7 @@ class Understudy:
         found: dict[str, str] = {}
         if not self._team:
             whole = played.with_releases(self._prepared.method)
-            told = [rehearsed(self._prepared, world, whole) for world in WORLDS[self._prepared.method.unit]]
+            told = [rehearse(self._prepared, world, whole) for world in WORLDS[self._prepared.method.unit]]
             return {kind: sentence for one in reversed(told) for kind, sentence in one.items()}
         packed = pickle.dumps(played)
         for _, pipe in reversed(self._team):  # what the first world tells stays
@@ -147,10 +147,10 @@ def _play(prepared: Prepared, world: str, pipe: Connection, others: Sequence[Con
     torch.set_num_threads(1)
     with contextlib.suppress(EOFError):  # nobody wanted a rehearsal
         played: Played = pickle.loads(pipe.recv_bytes())
-        pipe.send_bytes(pickle.dumps(rehearsed(prepared, world, played.with_releases(prepared.method))))
+        pipe.send_bytes(pickle.dumps(rehearse(prepared, world, played.with_releases(prepared.method))))
 
 
-def rehearsed(prepared: Prepared, world: str, played: Played) -> dict[str, str]:
+def rehearse(prepared: Prepared, world: str, played: Played) -> dict[str, str]:
     """Sentences, by kind, on everything besides noised values that changes in one world; computed in this process."""
     told = Told(world)
     prepared = replace(prepared, data=WORLDS[prepared.method.unit][world](prepared.data))
@@ -195,8 +195,8 @@ class Recalling:
     def noised(self, rows: Tensor, cover: Cover, source: Source, purpose: Purpose, clients: Sequence[int]) -> Tensor:
         for place, client in enumerate(clients):
             passage = self._passage((*purpose, client, 0))
-            noise, bound, _ = under(cover, place, rows.shape[1])
-            if passage is not None and not (same(noise, passage.deviations) and bound == passage.bound):
+            noise, bound, _ = noise_under(cover, place, rows.shape[1])
+            if passage is not None and not (same_bits(noise, passage.deviations) and bound == passage.bound):
                 self.told.tell(NOISE, f"with {self.told.world} {purpose[-1]} has other noise or another bound")
         return self.of.noised(rows, cover, source, purpose, clients)
 
@@ -204,7 +204,7 @@ class Recalling:
         passage = self._passage(tuple(purpose))
         if passage is None:
             return self.of.noised_sum(total, deviation, source, purpose)
-        if not same(passage.deviations, on_each(deviation, total.numel())):
+        if not same_bits(passage.deviations, noise_on_each(deviation, total.numel())):
             self.told.tell(NOISE, f"with {self.told.world} a gradient has other noise")
         return passage.after.reshape(total.shape).to(total, copy=True)  # whoever takes it divides it in place
 
@@ -251,7 +251,7 @@ class Recital(Gate):
             before = exchange.answer.values[name][places]
             if rows.shape != before.shape or rows.dtype != before.dtype:
                 self.told.tell(LENGTH, f"with {self.told.world} {name} has another length")
-            elif not self._hidden(releases, name, question, rows, public) and not same(rows.cpu(), before):
+            elif not self._hidden(releases, name, question, rows, public) and not same_bits(rows.cpu(), before):
                 self.told.tell(SENT, f"{name} depends on records, has no noise, and costs less than infinity")
             values[name] = before.to(rows.device)
         return replace(passed, values=values)
@@ -308,13 +308,13 @@ class Rehearsal(Server):
             self._told.tell(COHORT, "how many questions the script asks does not follow from what it has read")
             raise HiddenChannelError(f"it ends {len(self._left)} questions earlier when it knows only what it has read")
         kept, before = encode(self._state.__dict__), self._before
-        if kept[0] != before[0] or any(not same(*pair) for pair in zip(kept[1], before[1], strict=True)):
+        if kept[0] != before[0] or any(not same_bits(*pair) for pair in zip(kept[1], before[1], strict=True)):
             raise HiddenChannelError("what it ends with does not follow from what it has read")
 
     def _let_answer(self, asked: Exchange) -> None:
         """Put the question to clients with other records, and compare what does not pass the gate."""
         states = self._clients.public_states(asked.question.clients, list(asked.public.states))
-        if any(not same(states[name], rows) for name, rows in asked.public.states.items()):
+        if any(not same_bits(states[name], rows) for name, rows in asked.public.states.items()):
             self._told.tell(REMEMBERED, "what clients remember publicly does not follow from what they sent")
         try:
             answer = self._clients.ask(asked.question, False, lambda: None)
@@ -327,7 +327,7 @@ class Rehearsal(Server):
             )
 
 
-def same(one: Tensor, other: Tensor) -> bool:
+def same_bits(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors are equal bit by bit."""
     return one.shape == other.shape and one.dtype == other.dtype and _bits(one) == _bits(other)
 

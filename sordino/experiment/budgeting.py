@@ -17,7 +17,7 @@ from sordino.method import Budget, Method, check_returned
 from sordino.methods.bases import RecordLevel
 from sordino.parts.masks import PersonalHead, body
 from sordino.privacy.budget.allowance import Allowance, Noise, Outlook
-from sordino.privacy.budget.client_plan import check_delta, default_delta, drowning, multiplier_for
+from sordino.privacy.budget.client_plan import check_delta, default_delta, drowning_warning, multiplier_for
 from sordino.privacy.budget.record_plan import RecordPlan, plan_records, plan_without_noise
 from sordino.privacy.noise import Seeded
 from sordino.privacy.release import all_releases
@@ -297,7 +297,9 @@ def infeasible(method: Method, allowance: Allowance, schedule: Schedule, layout:
     feasible = noise.feasible(schedule.clients, schedule.turns)
     if parameters <= feasible:
         return []
-    return [f"{drowning(parameters, round(feasible))} `sordino plan` and `sordino advise` say what to do about it."]
+    return [
+        f"{drowning_warning(parameters, round(feasible))} `sordino plan` and `sordino advise` say what to do about it."
+    ]
 
 
 def shared_parameters(method: Method, parameters: int | None, layout: Layout | None) -> int | None:

@@ -21,7 +21,7 @@ from sordino.method import Budget, Method
 from sordino.parts.blending import MEMBERS
 from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.ledger import Ledger
-from sordino.privacy.views import NEIGHBOURS, View
+from sordino.privacy.views import View
 from sordino.store.run_files import RunBooks
 from sordino.store.run_summary import Against, BlendFigures, Metric, RecordFigures, Summary
 from sordino.store.spending import spending_of_ledger, whole
@@ -109,7 +109,7 @@ def summarize(
         attack_accuracy=ledger.attack_accuracy(),
         delta=delta,
         unit=method.unit,
-        neighbours=NEIGHBOURS[method.unit],
+        neighbours=method.unit.neighbours,
         protect_from=experiment.protect_from,
         noise_multiplier=prepared.budget.multiplier or None,
         not_covered=ledger.reasons() + prepared.disclosed + _told_by_attempts(ledger),
@@ -132,7 +132,7 @@ def summarize(
         records=None if data is None else int(data.train.sizes.sum()),
         metrics=None if measured is None or data is None else metrics_over_clients(measured, data.meaning.positive),
         positive=None if measured is None or data is None else data.meaning.positive_name,
-        record_level=_record_figures(ledger, delta, ending) if method.unit == "record" else None,
+        record_level=_record_figures(ledger, delta, ending) if method.unit.record_level else None,
         blend=None if blends is None else _blend_figures(blends, own, ending.shared),
     )
 
@@ -262,7 +262,7 @@ def _who_stopped(prepared: Told, ending: Ending, names: Sequence[str]) -> list[s
     if 0 in by_round:
         notes.append(f"Budgets too small for a single round; these never took part: {_called(by_round[0])}.")
     unreached = [names[client] for client in ending.unreached if client not in stopped]
-    if prepared.method.unit == "record" and unreached:
+    if prepared.method.unit.record_level and unreached:
         notes.append(f"Rounds too few to reach everybody; these never took part: {_called(unreached)}.")
     done, planned = ending.now.rounds, prepared.schedule.rounds
     if done < planned:

@@ -74,12 +74,8 @@ class Answers:
 
     def _expose(self, release: str) -> None:
         """Charge everybody for what becomes known of single messages, before it does."""
-        row, tells = self._rows[release], self._releases[release].tells
-        if tells == "itself":
-            self._books.charge(self._books.ledger.expose(row))
-        elif tells == "everything":
-            about = (row.question, row.round, row.step)
-            self._books.charge(self._books.ledger.expose_all(self._public.clients, about))
+        kind, ledger = self._releases[release], self._books.ledger
+        self._books.charge(kind.expose(ledger, self._rows[release], self._public.clients))
 
 
 class Sums:

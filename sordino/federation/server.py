@@ -29,7 +29,7 @@ from sordino.parts.averaging import over_rounds
 from sordino.privacy.budget.client_plan import planned_epsilon
 from sordino.privacy.budget.record_plan import RecordPlan
 from sordino.privacy.gate import Gate
-from sordino.privacy.ledger import Row, attempt
+from sordino.privacy.ledger import Row, number_of_attempt
 from sordino.privacy.release import Public, Release, Releases, due, same_turns
 from sordino.privacy.views import VIEWS, View
 
@@ -67,7 +67,7 @@ class Asking:
         self._check(name, releases, clients, opened.number)
         self._gate.check(releases, public)
         # What came to other values when a run was taken up is asked under another number: no coin is used twice.
-        number = attempt(self.count, self._books.ledger.attempts(self.count))
+        number = number_of_attempt(self.count, self._books.ledger.attempts(self.count))
         self._expose_states(releases, clients, (number, opened.number, name))
         question = Question(number, opened.number, name, message, clients)
         self.count += 1
@@ -127,7 +127,7 @@ class Asking:
                 f"{noise.minimum_cohort}: the round is given up before anything is used."
             )
         for name, release in releases.items():
-            if release.unit == "record" or release.made_of_gradients:
+            if release.record_level or release.made_of_gradients:
                 self._check_turns(step, name, release, clients)
 
     def _check_turns(self, step: str, name: str, release: Release, clients: Sequence[int]) -> None:
@@ -371,8 +371,9 @@ class Server:
         four rounds of each run at the least.
         """
         ledger = self._books.ledger
-        many = len(ledger.recipes()) if ledger.unit == "record" else 1
-        every = math.ceil(self.schedule.rounds * min(many / EXACT, 1 / 4)) if ledger.unit == "record" else 1
+        every = 1
+        if ledger.unit.record_level:
+            every = math.ceil(self.schedule.rounds * min(len(ledger.recipes()) / EXACT, 1 / 4))
         if (number + 1) % max(1, every) and number != self._last_round:
             return dict.fromkeys(VIEWS, math.nan)
         return ledger.epsilon_so_far(self.budget.delta)

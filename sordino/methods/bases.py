@@ -21,7 +21,7 @@ from sordino.parts.thresholds import Fixed, LayerWise, Median, Quantile, Thresho
 from sordino.privacy.budget.allowance import Outlook
 from sordino.privacy.budget.record_plan import Varied
 from sordino.privacy.gradients import PrivateRecords
-from sordino.privacy.release import Unit
+from sordino.privacy.unit import Unit
 from sordino.util.selectable import Named
 
 RULES = {"fixed": Fixed, "quantile": Quantile, "median": Median, "layer-wise": LayerWise, "ppo": LearnedThreshold}
@@ -74,7 +74,7 @@ class Clipped(Method):
 class RecordLevel(Method):
     """A method that protects each record of a client: even the server sees only what noisy gradients made."""
 
-    unit: ClassVar[Unit] = "record"
+    unit: ClassVar[Unit] = Unit.RECORD
     varied: ClassVar[Varied] = "noise"
     """What clients with different budgets differ in: their noise, or their sampling rate."""
 

@@ -44,7 +44,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from sordino.privacy.release import Unit
+from sordino.privacy.unit import Unit
 
 MEMBERS = ("local", "tuned", "own", "averaged", "adjusted", "averaged_adjusted")
 """Members of the mixture: models trained alone, the server's model tuned, the method's personal model, the mean of the
@@ -54,7 +54,7 @@ FOLDS = 3
 """Number of folds of a client's records: training without each of three costs twice what training on all does."""
 PRIOR = 1.0
 """Weight of the prior for each member, in records: it keeps few records from deciding everything."""
-TRUSTED: dict[Unit, float] = {"client": 36.0, "record": 3600.0}
+TRUSTED: dict[Unit, float] = {Unit.CLIENT: 36.0, Unit.RECORD: 3600.0}
 """Number of parameters with a signal as strong as the noise, divided by the square root of the network's size, from
 which the federation's members are trusted as much as the local one: the larger a network, the smaller the share of it
 that matters. Gradients of records agree far less with each other than updates of clients do."""

@@ -17,7 +17,7 @@ from sordino.data import load
 from sordino.data.federate import fingerprint
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
-from sordino.privacy.release import Unit
+from sordino.privacy.unit import Unit
 from sordino.store.database import DATABASE, VERSION, version_of
 from sordino.store.spending import Spent, larger, spending_of_run, spends
 from sordino.store.store import RunRow, Store

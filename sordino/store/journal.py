@@ -33,7 +33,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from sordino.errors import UserError
-from sordino.privacy.ledger import BLANK, Row
+from sordino.privacy.ledger import FIRST_LINK, Row
 from sordino.util.files import ADVICE, replace_file
 
 MARK = b"Sordino's journal\n"
@@ -41,7 +41,7 @@ MARK = b"Sordino's journal\n"
 LENGTH = struct.Struct("<I")
 CHECKED_LENGTH = struct.Struct("<II")
 """A length and its checksum: without it, a changed length would look like a truncated record."""
-LINK = len(BLANK)
+LINK = len(FIRST_LINK)
 """Length of a row's link, in bytes."""
 Linked = tuple[Row, bytes]
 """A row and its link."""

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from sordino.privacy.ledger import Ledger, Row, divided, head_of
+from sordino.privacy.ledger import Ledger, Row, head_of, split_attempt
 from sordino.privacy.release import PROMISED
-from sordino.privacy.views import VIEWS, protection
+from sordino.privacy.unit import protection
+from sordino.privacy.views import VIEWS
 from sordino.store.journal import DamagedJournalError, rows_after
 from sordino.store.store import RunRow, Store, unfinished
 from sordino.util.formatting import finite_or_none
@@ -112,7 +113,7 @@ def _document(position: int, row: Row, link: bytes) -> dict[str, Any]:
     costly = int(np.argmax(row.costs()[-1]))
     found: dict[str, Any] = {
         "position": position,
-        "question": divided(row.question)[0],
+        "question": split_attempt(row.question)[0],
         "round": row.round + 1,
         "step": row.step,
         "release": row.release,

@@ -9,7 +9,7 @@ from sordino.errors import UserError
 from sordino.federation.rounds import RoundReport
 from sordino.federation.run_state import Restored
 from sordino.privacy.ledger import Ledger, Row
-from sordino.privacy.release import Unit
+from sordino.privacy.unit import Unit
 from sordino.simulator.memory import Memory
 from sordino.store import checkpoint as checkpoints
 from sordino.store.checkpoint import check_keepable

@@ -24,14 +24,15 @@ from typing import TYPE_CHECKING, Any, NotRequired, TypedDict, cast, get_args
 
 from sordino.data.people import same_people
 from sordino.errors import UserError
-from sordino.privacy.accounting.composition import Run, dearest_epsilon, merged
+from sordino.privacy.accounting.composition import Run, dearest_epsilon, merge_recipes
 from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.privacy.accounting.sampled_gaussian import Recipe
 from sordino.privacy.budget.client_plan import planned_epsilon
 from sordino.privacy.budget.record_plan import RecordNeeds, RecordPlan
 from sordino.privacy.ledger import Ledger
-from sordino.privacy.release import PROMISED, Unit, all_releases
+from sordino.privacy.release import PROMISED, all_releases
 from sordino.privacy.sealed import Pool
+from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View, honest_shares
 from sordino.store.journal import DamagedJournalError
 from sordino.store.ledger_rows import ledger_of, went_on
@@ -73,19 +74,24 @@ INFINITE: list[list[float]] = [[1.0, 0.0, 1]]
 """Recipe of a release without noise."""
 
 
+def _record_level(spent: Spent) -> bool:
+    """Whether a run protects records; in stored documents the unit is a text."""
+    return Unit(spent["unit"]).record_level
+
+
 def spending_of_ledger(ledger: Ledger) -> Spent:
     """Return the spending of a run by its ledger."""
-    if ledger.unit == "client":
+    if not ledger.unit.record_level:
         mu = [ledger.mu(view) for view in VIEWS]
-        return {"unit": "client", "mu": [value if math.isfinite(value) else None for value in mu], "recipes": []}
+        return {"unit": Unit.CLIENT, "mu": [value if math.isfinite(value) else None for value in mu], "recipes": []}
     recipes = [[list(charge) for charge in recipe] for recipe in sorted(ledger.recipes())]
     epsilon, delta = ledger.promised()
     if not delta:
-        return {"unit": "record", "mu": [], "recipes": recipes}
+        return {"unit": Unit.RECORD, "mu": [], "recipes": recipes}
     if math.isinf(epsilon):
-        return {"unit": "record", "mu": [], "recipes": [INFINITE]}
+        return {"unit": Unit.RECORD, "mu": [], "recipes": [INFINITE]}
     return {
-        "unit": "record",
+        "unit": Unit.RECORD,
         "mu": [],
         "recipes": [one for one in recipes if one],
         "promised": [float(epsilon), float(delta)],
@@ -147,22 +153,22 @@ def sum_up(spent: Sequence[Spent], unit: Unit, delta: float) -> Sum:
     counts for each of their records.
     """
     costly = [one for one in spent if spends(one)]
-    others = [one for one in costly if unit == "client" != one["unit"] and INFINITE not in one["recipes"]]
+    others = [one for one in costly if not unit.record_level and _record_level(one) and INFINITE not in one["recipes"]]
     deals = _by_deal(costly)
     within = None
-    if unit == "client":
-        bare = [one for one in costly if one["unit"] == "record"]
-        own = [compose([one for one in deal if one["unit"] == "client"] + bare, "client", delta) for deal in deals]
+    if not unit.record_level:
+        bare = [one for one in costly if _record_level(one)]
+        own = [compose([one for one in deal if not _record_level(one)] + bare, unit, delta) for deal in deals]
         within = {view: _largest([one[view] for one in own]) for view in VIEWS}
-        unit = "client" if len(deals) < 2 else "record"
-    fixed = [one["promised"][1] for one in costly if unit == "record" and "promised" in one]
+        unit = unit if len(deals) < 2 else Unit.RECORD
+    fixed = [one["promised"][1] for one in costly if unit.record_level and "promised" in one]
     at = sum(fixed) + (0.0 if fixed and not any(one["mu"] or one["recipes"] for one in costly) else delta)
     return {
         "unit": unit,
         "runs": len(costly),
         "deals": len(deals),
         "deals_unknown": sum(one.get("deal") is None for one in costly),
-        "epsilon": compose(costly, "record", delta) if unit == "record" else cast(dict[View, float | None], within),
+        "epsilon": compose(costly, unit, delta) if unit.record_level else cast(dict[View, float | None], within),
         "delta": at,
         "epsilon_within_deal": within,
         "unprotected": len(others),
@@ -199,14 +205,14 @@ def compose(spent: Sequence[Spent], unit: Unit, delta: float) -> dict[View, floa
         unit: The unit that the epsilon is about.
         delta: The delta at which it holds.
     """
-    cost = _of_clients if unit == "client" else _of_records
+    cost = _of_records if unit.record_level else _of_clients
     whole = {view: cost(spent, view, delta) for view in VIEWS}
     return {view: epsilon if math.isfinite(epsilon) else None for view, epsilon in whole.items()}
 
 
 def _of_clients(spent: Sequence[Spent], view: View, delta: float) -> float:
     """Return the epsilon of whole clients for an observer: infinite if a run protects records only."""
-    parts = [run["mu"][VIEWS.index(view)] if run["unit"] == "client" else None for run in spent]
+    parts = [None if _record_level(run) else run["mu"][VIEWS.index(view)] for run in spent]
     return epsilon_of(math.hypot(*(math.inf if part is None else part for part in parts)), delta)
 
 
@@ -223,7 +229,7 @@ def _observed_run(spent: Spent, view: View) -> Run:
     the noise that the observer cannot subtract counts, and one record may move its client's bounded contribution by
     twice the bound.
     """
-    if spent["unit"] == "record":
+    if _record_level(spent):
         return tuple(_recipe(one) for one in spent["recipes"])
     mu = spent["mu"][VIEWS.index(view)]
     if mu is None:
@@ -281,11 +287,12 @@ def planned(told: Told) -> Spent:
     bare = any(not release.private or not release.known_beforehand() for release in releases)
     if bare or (releases and told.allowance.known):
         return _unbounded(method.unit)
-    if told.allowance.records is not None:
+    if method.unit.record_level:
         pools = _planned_pools(told)
         promised = [list(one[:2]) for recipe in pools.pop(PROMISED, {}).values() for one in recipe]
         distinct = sorted({recipe for recipes in pools.values() for recipe in recipes.values()})
-        found: Spent = {"unit": "record", "mu": [], "recipes": [[list(one) for one in recipe] for recipe in distinct]}
+        recipes = [[list(one) for one in recipe] for recipe in distinct]
+        found: Spent = {"unit": Unit.RECORD, "mu": [], "recipes": recipes}
         return {**found, "promised": max(promised)} if promised else found
     if not method.is_private():  # nothing leaves
         return {"unit": method.unit, "mu": [0.0] * len(VIEWS), "recipes": []}
@@ -295,17 +302,17 @@ def planned(told: Told) -> Spent:
     protected = math.sqrt(told.turns / rounds) / noise.multiplier
     cohort, colluders = noise.met(told.schedule.cohort)
     shares = {view: honest_shares(view, cohort, colluders) for view in VIEWS}
-    exposed = any(release.tells == "everything" for release in releases)
+    exposed = any(release.exposes_history() for release in releases)
     met = {view: shares["server" if exposed else view] for view in VIEWS}
     mu = [protected * math.sqrt(shares[noise.protect_from] / met[view]) for view in VIEWS]
-    return {"unit": "client", "mu": list(mu), "recipes": []}
+    return {"unit": Unit.CLIENT, "mu": list(mu), "recipes": []}
 
 
 def most(told: Told) -> Spent:
     """Most that a run may spend. Where noise is planned against the server, who sees every message, others may come to
     see the messages too."""
     found = planned(told)
-    if told.experiment.protect_from == "server" and found["unit"] == "client":
+    if told.experiment.protect_from == "server" and not _record_level(found):
         return {**found, "mu": [found["mu"][VIEWS.index("server")]] * len(VIEWS)}
     return found
 
@@ -325,7 +332,7 @@ def whole(told: Told, ledger: Ledger) -> Ledger:
     limited = told.experiment.budget_over_runs is not None
     found = most(told) if limited else planned(told)
     mu = [math.inf if part is None else part for part in found["mu"]]
-    known = told.allowance.records is not None and _finite(found)
+    known = told.method.unit.record_level and _finite(found)
     turns = 0 if limited else told.turns
     return ledger.completed(told.schedule.rounds, turns, mu, _planned_pools(told) if known else None)
 
@@ -362,7 +369,7 @@ def sentence(total: OverRuns, view: View) -> str | None:
     why = f" ({others} of them protect{'s' if others == 1 else ''} records, no whole client)" if others else ""
     at = f"({view}, delta = {delta_text(total['delta'])})"
     told = [f"{total['runs']} stored runs used these people's data."]
-    if within is None or total["unit"] == "client":
+    if within is None or not total["unit"].record_level:
         told.append(f"For one {total['unit']} they come to {_epsilon_words(epsilon)} {at}{why}.")
     else:
         alone = total["deals_unknown"]
@@ -430,7 +437,7 @@ def _count_unfinished(row: RunRow, store: Store, lost: bool) -> Spent:
 def _with_attempts(plan: Spent, ledger: Ledger) -> Spent:
     """Add to a plan for records the later attempts of a run that did not repeat itself, which no plan includes."""
     more = [[rate, multiplier, count] for (rate, multiplier), count in ledger.later_attempts().items()]
-    if plan["unit"] == "client" or not more:
+    if not _record_level(plan) or not more:
         return plan
     return {**plan, "recipes": [[*recipe, *more] for recipe in plan["recipes"]]}
 
@@ -442,19 +449,19 @@ def _unbounded(unit: Unit) -> Spent:
 
 def larger(one: Spent, other: Spent) -> Spent:
     """Return the larger of two possible spendings of a run."""
-    if one["unit"] == "client":
+    if not _record_level(one):
         pairs = zip(one["mu"], other["mu"], strict=True)
         mu = [None if first is None or second is None else max(first, second) for first, second in pairs]
-        return {"unit": "client", "mu": mu, "recipes": []}
+        return {"unit": Unit.CLIENT, "mu": mu, "recipes": []}
     recipes = [*one["recipes"], *(recipe for recipe in other["recipes"] if recipe not in one["recipes"])]
-    found: Spent = {"unit": "record", "mu": [], "recipes": recipes}
+    found: Spent = {"unit": Unit.RECORD, "mu": [], "recipes": recipes}
     promised = [run["promised"] for run in (one, other) if "promised" in run]
     return {**found, "promised": [max(part) for part in zip(*promised, strict=True)]} if promised else found
 
 
 def within(spent: Spent, planned: Spent) -> bool:
     """Whether a run has kept to its plan: for every observer, or in each kind of release."""
-    if spent["unit"] == "client":
+    if not _record_level(spent):
         pairs = zip(spent["mu"], planned["mu"], strict=True)
         return all(most is None or (mu is not None and mu <= most * (1 + 1e-9)) for mu, most in pairs)
     allowed = [_counts(recipe) for recipe in planned["recipes"]]
@@ -466,7 +473,7 @@ def within(spent: Spent, planned: Spent) -> bool:
 
 def _counts(recipe: Sequence[Sequence[float]]) -> dict[tuple[float, float], int]:
     """Count each kind of release in a recipe, by sampling rate and noise multiplier."""
-    return {(rate, multiplier): count for rate, multiplier, count in merged([_recipe(recipe)])}
+    return {(rate, multiplier): count for rate, multiplier, count in merge_recipes([_recipe(recipe)])}
 
 
 def remove(run: str, store: Store) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from sordino.errors import UserError, unknown
 from sordino.experiment.defaults import RunState, in_store
+from sordino.privacy.unit import Unit
 from sordino.store.database import COLUMNS, DATABASE, DETAILS, NO_ROWS, Database, damaged, run_folders, saving
 from sordino.store.lock import HeldError, holding, is_held
 from sordino.store.run_summary import Summary
@@ -26,7 +27,6 @@ from sordino.util.files import KeptFile, sync_folder
 
 if TYPE_CHECKING:  # a list of runs is on the screen before torch would be loaded
     from sordino.privacy.ledger import Row
-    from sordino.privacy.release import Unit
 
 
 LOCK = "lock"
@@ -334,10 +334,10 @@ class Store:
 
     def ledger(self, run: str) -> list[Row]:
         """Return the ledger rows of a run, in order; refuse a broken chain."""
-        from sordino.privacy.ledger import BLANK, Row
+        from sordino.privacy.ledger import FIRST_LINK, Row
 
         rows: list[Row] = []
-        previous = BLANK
+        previous = FIRST_LINK
         for found in self._database.details(run, "ledger"):
             fields = {field.name: found[field.name] for field in dataclasses.fields(Row) if field.name in found}
             row = Row(**fields | {"exposed": bool(fields["exposed"])})
@@ -380,7 +380,8 @@ class Store:
             checkpoint=KeptFile(row["checkpoint"], row["checkpoint_digest"]) if row["checkpoint"] else None,
             models=KeptFile(row["models"], row["models_digest"]) if row["models"] else None,
             summary=summary,
-            **{key: row[key] for key in ("run", "method", "identity", "people", "unit")},
+            **{key: row[key] for key in ("run", "method", "identity", "people")},
+            unit=Unit(row["unit"]),
             **{key: row[key] for key in ("rounds", "rounds_done", "seconds", "created")},
         )
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment, check_seeds
-from sordino.privacy.release import Unit
+from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View
 from sordino.store.run_summary import Accuracies, Against, Summary
 from sordino.store.spending import OverRuns, over_runs, sentence

@@ -16,7 +16,7 @@ from sordino.errors import UserError
 from sordino.experiment.config import KEYS
 from sordino.experiment.hyperparameters import bracketed, concerns
 from sordino.experiment.result import Summary
-from sordino.privacy.release import Unit
+from sordino.privacy.unit import Unit
 from sordino.privacy.views import View
 from sordino.store.spending import sum_up
 from sordino.study.sweep import Cell, Sweep, check_keys, contender, points

@@ -49,7 +49,7 @@ class Case:
         usual = {
             "clients": CLIENTS,
             # Clients of one size pay alike, which is quicker to work out.
-            "partition": "iid" if self.method.unit == "record" else "dirichlet:1",
+            "partition": "iid" if self.method.unit.record_level else "dirichlet:1",
             "model": "logistic",
             "rounds": ROUNDS,
             "noise_multiplier": 2.0,

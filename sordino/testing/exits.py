@@ -50,7 +50,7 @@ def what_is_not_declared_does_not_leave(case: Case) -> None:
 def whatever_a_client_computes_is_bounded(case: Case) -> None:
     """What a client sends, less its noise, is within the sensitivity that is charged."""
     for asked, name, release in OneRound(case.prepared(), case.folder).releases():
-        if release.unit != "client":
+        if not release.summed:
             continue
         width = asked.answer.values[name].shape[1]
         charge = release.charge(case.prepared().allowance, asked.public)
@@ -70,7 +70,7 @@ def noise_is_what_is_charged_and_never_reused(case: Case) -> None:
     prepared = case.prepared()
     once = OneRound(prepared, case.folder)
     for asked, name, release in once.releases():
-        if release.unit != "client":
+        if not release.summed:
             continue
         clients, width = len(asked.public.clients), asked.answer.values[name].shape[1]
         null = {name: torch.full((clients, width), release.centre())}

@@ -115,7 +115,7 @@ def observe_gradients() -> Iterator[list[Passage]]:
 
 def records_are_sampled_clipped_and_noised_as_charged(case: Case) -> None:
     """At record level: coins, thresholds, noise and number of steps are those of the ledger, and nothing repeats."""
-    if case.method.unit != "record" or not case.method.is_private():
+    if not case.method.unit.record_level or not case.method.is_private():
         return
     seen: list[Passage] = []
     for seed in (0, 1):
@@ -187,7 +187,7 @@ def one_hot() -> FederatedData:
 
 def records_set_aside_are_judged_and_not_trained_on(case: Case) -> None:
     """At record level: a record is either trained on or judged, and as many are judged as the plan says."""
-    if case.method.unit != "record":
+    if not case.method.unit.record_level:
         return
     data = one_hot()
     prepared = case.prepared(data)

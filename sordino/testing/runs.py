@@ -24,7 +24,9 @@ JUMPING = {"metrics", "metrics_known"}
 def engines(case: Case) -> list[str]:
     """The ways in which a method's clients can be trained: at record level not all of them can be stacked."""
     prepared = case.prepared(engine="one-by-one")
-    stacks = case.method.unit == "client" or why_no_records_stacked(prepared.method, prepared.learner, False) is None
+    stacks = (
+        not case.method.unit.record_level or why_no_records_stacked(prepared.method, prepared.learner, False) is None
+    )
     return ["one-by-one", "stacked"] if stacks else ["one-by-one"]
 
 

@@ -28,6 +28,7 @@ from sordino.deploy.site.site import Site
 from sordino.deploy.site.status import models_at, status
 from sordino.deploy.terms import terms_of
 from sordino.errors import Stopped, UserError
+from sordino.privacy.unit import Unit
 from sordino.store.spending import planned, sum_up
 from sordino.store.store import Store
 
@@ -129,7 +130,7 @@ def test_a_site_that_is_gone_in_the_second_trip_is_waited_for_then_paid_for_agai
         summary = made.run(never)
         assert summary.rounds_done == 2
         # Who did not answer may have had a reason in its data: the plan counts, its spare turns included.
-        mu = sum_up([planned(terms_of(made.experiment))], "client", summary.delta)["epsilon"]
+        mu = sum_up([planned(terms_of(made.experiment))], Unit.CLIENT, summary.delta)["epsilon"]
         assert summary.epsilon["outsider"] >= mu["outsider"] > summary.charged["outsider"]
         assert [releases(made, number) for number in range(3)] == [4, 4, 4]
         assert any("paid for again" in sentence for sentence in made.told)
@@ -428,7 +429,7 @@ def test_a_run_ends_when_budgets_do(tmp_path: Path) -> None:
         summary = made.run()
         assert 0 < summary.rounds_done < 4
         assert any("ended early" in note for note in summary.notes)
-        mu = sum_up([planned(terms_of(made.experiment))], "client", summary.delta)["epsilon"]
+        mu = sum_up([planned(terms_of(made.experiment))], Unit.CLIENT, summary.delta)["epsilon"]
         assert summary.epsilon["outsider"] >= mu["outsider"] > summary.charged["outsider"]
         for folder in made.folders:
             assert status(folder)["spent"]["outsider"] <= 14

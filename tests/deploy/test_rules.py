@@ -24,6 +24,7 @@ from sordino.privacy.gate import Gate
 from sordino.privacy.mechanism import MECHANISMS
 from sordino.privacy.noise import Secure, Seeded
 from sordino.privacy.release import Public
+from sordino.privacy.unit import Unit
 from sordino.util import files
 
 CARRIED = {"method": "dp-fedavg", "model": "mlp", "set": {"clip": 0.5}}
@@ -38,7 +39,9 @@ def test_models_that_a_site_would_not_read_are_refused_at_once() -> None:
     given = {"label": "y", **SITE_LIMITS, "unit": "record", "max_message_mb": 1}
     rules = SitePolicy(Rules(name="north", data=Path("records.csv"), **given), None)
     terms: Any = SimpleNamespace(
-        method=SimpleNamespace(unit="record"), initial=torch.zeros(200_000), experiment=SimpleNamespace(personal="own")
+        method=SimpleNamespace(unit=Unit.RECORD),
+        initial=torch.zeros(200_000),
+        experiment=SimpleNamespace(personal="own"),
     )
     rules.check_terms(terms)
     terms.experiment.personal = "blend"

@@ -20,6 +20,7 @@ from sordino.privacy.budget.record_plan import RecordNeeds, plan_records
 from sordino.privacy.integers import CLIENTS, Gap
 from sordino.privacy.ledger import Row
 from sordino.privacy.release import Charge, Gradients, Public
+from sordino.privacy.unit import Unit
 
 DELTA = 1e-5
 
@@ -29,7 +30,7 @@ def release(number: int, noise: float, entries: int = 0, shares: int = 4) -> Ent
     met = np.array([[noise, noise * math.sqrt(3 / 4), noise / 2]])
     charge = Charge(np.ones(1), met, entries=entries, shares=shares)
     return release_entry(
-        QuestionId("run", number, 0, 0), "client", Row.of((number, number, "local", "update"), [0], charge)
+        QuestionId("run", number, 0, 0), Unit.CLIENT, Row.of((number, number, "local", "update"), [0], charge)
     )
 
 
@@ -39,55 +40,59 @@ def reserve(run: str, epsilon: float, delta: float) -> Entry:
 
 def test_releases_of_all_runs_add_up() -> None:
     rows = [release(number, 2.0) for number in range(5)]
-    assert SiteSpending.of(rows, "outsider").epsilon("client", DELTA) == pytest.approx(
+    assert SiteSpending.of(rows, "outsider").epsilon(Unit.CLIENT, DELTA) == pytest.approx(
         epsilon_of(math.sqrt(5) / 2, DELTA)
     )
-    assert SiteSpending.of(rows, "server").epsilon("client", DELTA) == pytest.approx(epsilon_of(math.sqrt(5), DELTA))
+    assert SiteSpending.of(rows, "server").epsilon(Unit.CLIENT, DELTA) == pytest.approx(epsilon_of(math.sqrt(5), DELTA))
 
 
 def test_a_record_pays_twice_the_mu_of_its_site() -> None:
     rows = [release(0, 2.0), release(1, 2.0)]
-    spent = SiteSpending.of(rows, "outsider").epsilon("record", DELTA)
+    spent = SiteSpending.of(rows, "outsider").epsilon(Unit.RECORD, DELTA)
     assert spent == pytest.approx(epsilon_of(2 * math.sqrt(2) / 2, DELTA))
 
 
 def test_record_level_runs_add_up_as_epsilon_and_delta() -> None:
     rows = [reserve("a", 1.0, 2e-6), reserve("b", 2.5, 3e-6)]
     spending = SiteSpending.of(rows, "outsider")
-    assert spending.epsilon("record", DELTA) == pytest.approx(3.5)
-    assert spending.epsilon("record", 4e-6) == math.inf  # the deltas alone are more
-    assert spending.epsilon("client", DELTA) == math.inf  # noise for records hides no site
+    assert spending.epsilon(Unit.RECORD, DELTA) == pytest.approx(3.5)
+    assert spending.epsilon(Unit.RECORD, 4e-6) == math.inf  # the deltas alone are more
+    assert spending.epsilon(Unit.CLIENT, DELTA) == math.inf  # noise for records hides no site
     mixed = SiteSpending.of([*rows, release(0, 4.0)], "outsider")
-    assert mixed.epsilon("record", DELTA) == pytest.approx(3.5 + epsilon_of(2 / 4, DELTA - 5e-6))
+    assert mixed.epsilon(Unit.RECORD, DELTA) == pytest.approx(3.5 + epsilon_of(2 / 4, DELTA - 5e-6))
 
 
 def test_what_whole_numbers_add_is_spent_too() -> None:
     rows = [release(number, 2.0, entries=10**6) for number in range(5)]
     gap = Gap(5 * 10**6, 4, CLIENTS)
     expected = gap.spent(lambda left: epsilon_of(gap.mu(math.sqrt(5) / 2), left), DELTA)
-    spent = SiteSpending.of(rows, "outsider").epsilon("client", DELTA)
+    spent = SiteSpending.of(rows, "outsider").epsilon(Unit.CLIENT, DELTA)
     assert spent == pytest.approx(expected, rel=1e-12)
-    assert spent > SiteSpending.of([release(number, 2.0) for number in range(5)], "outsider").epsilon("client", DELTA)
+    assert spent > SiteSpending.of([release(number, 2.0) for number in range(5)], "outsider").epsilon(
+        Unit.CLIENT, DELTA
+    )
 
 
 def test_a_budget_is_kept_to_the_last_release() -> None:
     limit = epsilon_of(math.sqrt(4) / 2, DELTA)
     for many, fits in ((4, True), (5, False)):
         rows = [release(number, 2.0) for number in range(many)]
-        assert SiteSpending.of(rows, "outsider").fits("client", limit, DELTA) == fits
+        assert SiteSpending.of(rows, "outsider").fits(Unit.CLIENT, limit, DELTA) == fits
 
 
 def test_nothing_is_left_of_a_ledger_of_which_there_may_be_two() -> None:
     spending = SiteSpending.of([Entry("spoiled", {"why": "it was restored"})], "outsider")
-    assert spending.epsilon("client", DELTA) == math.inf
-    assert not spending.fits("client", math.inf, DELTA)
+    assert spending.epsilon(Unit.CLIENT, DELTA) == math.inf
+    assert not spending.fits(Unit.CLIENT, math.inf, DELTA)
 
 
 def test_what_no_noise_covers_fits_only_where_anything_does() -> None:
-    bare = release_entry(QuestionId("run", 0, 0, 0), "client", Row.of((0, 0, "s", "u"), [0], Charge.infinite("seed")))
+    bare = release_entry(
+        QuestionId("run", 0, 0, 0), Unit.CLIENT, Row.of((0, 0, "s", "u"), [0], Charge.infinite("seed"))
+    )
     spending = SiteSpending.of([bare], "outsider")
-    assert not spending.fits("client", 1e6, DELTA)
-    assert spending.fits("client", math.inf, DELTA)
+    assert not spending.fits(Unit.CLIENT, 1e6, DELTA)
+    assert spending.fits(Unit.CLIENT, math.inf, DELTA)
 
 
 def test_whole_numbers_of_all_releases_add_up() -> None:
@@ -98,7 +103,7 @@ def test_whole_numbers_of_all_releases_add_up() -> None:
 def of_records(run: str) -> Entry:
     """A release of a site's records."""
     charge = Charge.of_records("training", [(0.1, 2.0, 10)])
-    return release_entry(QuestionId(run, 0, 0, 0), "record", Row.of((0, 0, "local", "update"), [0], charge))
+    return release_entry(QuestionId(run, 0, 0, 0), Unit.RECORD, Row.of((0, 0, "local", "update"), [0], charge))
 
 
 def test_every_run_reserves_what_it_may_cost_records() -> None:
@@ -119,7 +124,7 @@ def test_every_run_reserves_what_it_may_cost_records() -> None:
         assert [(one.kind, one.content.get("run")) for one in written] == [("reserve", run), ("release", None)]
         before += written
         assert [one.kind for one in authorize_payment(before, session(run), [of_records(run)], policy)] == ["release"]
-    assert SiteSpending.of(before, "server").epsilon("record", 1e-4) == pytest.approx(6.0)
+    assert SiteSpending.of(before, "server").epsilon(Unit.RECORD, 1e-4) == pytest.approx(6.0)
     with pytest.raises(RefusedError, match="epsilon would be 9, but max_epsilon is 8"):
         authorize_payment(before, session("third"), [of_records("third")], policy)
 
@@ -140,6 +145,8 @@ def test_an_accepted_ledger_has_nothing_to_spend_until_it_is_confirmed() -> None
     rows = [reserve("run", 2.0, DELTA), Entry("accepted", {"why": ""})]
     for confirmed in ([], [Entry("confirmed", {"run": "other", "by": {}})]):
         found = SiteSpending.of([*rows, *confirmed], "server")
-        assert found.fits("record", math.inf, DELTA) == found.fits("record", 2.0, DELTA) == bool(confirmed)
-        assert found.epsilon("record", DELTA) == (2.0 if confirmed else math.inf)
-    assert not SiteSpending.of([*rows, *confirmed, Entry("accepted", {"why": ""})], "server").fits("record", 9.0, DELTA)
+        assert found.fits(Unit.RECORD, math.inf, DELTA) == found.fits(Unit.RECORD, 2.0, DELTA) == bool(confirmed)
+        assert found.epsilon(Unit.RECORD, DELTA) == (2.0 if confirmed else math.inf)
+    assert not SiteSpending.of([*rows, *confirmed, Entry("accepted", {"why": ""})], "server").fits(
+        Unit.RECORD, 9.0, DELTA
+    )

@@ -23,6 +23,7 @@ from sordino.privacy.budget.client_plan import multiplier_for
 from sordino.privacy.integers import charged_multiplier
 from sordino.privacy.ledger import Ledger, Row
 from sordino.privacy.release import Average, Charge, Gradients
+from sordino.privacy.unit import Unit
 from sordino.store.spending import planned, to_be_kept, whole
 
 DECLARED: dict[str, Any] = {
@@ -208,6 +209,6 @@ def test_a_plan_has_spare_turns_and_accuracies_in_it() -> None:
 def test_of_a_site_s_records_its_budget_is_planned() -> None:
     terms = terms_of(experiment(method="dp-fedavg-record", set={"batch": 32, "epochs": 1}, epsilon=3))
     assert planned(terms) == {"unit": "record", "mu": [], "recipes": [], "promised": [3.0, terms.budget.delta]}
-    assert whole(terms, Ledger(3, "record")).rows == []
+    assert whole(terms, Ledger(3, Unit.RECORD)).rows == []
     row = Row.of((0, 0, "local", "plan"), [0], Charge.promised([(3.0, terms.budget.delta)]))
-    assert whole(terms, Ledger(terms.schedule.clients, "record", [row])).epsilon(terms.budget.delta)["server"] == 3
+    assert whole(terms, Ledger(terms.schedule.clients, Unit.RECORD, [row])).epsilon(terms.budget.delta)["server"] == 3

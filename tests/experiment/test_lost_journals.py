@@ -20,7 +20,8 @@ from sordino.errors import UserError
 from sordino.federation import server
 from sordino.federation.rounds import RoundReport
 from sordino.privacy.accounting.gaussian import epsilon_of
-from sordino.privacy.ledger import BLANK
+from sordino.privacy.ledger import FIRST_LINK
+from sordino.privacy.unit import Unit
 from sordino.store import checkpoint, journal, ledger_rows
 from sordino.store.database import Database
 from sordino.store.journal import MARK, Journal
@@ -45,7 +46,7 @@ def cost(rounds: int) -> Any:
 def spent(store: Path) -> float | None:
     """The epsilon of all runs of a store."""
     opened = Store(store)
-    return over_runs(opened, opened.all()[0].people, "client", DELTA)["epsilon"]["outsider"]
+    return over_runs(opened, opened.all()[0].people, Unit.CLIENT, DELTA)["epsilon"]["outsider"]
 
 
 def charged_rounds(store: Path) -> int:
@@ -210,7 +211,7 @@ def as_an_earlier_version_left_it(store: Path, without: Collection[str] = (JOURN
             database.seal(row["run"])
     database.close()
     for path in journals(store):
-        path.write_bytes(path.read_bytes()[len(journal._head(path, BLANK)) :])
+        path.write_bytes(path.read_bytes()[len(journal._head(path, FIRST_LINK)) :])
 
 
 def test_runs_of_an_earlier_version_are_read_as_they_were(tmp_path: Path) -> None:

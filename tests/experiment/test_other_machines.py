@@ -19,7 +19,7 @@ from sordino.experiment import run as running
 from sordino.experiment.identity import describe_machine
 from sordino.federation import server
 from sordino.federation.rounds import RoundReport
-from sordino.privacy.ledger import divided
+from sordino.privacy.ledger import split_attempt
 from sordino.privacy.noise import Seeded
 from sordino.store import journal
 from sordino.store.journal import DamagedJournalError, Journal, rows_after
@@ -85,7 +85,7 @@ def stopped(store: Path, after: int, name: str | None = None, keys: dict[str, An
 
 
 def places(store: Path, name: str) -> Places:
-    return [divided(row.question) for row in Store(store).ledger(name)]
+    return [split_attempt(row.question) for row in Store(store).ledger(name)]
 
 
 def asked(questions: Sequence[int], attempt: int = 0) -> Places:

@@ -36,7 +36,7 @@ from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.methods.dp_fedavg_record import DPFedAvgRecord
 from sordino.privacy.accounting.gaussian import epsilon_of
 from sordino.privacy.gradients import PrivateRecords
-from sordino.privacy.ledger import divided
+from sordino.privacy.ledger import split_attempt
 from sordino.privacy.noise import Seeded
 from sordino.privacy.release import sends
 from sordino.store import journal
@@ -296,7 +296,7 @@ def no_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def numbers(store: Path, name: str) -> list[tuple[int, int]]:
     """Each row's question, and how often it had been asked before."""
-    return [divided(row.question) for row in Store(store).ledger(name)]
+    return [split_attempt(row.question) for row in Store(store).ledger(name)]
 
 
 @pytest.mark.parametrize("method", ["Restless", "Grasping", "Clinging"])
@@ -423,11 +423,11 @@ def test_a_resumed_run_at_record_level_repeats_its_coins_and_draws_other_ones_fo
     replayed = [(purpose, fall) for purpose, fall in coins if purpose in first]
     assert replayed
     assert all(first[purpose] == fall for purpose, fall in replayed)
-    assert {divided(purpose[0])[0] for purpose, _ in replayed} == {0}, "it was given up at the first question"
+    assert {split_attempt(purpose[0])[0] for purpose, _ in replayed} == {0}, "it was given up at the first question"
     anew = [(purpose, fall) for purpose, fall in coins if purpose not in first]
     before = falls(first.items())
     assert correlation(before, falls(anew)[: len(before)]) < 6 / math.sqrt(len(before))
-    assert {divided(purpose[0]) for purpose, _ in anew} == {(0, 1), (1, 1), (2, 1), (3, 0)}
+    assert {split_attempt(purpose[0]) for purpose, _ in anew} == {(0, 1), (1, 1), (2, 1), (3, 0)}
     assert numbers(tmp_path, name) == [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1), (3, 0)]
     whole = run(store=tmp_path / "whole", **keys)
     assert result["epsilon"]["server"] > 1.2 * whole["epsilon"]["server"]

@@ -16,6 +16,7 @@ from sordino.deploy.server.journal import FILE as JOURNAL
 from sordino.deploy.server.journal import DeploymentJournal
 from sordino.errors import UserError
 from sordino.flower import keys, trial
+from sordino.privacy.unit import Unit
 from sordino.store.store import NewRun, Store
 
 EXPERIMENT = 'method = "{method}"\ndata = "digits"\nmodel = "logistic"\nrounds = 2\nepsilon = 8\ndelta = 1e-5\n'
@@ -244,7 +245,7 @@ def test_help_of_the_server_lists_the_options_of_serving_and_its_commands(sordin
 def stopped(tmp_path, monkeypatch):
     """A trial of two sites whose run was stopped after it began; the folders of sites that are started anew."""
     store = Store(tmp_path)
-    name = store.create("dp-fedavg-deployed", NewRun("dp-fedavg", {}, "identity", "people", "client", 2))
+    name = store.create("dp-fedavg-deployed", NewRun("dp-fedavg", {}, "identity", "people", Unit.CLIENT, 2))
     where = tmp_path / trial.TRIALS / "1"
     members = [Member(f"site-{number}", bytes([number] * 32)) for number in range(2)]
     for member in members:

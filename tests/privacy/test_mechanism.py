@@ -26,6 +26,7 @@ from sordino.privacy.mechanism import MECHANISMS, mean_of_sum
 from sordino.privacy.noise import Secure, Seeded, Source
 from sordino.privacy.release import Average, Matrix, Number, Public, Release, Update
 from sordino.privacy.sealed import Sealed
+from sordino.privacy.unit import Unit
 from sordino.store.spending import planned
 from sordino.store.store import Store
 from sordino.testing.case import Case
@@ -208,7 +209,7 @@ def test_noise_from_a_known_seed_covers_nothing_and_says_why() -> None:
     ledger.charge({"update": Update(1.0)}, 0, 0, "local", allowance, Public({}, range(3), layers=[5]))
     assert set(ledger.epsilon(1e-5).values()) == {math.inf}
     assert ledger.reasons() == ["update: the seed is known"]
-    records = Ledger(2, "record")
+    records = Ledger(2, Unit.RECORD)
     allowance = Allowance(records=RECORD_PLAN, known="the seed is known")
     records.charge({"mean": Average(0.0, 1.0)}, 0, 0, "local", allowance, Public({}, [0], layers=[5]))
     assert set(records.epsilon(1e-5).values()) == {math.inf}

@@ -49,6 +49,7 @@ from sordino.privacy.ledger import Ledger, Row
 from sordino.privacy.mechanism import MECHANISMS
 from sordino.privacy.noise import Seeded
 from sordino.privacy.release import Charge, Public, Releases
+from sordino.privacy.unit import Unit
 from sordino.privacy.views import View
 from sordino.simulator.memory import Memory
 from sordino.store import checkpoint as checkpoints
@@ -70,7 +71,7 @@ class ReservingLedger(Ledger):
     def __init__(self, rows: Iterable[Row], delta: float, plan: RecordPlan, needs: RecordNeeds) -> None:
         """`plan` is that of clients with as many records as the experiment declares, `needs` what their steps need."""
         self._delta, self._plan, self._needs = delta, plan, needs
-        super().__init__(len(plan.turns), "record", rows)
+        super().__init__(len(plan.turns), Unit.RECORD, rows)
 
     def epsilon_so_far(self, delta: float) -> dict[View, float]:
         """Epsilon of the turns so far at a site with as many records as are declared, since other sites' noise is not

@@ -64,7 +64,7 @@ class _Stage:
         size = release.width(public)
         if size is None:
             size = release.most_entries(public) if isinstance(release, Matrix) else sum(public.layers)
-        kind = torch.int64 if release.unit == "client" else torch.float32
+        kind = torch.int64 if release.summed else torch.float32
         return torch.zeros(1 if summed else len(public.clients), size, dtype=kind)
 
     def public_states(self, clients: Sequence[int], names: Collection[str]) -> dict[str, Tensor]:

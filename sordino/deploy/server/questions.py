@@ -52,7 +52,7 @@ class Plain:
 
         def read(one: bytes, reply: Mapping[str, Any]) -> dict[str, Tensor]:
             found = read_values(reply, question.releases, public, layout.size)
-            whole = {name: release for name, release in question.releases.items() if release.unit == "client"}
+            whole = {name: release for name, release in question.releases.items() if release.summed}
             alone = replace(public, clients=[number[one]])
             integer_rows.check_total({name: found[name] for name in whole}, whole, self._gate, alone, sites=1)
             return found

@@ -57,7 +57,7 @@ def read_values(reply: Mapping[str, Any], releases: Releases, public: Public, pa
         raise ValueError("the reply does not hold the values that the step releases")
     for name, release in releases.items():
         value, width = found[name], release.width(public)
-        whole = release.unit == "client"
+        whole = release.summed
         if not isinstance(value, Tensor) or value.ndim != 2 or len(value) != 1:
             raise ValueError(f"{name} is not one row")
         if value.dtype != (torch.int64 if whole else torch.float32) or (width or value.shape[1]) != value.shape[1]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sordino.deploy.database import AlteredError, CheckedDatabase, CheckedTable, DatabaseError
-from sordino.privacy.ledger import BLANK, Row
+from sordino.privacy.ledger import FIRST_LINK, Row
 from sordino.util.files import KeptFile, sync_folder
 
 LINK_BYTES = 32
@@ -168,7 +168,7 @@ class SiteLedger(CheckedDatabase):
         super().__init__(folder / FILE)
         self._entries: list[Entry] = []
         """Rows that this connection has read and checked already."""
-        self._link = BLANK
+        self._link = FIRST_LINK
         ((version,),) = self.query("pragma user_version")
         if version != VERSION:
             raise DatabaseError(
@@ -188,7 +188,7 @@ class SiteLedger(CheckedDatabase):
                     database.execute(statement)
                 for name, value in facts.items():
                     database.upsert(FACTS, name=name, value=value)
-                _append_rows(database, Head(0, BLANK), [first])
+                _append_rows(database, Head(0, FIRST_LINK), [first])
             database.execute(f"pragma user_version = {VERSION}")
             temporary.chmod(0o600)  # it holds the site's keys
             temporary.rename(folder / FILE)
@@ -201,7 +201,7 @@ class SiteLedger(CheckedDatabase):
             with super().transaction():
                 yield
         except BaseException:  # rows that were rolled back must not count as read
-            self._entries, self._link = [], BLANK
+            self._entries, self._link = [], FIRST_LINK
             raise
 
     def check(self) -> None:
@@ -257,7 +257,7 @@ class SiteLedger(CheckedDatabase):
     def links(self, since: int) -> bytes:
         """Links of the ledger, concatenated: the one after the first `since` rows, then one for each later row."""
         rows = self.query("select link from ledger where position >= ? order by position", since - 1)
-        return b"".join([BLANK] * (since == 0) + [bytes(link) for (link,) in rows])
+        return b"".join([FIRST_LINK] * (since == 0) + [bytes(link) for (link,) in rows])
 
     # ---- runs
 

@@ -29,6 +29,7 @@ from sordino.federation.message import Each
 from sordino.models.networks import NETWORKS
 from sordino.privacy.gate import Gate
 from sordino.privacy.release import Public, Releases
+from sordino.privacy.unit import Unit
 from sordino.util.toml import read_toml
 
 FILE = "site.toml"
@@ -103,7 +104,7 @@ class Rules(BaseModel):
     """Label column, where the file is a table."""
     test_fraction: float = Field(default=0.2, gt=0, lt=1)
     """Fraction of the records kept for testing, where the file has no test records of its own."""
-    unit: Literal["client", "record"]
+    unit: Unit
     """Unit of the guarantee: this site as a whole, or each of its records."""
     max_epsilon: float = Field(gt=0)
     """Most that all runs on these data may cost together, as epsilon at `max_delta`."""
@@ -178,14 +179,14 @@ class SitePolicy:
     def check_terms(self, terms: Terms) -> None:
         """Refuse an experiment whose terms are outside the rules."""
         rules, experiment = self.rules, terms.experiment
-        if terms.method.unit == "record" and rules.unit == "client":
+        if terms.method.unit.record_level and not rules.unit.record_level:
             raise RefusedError(
                 "experiment", "it protects records, but `unit` says that this site as a whole is to be protected"
             )
         models = 2 if experiment.personal == "blend" else 1  # at the end: the server's, and its mean over the rounds
         if models * terms.initial.nbytes > rules.max_message_mb * MEGABYTE:
             raise RefusedError("experiment", f"its messages are larger than max_message_mb, {rules.max_message_mb}")
-        if terms.method.unit == "client":
+        if not terms.method.unit.record_level:
             if terms.minimum < rules.min_cohort:
                 raise RefusedError("cohort", f"minimum_cohort is {terms.minimum}, but min_cohort is {rules.min_cohort}")
             if experiment.colluders < rules.colluders and experiment.protect_from == "outsider":
@@ -223,8 +224,9 @@ class SitePolicy:
             for release in releases.values():
                 width = release.width(public)
                 cover = None if width is None else release.cover(width, gate.allowance, public)
-                bounds = release.thresholds(public) if cover is None else cover.bounds
-                if release.unit == "client" and cover is None:
+                taken = release.thresholds(public) if cover is None else None
+                bounds = cover.bounds if cover is not None else taken.rows if taken is not None else None
+                if release.summed and cover is None:
                     raise RefusedError("bounds", "a release has no bound")
                 if bounds is not None and release.bounded_by() + (("",) if release.made_of_gradients else ()):
                     self._check_bounds(bounds)

@@ -34,7 +34,7 @@ from sordino.federation.execution import EXECUTIONS
 from sordino.federation.message import Each
 from sordino.learning.metrics import METRICS, evaluated, metrics_of
 from sordino.privacy.gate import Gate
-from sordino.privacy.ledger import Ledger, Row, attempt
+from sordino.privacy.ledger import Ledger, Row, number_of_attempt
 from sordino.privacy.mechanism import MECHANISMS
 from sordino.privacy.noise import Secure, Seeded, Source
 from sordino.privacy.release import Public, Releases, due, same_turns
@@ -169,7 +169,7 @@ class Session:
     @property
     def unlimited(self) -> bool:
         """Whether the run may spend until the site's budget is used up. Only record-level runs reserve their cost."""
-        return any(one.unit == "client" for releases in self.terms.steps().values() for one in releases.values())
+        return any(one.summed for releases in self.terms.steps().values() for one in releases.values())
 
     def check_question(self, question: ReceivedQuestion, policy: SitePolicy) -> tuple[Releases, Public]:
         """Releases of a question and the public values that bound them; a question outside the rules is refused."""
@@ -256,7 +256,7 @@ class Session:
 
     def _draw_number(self, question: ReceivedQuestion) -> int:
         """Question number that noise from the seed is keyed by: each attempt has its own, so that no draw is reused."""
-        return attempt(question.number, question.id.attempt)
+        return number_of_attempt(question.number, question.id.attempt)
 
     def _share_accuracies(self, question: ReceivedQuestion, figures: list[float | None]) -> Outcome:
         """Release accuracies of the personal and of the server's model; None where the site has no such model."""

@@ -34,7 +34,7 @@ from sordino.deploy.site.witness import Witness, WitnessError, lock_site
 from sordino.deploy.site.work import answer_open, answer_work
 from sordino.errors import UserError, unknown, writing
 from sordino.methods import names
-from sordino.privacy.ledger import BLANK
+from sordino.privacy.ledger import FIRST_LINK
 from sordino.util.files import write_whole
 from sordino.util.toml import toml_value
 
@@ -94,7 +94,7 @@ def create(folder: Path, name: str, data: Path, label: str | None, rules: Mappin
             content["rules"] = SitePolicy(made, None).digest(secret)
         begin = Entry("begin", content)
         # The witness first: if it cannot be written, no site has been created.
-        Witness.of(folder, made, private).write(Head(1, chain_link(BLANK, begin.to_json())))
+        Witness.of(folder, made, private).write(Head(1, chain_link(FIRST_LINK, begin.to_json())))
         SiteLedger.create(folder, {"identity": private, "secret": secret, WITNESSED: b"1"}, begin)
         write_whole(folder / FILE, rules_toml(made))
     return keys.public_identity(private)

@@ -18,8 +18,8 @@ from sordino.deploy.site.rules import RefusedError, SitePolicy
 from sordino.deploy.site.session import Session
 from sordino.privacy import integers
 from sordino.privacy.accounting.gaussian import epsilon_of
-from sordino.privacy.ledger import Row, whole_gap
-from sordino.privacy.release import Unit
+from sordino.privacy.ledger import Row, integer_gap
+from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View
 
 ROUNDING = 1 + 1e-9
@@ -73,7 +73,7 @@ class SiteSpending:
         """Epsilon spent for a unit at `delta`; infinity where no epsilon holds."""
         if self.spoiled or self.doubtful:
             return math.inf
-        if unit == "client":
+        if not unit.record_level:
             return math.inf if self.reserved else self._site_epsilon(1, delta)
         left = delta - sum(one for _, one in self.reserved.values())
         records = sum(one for one, _ in self.reserved.values())
@@ -91,8 +91,8 @@ class SiteSpending:
 
     def _site_epsilon(self, times: int, delta: float) -> float:
         """Epsilon of the releases that protect the site, whose mu is multiplied by `times`."""
-        gaps = [whole_gap(many, "", shares, self.view) for shares, many in self.entries.items()]
-        return integers.spent(gaps, functools.partial(epsilon_of, times * math.sqrt(self.squares)), delta)
+        gaps = [integer_gap(many, "", shares, self.view) for shares, many in self.entries.items()]
+        return integers.total_epsilon(gaps, functools.partial(epsilon_of, times * math.sqrt(self.squares)), delta)
 
 
 def authorize_payment(

@@ -15,7 +15,8 @@ from sordino.deploy.site.rules import read_rules
 from sordino.deploy.site.session import MISMATCH
 from sordino.deploy.site.spending import SiteSpending
 from sordino.errors import UserError
-from sordino.privacy.views import VIEWS, protection
+from sordino.privacy.unit import protection
+from sordino.privacy.views import VIEWS
 from sordino.trained.models import Models, models_in
 from sordino.util.files import KeptFile
 
