@@ -312,7 +312,7 @@ def test_an_app_of_somebody_else_runs_nowhere(post, sites):
 
 def test_a_port_that_is_taken_is_told_in_a_sentence(post):
     again = Link(post.link.folder, "127.0.0.1", post.link.port, post.link.folder, LARGEST)
-    with pytest.raises(UserError, match="cannot be listened at"):
+    with pytest.raises(UserError, match="cannot listen at"):
         again.start()
 
 
@@ -322,7 +322,7 @@ def test_a_superlink_that_died_is_told_in_a_sentence(tmp_path):
     link.start()
     assert link._process is not None
     link._process.kill()
-    with pytest.raises(UserError, match=r"The SuperLink has ended; why is in .*link\.log"):
+    with pytest.raises(UserError, match=r"The SuperLink has ended; its log .*link\.log says why"):
         link.wait()
     link.stop()
 
