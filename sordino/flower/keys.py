@@ -76,7 +76,7 @@ def renew_certificate(folder: Path, hosts: Sequence[str]) -> datetime.datetime:
     """
     authority, server = _certificates(folder)
     if authority.not_valid_after_utc < _in_days(0):
-        raise UserError(f"The authority in {folder} has run out: {NEW_AUTHORITY}.")
+        raise UserError(f"The authority in {folder} has expired: {NEW_AUTHORITY}.")
     authority_key = _private_key(folder / AUTHORITY_KEY)
     key = _private_key(folder / CERTIFICATE_KEY)
     known = server.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -178,9 +178,9 @@ def check_server_keys(folder: Path) -> list[str]:
     authority, server = _certificates(folder)
     renewal = f"`sordino serve renew --folder {folder}` makes a new one, and sites need nothing new"
     if authority.not_valid_after_utc < _in_days(0):
-        raise UserError(f"The authority in {folder} has run out: {NEW_AUTHORITY}.")
+        raise UserError(f"The authority in {folder} has expired: {NEW_AUTHORITY}.")
     if server.not_valid_after_utc < _in_days(0):
-        raise UserError(f"The certificate in {folder} has run out: {renewal}.")
+        raise UserError(f"The certificate in {folder} has expired: {renewal}.")
     over = expiry_warnings(authority, f"The authority in {folder}", NEW_AUTHORITY)
     return over or expiry_warnings(server, f"The certificate in {folder}", renewal)
 
@@ -190,7 +190,7 @@ def expiry_warnings(certificate: x509.Certificate, what: str, cure: str) -> list
     left = certificate.not_valid_after_utc - _in_days(0)
     if left > datetime.timedelta(days=WARN_DAYS):
         return []
-    return [f"{what} runs out in {max(0, left.days)} days, on {certificate.not_valid_after_utc:%d %B %Y}: {cure}."]
+    return [f"{what} expires in {max(0, left.days)} days, on {certificate.not_valid_after_utc:%d %B %Y}: {cure}."]
 
 
 def warnings_for_site(folder: Path) -> list[str]:

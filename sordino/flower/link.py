@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
@@ -208,16 +208,6 @@ class Link:
         if self._process is not None and self._process.stdin is not None:
             os.close(self._process.stdin.fileno())
             self._process = None
-
-    @contextlib.contextmanager
-    def running(self) -> Iterator[Link]:
-        """Run the SuperLink until the end of the block."""
-        try:
-            self.start()
-            self.wait()
-            yield self
-        finally:
-            self.stop()
 
 
 def check_free(host: str, port: int) -> None:

@@ -263,8 +263,8 @@ def _explain_untrusted(server: ServerAddress, why: str) -> str:
         )
     if "expired" in why or "not yet valid" in why:
         return (
-            f"The certificate of {server.address} has expired, or this machine's clock is wrong. The operator renews the "
-            "certificate with `sordino serve renew`."
+            f"The certificate of {server.address} has expired, or this machine's clock is wrong. The operator renews "
+            "the certificate with `sordino serve renew`."
         )
     return (
         f"The server at {server.address} is not vouched for by {server.authority}: ask its operator for the server's "

@@ -88,7 +88,7 @@ class SiteProcesses:
         try:
             os.setsid()  # Ctrl-C must reach the server only, which ends the sites
             os.close(self._lifeline[1])
-            threading.Thread(target=_follow, args=(self._lifeline[0],), daemon=True).start()
+            threading.Thread(target=_exit_with_parent, args=(self._lifeline[0],), daemon=True).start()
             sys.stdout.flush()
             sys.stderr.flush()
             rotate(folder / JOIN_LOG)
@@ -145,7 +145,7 @@ def _connection_key(folder: Path) -> str:
     return keys.public_text(keys.node_key(folder))
 
 
-def _follow(lifeline: int) -> None:
+def _exit_with_parent(lifeline: int) -> None:
     """Exit when the process that holds the other end of the pipe has ended."""
     os.read(lifeline, 1)
     os._exit(1)

@@ -120,7 +120,7 @@ def test_a_site_whose_table_is_another_one_does_not_take_part(header: str, tmp_p
                 QUICK,
             )
         assert "s2: The site's data do not fit what the experiment declares." in told
-        assert "which are declared" in (tmp_path / "s2" / "site.log").read_text()
+        assert "does not have the declared columns" in (tmp_path / "s2" / "site.log").read_text()
     finally:
         for site in there:
             site.close()
@@ -132,7 +132,7 @@ def test_a_site_whose_table_is_another_one_does_not_take_part(header: str, tmp_p
         ({"max_epsilon": 0}, "Invalid value for max_epsilon: "),
         ({"unit": "person"}, "Invalid value for unit: "),
         ({"colour": "red"}, "Invalid value for colour: "),
-        ({"data": Path("nothing.csv")}, "There is no file"),
+        ({"data": Path("nothing.csv")}, "is missing: put it there"),
     ],
 )
 def test_a_site_is_made_of_what_can_be(changes: dict[str, Any], sentence: str, tmp_path: Path) -> None:

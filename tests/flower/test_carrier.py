@@ -70,7 +70,7 @@ class Echo:
         self.thread.join()
 
 
-LARGEST = 60_000_000
+MAX_REQUEST_BYTES = 60_000_000
 """Bytes of a request that the SuperLink of these tests reads."""
 
 
@@ -93,12 +93,17 @@ def post(tmp_path_factory) -> Iterator[Post]:
     for one in folders:
         one.mkdir()
     node_keys = [keys.make_node_key(one) for one in folders]
-    with Link(folder, "127.0.0.1", free_port(), folder, LARGEST).running() as link:
+    link = Link(folder, "127.0.0.1", free_port(), folder, MAX_REQUEST_BYTES)
+    try:
+        link.start()
+        link.wait()
         carrier = FlowerCarrier(link, node_keys)
         try:
             yield Post(carrier, link, ServerAddress(link.address, folder / keys.AUTHORITY), folders)
         finally:
             carrier.close()
+    finally:
+        link.stop()
 
 
 @pytest.fixture
@@ -311,18 +316,18 @@ def test_an_app_of_somebody_else_runs_nowhere(post, sites):
 
 
 def test_a_port_that_is_taken_is_told_in_a_sentence(post):
-    again = Link(post.link.folder, "127.0.0.1", post.link.port, post.link.folder, LARGEST)
-    with pytest.raises(UserError, match="cannot be listened at"):
+    again = Link(post.link.folder, "127.0.0.1", post.link.port, post.link.folder, MAX_REQUEST_BYTES)
+    with pytest.raises(UserError, match="cannot listen at"):
         again.start()
 
 
 def test_a_superlink_that_died_is_told_in_a_sentence(tmp_path):
     serving.create_server(tmp_path, ["localhost"])
-    link = Link(tmp_path, "127.0.0.1", free_port(), tmp_path, LARGEST)
+    link = Link(tmp_path, "127.0.0.1", free_port(), tmp_path, MAX_REQUEST_BYTES)
     link.start()
     assert link._process is not None
     link._process.kill()
-    with pytest.raises(UserError, match=r"The SuperLink has ended; why is in .*link\.log"):
+    with pytest.raises(UserError, match=r"The SuperLink has ended; its log .*link\.log says why"):
         link.wait()
     link.stop()
 
@@ -343,4 +348,4 @@ def test_a_body_that_does_not_end_is_refused_and_takes_no_memory(post):
             endless = (bytes(2**20) for _ in range(1024))
             assert client.post(where, content=endless, headers=headers).status_code == 413
         assert client.get(f"https://{post.link.address}/health").status_code == 200
-    assert most_memory() - before < 4 * LARGEST
+    assert most_memory() - before < 4 * MAX_REQUEST_BYTES

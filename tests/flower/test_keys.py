@@ -144,15 +144,15 @@ def test_what_runs_out_is_told_beforehand_and_refused_afterwards(server, tmp_pat
     def renewed(days):
         monkeypatch.setattr(keys, "CERTIFICATE_DAYS", days)
         keys.renew_certificate(server, [])
-        (site / keys.MET).write_bytes((server / keys.CERTIFICATE).read_bytes())
+        (site / keys.SHOWN_CERTIFICATE).write_bytes((server / keys.CERTIFICATE).read_bytes())
         return keys.check_server_keys(server), keys.warnings_for_site(site)
 
     assert renewed(62) == ([], [])
     (told,), (told_site,) = renewed(59)
-    assert "runs out in 58 days" in told
+    assert "expires in 58 days" in told
     assert f"`sordino serve renew --folder {server}`" in told
     assert "with `sordino serve renew`" in told_site
-    with pytest.raises(UserError, match=r"has run out: `sordino serve renew .*sites need nothing new"):
+    with pytest.raises(UserError, match=r"has expired: `sordino serve renew .*sites need nothing new"):
         renewed(0)
     assert renewed(1825) == ([], [])
 
@@ -165,9 +165,9 @@ def test_an_authority_that_has_run_out_cannot_renew(tmp_path, monkeypatch):
     assert "`sordino serve init`" in told
     later = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=31)
     monkeypatch.setattr(keys, "_in_days", lambda days: later + datetime.timedelta(days=days))
-    with pytest.raises(UserError, match="has run out: make another server's folder"):
+    with pytest.raises(UserError, match="has expired: make another server's folder"):
         keys.renew_certificate(tmp_path, [])
-    with pytest.raises(UserError, match="has run out: make another server's folder"):
+    with pytest.raises(UserError, match="has expired: make another server's folder"):
         keys.check_server_keys(tmp_path)
 
 
@@ -187,5 +187,5 @@ def test_a_site_keeps_the_certificate_with_which_the_server_met_it(server, tmp_p
     keys.keep_certificate(tmp_path, "127.0.0.1", port, server / keys.AUTHORITY)
     thread.join()
     listening.close()
-    assert (tmp_path / keys.MET).read_text().split() == (server / keys.CERTIFICATE).read_text().split()
+    assert (tmp_path / keys.SHOWN_CERTIFICATE).read_text().split() == (server / keys.CERTIFICATE).read_text().split()
     keys.keep_certificate(tmp_path, "127.0.0.1", port, server / keys.AUTHORITY)  # nobody is there: nothing happens

@@ -22,7 +22,7 @@ class Member:
 
     name: str
     identity: bytes
-    """Its public Ed25519 key."""
+    """Lasting Ed25519 public key."""
 
 
 def fingerprint(identity: bytes) -> str:

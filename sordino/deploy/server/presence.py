@@ -155,7 +155,7 @@ class Presence:
 
 
 def exchange(carrier: Carrier, requests: Mapping[int, bytes], seconds: float) -> Iterable[tuple[int, Any]]:
-    """Send requests to nodes, and yield nodes with their replies or failures; bytes that are no message count as one."""
+    """Send requests to nodes, and yield nodes with their replies or failures; bytes that are no message are one."""
     if not requests:
         return
     for node, content in carrier.trip(requests, seconds):

@@ -350,9 +350,8 @@ def answer_note(context: SiteContext, message: Mapping[str, Any]) -> bytes:
 def _keep_and_sign(context: SiteContext, ledger: SiteLedger, owner: bytes, statement: LedgerStatement) -> Note:
     """Keep the head that a site states if it continues the one held, and sign a note on the one held then."""
     held = ledger.head_of(owner)
-    if held is None or statement.includes(
-        held[0]
-    ):  # else it is another branch: the head that was seen first must stay visible
+    # A statement on another branch does not replace the head that this site holds: a longer branch must not hide it.
+    if held is None or statement.includes(held[0]):
         ledger.note_head(owner, statement.head, statement.heads_signature)
     head, signature = ledger.head_of(owner) or (statement.head, statement.heads_signature)
     return Note.sign(context.private, statement.nonce, owner, head, signature, ledger.first_position(owner))

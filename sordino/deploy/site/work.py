@@ -115,9 +115,8 @@ def _kept_reply(ledger: SiteLedger, question: ReceivedQuestion) -> bytes | None:
             raise RefusedError("other")
         return bytes(kept["reply"])
     last = ledger.last_question(question.id.run)
-    if (
-        last is not None and question.id.order <= last
-    ):  # paid for, but the answer is no longer kept: drawing again would cost twice
+    # Paid for, but the answer is no longer kept: it must not be drawn again.
+    if last is not None and question.id.order <= last:
         raise RefusedError("old", f"(round, place, attempt) {question.id.order} was asked after {last}")
     return None
 
