@@ -10,8 +10,9 @@ Keywords are the keys of an experiment file; `set` holds hyper-parameters: `set=
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from sordino.experiment.defaults import DEFAULT_STORE
 from sordino.experiment.prepare import prepare
 from sordino.experiment.run import resume as resume_run
 from sordino.experiment.run import start
-from sordino.federation.rounds import RoundReport, Watch
+from sordino.federation.rounds import RoundReport, RoundWatch
 from sordino.privacy.budget.client_plan import Plan, plan
 from sordino.report.html.make import make_report
 from sordino.report.logs import logged
@@ -53,7 +54,7 @@ __all__ = [
 def run(
     experiment: str | Path | None = None,
     *,
-    watch: Watch | None = None,
+    watch: Callable[[RoundReport], None] | None = None,
     log: str | None = None,
     progress: bool | None = None,
     **keys: Any,
@@ -66,24 +67,23 @@ def run(
     prepared = prepare(_experiment(experiment, keys))
     with _display(progress) as screen, logged(screen, log, prepared.experiment.store) as display:
         place = Place(display, prepared)
-
-        def tell(report: RoundReport) -> None:
-            place(report)
-            if watch is not None:
-                watch(report)
-
-        result = start(prepared, watch=tell, begun=place.begin)
+        result = start(prepared, watch=_Both(place, watch), begun=place.begin)
         place.end(result["accuracy"]["personal"])
         return RunResult(result)
 
 
 def resume(
-    run: str, store: str | Path = DEFAULT_STORE, *, watch: Watch | None = None, budget_over_runs: float | None = None
+    run: str,
+    store: str | Path = DEFAULT_STORE,
+    *,
+    watch: Callable[[RoundReport], None] | None = None,
+    budget_over_runs: float | None = None,
 ) -> RunResult:
     """Take up a stopped run and return its summary: the same as if it had never been stopped. `budget_over_runs` is
     another limit for all runs on its people than its own."""
     found = Store(Path(store), must_exist=True)
-    return RunResult(resume_run(run, found, watch, budget_over_runs=budget_over_runs))
+    watching_rounds = None if watch is None else RoundWatch(watch)
+    return RunResult(resume_run(run, found, watching_rounds, budget_over_runs=budget_over_runs))
 
 
 def compare(
@@ -116,6 +116,22 @@ def compare(
     with _display(progress) as display:
         found = compare_methods(chosen, methods, seeds, display, sweep=sweep, jobs=jobs, grid=tune)
     return ComparisonResult.of(found)
+
+
+@dataclass(frozen=True)
+class _Both:
+    """A watch that tells a display, and a user's function of the rounds."""
+
+    place: Place
+    told: Callable[[RoundReport], None] | None
+
+    def __call__(self, report: RoundReport) -> None:
+        self.place(report)
+        if self.told is not None:
+            self.told(report)
+
+    def blending(self, done: int, clients: int) -> None:
+        self.place.blending(done, clients)
 
 
 def _display(progress: bool | None) -> AbstractContextManager[Display]:

@@ -15,6 +15,7 @@ import torch
 from sordino.errors import UserError
 from sordino.experiment.run import carry_on, register
 from sordino.federation.message import Each
+from sordino.federation.rounds import RoundWatch
 from sordino.method import Method, Result
 from sordino.methods.bases import RecordLevel
 from sordino.privacy.accounting.gaussian import epsilon_of
@@ -390,7 +391,7 @@ def test_the_same_noise_never_answers_another_message(tmp_path: Path, monkeypatc
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        carry_on(case.prepared(), store, run, stop)
+        carry_on(case.prepared(), store, run, RoundWatch(stop))
     with pytest.raises(UserError, match="does not repeat itself"):
         carry_on(case.prepared(), store, run)
 

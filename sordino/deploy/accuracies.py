@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sordino.federation.client import Outcome, Question
 from sordino.federation.message import Message
-from sordino.federation.run_state import Books
+from sordino.federation.run_state import RunState
 from sordino.federation.transport import Answer
 from sordino.privacy.gate import Gate
 from sordino.privacy.release import Number, Public, Releases
@@ -39,13 +39,15 @@ def answered(gate: Gate, sent: Releases, question: int, public: Public, figures:
     return Outcome(gate.passes(sent, rows, question, public), {}, None)
 
 
-def shared(ask: Ask, question: Question, sent: Releases, gate: Gate, books: Books) -> tuple[dict[str, float], float]:
+def shared(
+    ask: Ask, question: Question, sent: Releases, gate: Gate, run_state: RunState
+) -> tuple[dict[str, float], float]:
     """The means over sites of what they share, and the deviation of the noise on each."""
     public = Public(question.message, question.clients)
 
     def charge() -> None:
         about = (question.number, question.round, question.step)
-        books.charge(books.ledger.charge(sent, *about, gate.allowance, public))
+        run_state.charge(run_state.ledger.charge(sent, *about, gate.allowance, public))
 
     answer = ask(question, False, charge)
     who = Public(question.message, question.clients if answer.who is None else answer.who)

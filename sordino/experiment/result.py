@@ -23,7 +23,7 @@ from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.release import Unit
 from sordino.privacy.views import NEIGHBOURS, View
-from sordino.store.run_files import RunBooks
+from sordino.store.run_files import RunFiles
 from sordino.store.spending import Spent, spent_by, whole
 from sordino.util.formatting import none, rounded_up
 
@@ -161,7 +161,7 @@ def summarize(
     run: str,
     prepared: Told,
     ending: Ending,
-    books: RunBooks,
+    books: RunFiles,
     names: Sequence[str],
     own: np.ndarray,
     blends: Blends | None = None,

@@ -313,7 +313,7 @@ def to_be_kept(told: Told, deal: str | None) -> Planned:
 
 def whole(told: Told, ledger: Ledger) -> Ledger:
     """Ledger of a run's whole plan, at least what was charged (`Ledger.completed`). Under a limit over runs nothing is
-    asked beyond the plan (`RunBooks.charge`), so that costly rounds need not be extrapolated."""
+    asked beyond the plan (`RunFiles.charge`), so that costly rounds need not be extrapolated."""
     limited = told.experiment.budget_over_runs is not None
     found = most(told) if limited else planned(told)
     mu = [math.inf if part is None else part for part in found["mu"]]
