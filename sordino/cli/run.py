@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,6 +25,9 @@ from sordino.cli.options import (
 from sordino.errors import Stopped
 from sordino.experiment.defaults import DEFAULT_STORE
 from sordino.util.formatting import delta_text
+
+if TYPE_CHECKING:  # commands that make no run show their help before torch would be loaded
+    from sordino.store.store import Store
 
 
 class RunStoppedError(Exception):
@@ -77,23 +79,25 @@ def run(
         chosen = experiment_from(experiment, keys)
         from sordino.experiment.prepare import prepare
         from sordino.experiment.run import start
+        from sordino.store.store import Store
 
         prepared = prepare(chosen)
     reasons = prepared.choice.reasons if explain else []
     before = [] if as_json else [*reasons, *(f"Note: {note}" for note in prepared.notes)]
-    with watched(as_json) as screen, logged(screen, log, chosen.store) as display:
-        place = Place(display, prepared)
+    with contextlib.closing(Store(chosen.store)) as store:
+        with watched(as_json) as screen, logged(screen, log, chosen.store) as display:
+            place = Place(display, prepared)
 
-        def begun(run: str) -> None:
-            for sentence in before:
-                typer.echo(sentence)
-            place.begin(run)
+            def begun(run: str) -> None:
+                for sentence in before:
+                    typer.echo(sentence)
+                place.begin(run)
 
-        result = start(prepared, watch=place, begun=begun)
-        place.end(result["accuracy"]["personal"])
-    told = [] if as_json else prepared.notes  # before the run
-    shown_after = {"notes": [note for note in result["notes"] if note not in told]}
-    show_result(result | shown_after | ({"execution": reasons} if explain else {}), chosen.store, as_json)
+            result = start(prepared, store, place, begun)
+            place.end(result["accuracy"]["personal"])
+        told = [] if as_json else prepared.notes  # before the run
+        shown_after = {"notes": [note for note in result["notes"] if note not in told]}
+        show_result(result | shown_after | ({"execution": reasons} if explain else {}), store, as_json)
 
 
 def resume(
@@ -115,7 +119,7 @@ def resume(
         telling = display.run(run, row.rounds, row.configuration)
         result = resume_run(run, found, telling, workers, budget_over_runs)
         telling.end(result["accuracy"]["personal"])
-    show_result(result, store, as_json)
+    show_result(result, found, as_json)
 
 
 def show_meaning(rows: list[dict[str, Any]], console: Any) -> None:
@@ -143,14 +147,11 @@ def show_meaning(rows: list[dict[str, Any]], console: Any) -> None:
         console.print(f"Note: {note}", style="yellow", highlight=False)
 
 
-def show_result(result: Mapping[str, Any], folder: Path, as_json: bool, measured: str | None = None) -> None:
-    """A run's summary, and what all runs on the same people have come to."""
+def show_result(result: Mapping[str, Any], store: Store, as_json: bool, measured: str | None = None) -> None:
+    """Show a run's summary, and the cost of all runs in the `store` on the same people."""
     from sordino.store.spending import over_runs, sentence
-    from sordino.store.store import Store
 
-    store = Store(folder, must_exist=True)
     total = over_runs(store, store.get(result["run"]).people, result["unit"], result["delta"])
-    store.close()
     if as_json:
         typer.echo(json.dumps({**result, "over_runs": total}))
         return
@@ -159,7 +160,7 @@ def show_result(result: Mapping[str, Any], folder: Path, as_json: bool, measured
     from sordino.report.terminal.tables import SIMULATED, run_report
 
     console = Console(markup=False)
-    console.print(run_report(result, str(folder), measured or SIMULATED), highlight=False)
+    console.print(run_report(result, str(store.folder), measured or SIMULATED), highlight=False)
     together = sentence(total, result["protect_from"])
     if together:
         console.print(together, highlight=False)

@@ -228,8 +228,11 @@ def check_lifetime(store: Store, prepared: Prepared, run: str | None = None) -> 
 
     `run` is its name where it is taken up: it counts as planned then, not as spent.
     """
-    limit, more = prepared.experiment.budget_over_runs, planned(prepared)
-    if limit is None or not spends(more):
+    limit = prepared.experiment.budget_over_runs
+    if limit is None:
+        return
+    more = planned(prepared)
+    if not spends(more):
         return
     if run is not None:  # without a limit, it may have spent more than it was going to
         more = larger(spent_in(store.get(run), store), more)
