@@ -27,6 +27,7 @@ from sordino.federation.rounds import RoundReport
 from sordino.federation.run_state import Restored, RunState, TransientState
 from sordino.federation.transport import HostingTransport, Transport
 from sordino.privacy.ledger import Ledger, Row
+from sordino.report.terminal.progress import Place
 from sordino.simulator.simulation import Simulation
 from sordino.store.database import NO_ROWS, _chain
 from sordino.store.run_files import RunFiles
@@ -138,6 +139,16 @@ def test_a_watch_is_told_of_rounds_and_of_blending(tmp_path: Path, monkeypatch: 
     start(prepared_run(tmp_path, personal="blend"), watch=spy)
     assert spy.rounds == [0, 1]
     assert spy.blended == [(0, 8), (2, 8), (5, 8)]
+
+
+def test_a_display_of_the_python_interface_is_told_of_blending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[int, int]] = []
+    rounds: list[int] = []
+    monkeypatch.setattr(Place, "blending", lambda self, done, clients: told.append((done, clients)))
+    keys = QUICK_KEYS | {"method": "dp-fedavg", "noise_multiplier": 1.0, "model": "logistic", "personal": "blend"}
+    run(store=tmp_path, watch=lambda report: rounds.append(report.round), **keys)
+    assert told[0] == (0, 8)
+    assert rounds == [0, 1]
 
 
 def stopped_run(store: Path, monkeypatch: pytest.MonkeyPatch) -> str:

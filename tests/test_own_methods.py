@@ -147,7 +147,7 @@ class Nobody(Plain):
 
 
 class Unknown(Plain):
-    """Asks a client that there is not."""
+    """Asks an unknown client."""
 
     def round(self, fed: Any, server: Any) -> None:
         fed.ask(range(1, 7), self.local, {"global": server.model})
@@ -175,7 +175,7 @@ class Early(Plain):
     [
         (Repeating(), "twice in one question"),
         (Nobody(), "asked nobody"),
-        (Unknown(), "they are 0 to 5"),
+        (Unknown(), "clients are 0 to 5"),
         (Undeclared(), "no step of the method"),
         (Early(), "within its loop over fed.rounds"),
     ],

@@ -33,7 +33,7 @@ class Blends:
     clients: list[int]
     """Clients in the order of all rows below."""
     rules: dict[str, Tensor]
-    """How the members of each client's mixture are mixed: `sordino.federation.blending.RULES`."""
+    """Weights, powers and labels that mix the members of each client's mixture: `sordino.federation.blending.RULES`."""
     accuracies: np.ndarray
     """One row per client, with the columns `sordino.federation.blending.FIGURES`."""
     sums: np.ndarray

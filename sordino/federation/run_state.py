@@ -83,7 +83,7 @@ class RunState(Protocol):
 
     @property
     def transcript(self) -> Transcript | None:
-        """Where every exchange with clients is recorded; None where none is."""
+        """Record of every exchange with clients; None where none is kept."""
 
     @property
     def saves_every_round(self) -> bool:

@@ -136,8 +136,9 @@ class Asking:
             raise UserError("A method asked nobody: a question needs at least one client.")
         if len(set(clients)) < len(clients):
             raise UserError("A method asked a client twice in one question: name each client once.")
-        if min(clients) < 0 or max(clients) >= self._clients:
-            raise UserError(f"A method asked a client that there is not: they are 0 to {self._clients - 1}.")
+        unknown = [client for client in clients if not 0 <= client < self._clients]
+        if unknown:
+            raise UserError(f"A method asked the unknown client {unknown[0]}: clients are 0 to {self._clients - 1}.")
         return clients
 
     def _check(self, step: str, releases: Releases, clients: Sequence[int], number: int) -> None:

@@ -81,7 +81,7 @@ class OneRound:
             self.state = server.end().now.state
             self.clients = transport.engine.clients
             self.memory = dict(transport.memory.states(range(schedule.clients)))
-            """What every client remembers in the end, one row each."""
+            """Clients' memory at the end, one row each."""
 
     def releases(self) -> Iterator[tuple[Exchange, str, Release]]:
         """Every release of every question, by name."""

@@ -217,7 +217,7 @@ def _advance(
                 run_files = closing.enter_context(contextlib.closing(_open_files(store, run, terms)))
                 sites.presence.gather()
                 server = assemble(terms, sites, run_files, gate=gate, ground=ground, watch=watch)
-                summary = _finish(run, terms, server, sites, gate, run_files, trial_of)
+                summary = _run_to_end(run, terms, server, sites, gate, run_files, trial_of)
             # Only now: a site that has destroyed its keys could not go on with a run that is not yet saved.
             _end(run, sites, journal, store)
             return summary
@@ -234,7 +234,7 @@ def _open_files(store: Store, run: str, terms: Terms) -> RunFiles:
     return RunFiles(store, run, terms.identity, ledger, saves_every_round=True)
 
 
-def _finish(
+def _run_to_end(
     run: str, terms: Terms, server: Server, sites: Sites, gate: Gate, run_files: RunFiles, trial_of: str | None
 ) -> Summary:
     """Run the method's script to its end, and store its models and summary; `trial_of` are the data of a trial."""
