@@ -10,8 +10,9 @@ Keywords are the keys of an experiment file; `set` holds hyper-parameters: `set=
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from sordino.experiment.defaults import DEFAULT_STORE
 from sordino.experiment.prepare import prepare
 from sordino.experiment.run import resume as resume_run
 from sordino.experiment.run import start
-from sordino.federation.rounds import RoundReport, Watch
+from sordino.federation.rounds import RoundReport, RoundWatch
 from sordino.privacy.budget.client_plan import Plan, plan
 from sordino.report.html.make import make_report
 from sordino.report.logs import log_runs
@@ -53,7 +54,7 @@ __all__ = [
 def run(
     experiment: str | Path | None = None,
     *,
-    watch: Watch | None = None,
+    watch: Callable[[RoundReport], None] | None = None,
     log: str | None = None,
     progress: bool | None = None,
     **keys: Any,
@@ -70,19 +71,17 @@ def run(
     prepared = prepare(_experiment(experiment, keys))
     with _display(progress) as screen, log_runs(screen, log, prepared.experiment.store) as display:
         place = Place(display, prepared)
-
-        def tell(report: RoundReport) -> None:
-            place(report)
-            if watch is not None:
-                watch(report)
-
-        result = start(prepared, watch=tell, begun=place.begin)
+        result = start(prepared, watch=_Both(place, watch), begun=place.begin)
         place.end(result.accuracy["personal"])
         return RunResult(result)
 
 
 def resume(
-    run: str, store: str | Path = DEFAULT_STORE, *, watch: Watch | None = None, budget_over_runs: float | None = None
+    run: str,
+    store: str | Path = DEFAULT_STORE,
+    *,
+    watch: Callable[[RoundReport], None] | None = None,
+    budget_over_runs: float | None = None,
 ) -> RunResult:
     """Resume a stopped run and return its summary, which is the same as if the run had never been stopped.
 
@@ -93,7 +92,8 @@ def resume(
         budget_over_runs: Limit on the epsilon of all runs on the same people, instead of the run's own.
     """
     found = Store(Path(store), must_exist=True)
-    return RunResult(resume_run(run, found, watch, budget_over_runs=budget_over_runs))
+    watching_rounds = None if watch is None else RoundWatch(watch)
+    return RunResult(resume_run(run, found, watching_rounds, budget_over_runs=budget_over_runs))
 
 
 def compare(
@@ -132,6 +132,22 @@ def compare(
     with _display(progress) as display:
         found = compare_methods(chosen, methods, seeds, display, sweep=sweep, jobs=jobs, grid=tune)
     return ComparisonResult(found)
+
+
+@dataclass(frozen=True)
+class _Both:
+    """A watch that tells a display, and a user's function of the rounds."""
+
+    place: Place
+    told: Callable[[RoundReport], None] | None
+
+    def __call__(self, report: RoundReport) -> None:
+        self.place(report)
+        if self.told is not None:
+            self.told(report)
+
+    def blending(self, done: int, clients: int) -> None:
+        self.place.blending(done, clients)
 
 
 def _display(progress: bool | None) -> AbstractContextManager[Display]:

@@ -444,7 +444,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "deploy/accuracies.py",
         "tests/deploy/test_accuracies.py",
         [
-            ("shared accuracies are not charged", "books.charge(books.ledger.charge(sent,", "id((sent,"),
+            ("shared accuracies are not charged", "run_state.charge(run_state.ledger.charge(sent,", "id((sent,"),
             ("less noise on shared accuracies", "(len(NAMES) * (1 - share))", "(1 - share)"),
         ],
     ),
@@ -1491,10 +1491,11 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     (
         "federation/server.py",
         "tests/test_failing_steps.py tests/test_blend.py tests/experiment/test_stopping.py "
-        "tests/experiment/test_resume.py",
+        "tests/experiment/test_resume.py tests/deploy/test_run_state.py",
         [
-            ("server: a resumed run begins its mean anew", "else books.restored.averaged", "else None"),
-            ("lasting: a script that has ended is run again", "and self._books.restored.over:", "and False:"),
+            ("server: a resumed run begins its mean anew", "else restored.averaged", "else None"),
+            ("lasting: a script that has ended is run again", "and self._run_state.restored.over:", "and False:"),
+            ("server: sites are asked again after a kill", "self._run_state.saves_every_round or", ""),
             ("lasting: nobody says that the script has ended", "replace(self._now(), over=True)", "self._now()"),
             (
                 "outlet: a run ends although a step failed",
@@ -1559,8 +1560,9 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "store/store.py",
-        "tests/experiment/test_importing.py tests/test_failing_steps.py",
+        "tests/experiment/test_importing.py tests/test_failing_steps.py tests/test_assembly.py",
         [
+            ("the ledger has no chain of its own", 'if previous != found["link"]:', "if False:"),
             ("import: another store's limit is this one's", '"budget_over_runs": None, PLANNED', "PLANNED"),
             ("outlet: a failed run looks like a stopped one", '"stopped" if failed is None else "failed"', '"stopped"'),
             (
@@ -1568,6 +1570,14 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "{FAILED: what} | configuration",
                 "configuration | {FAILED: what}",
             ),
+        ],
+    ),
+    (
+        "assembly.py",
+        "tests/experiment/test_resume.py tests/test_failing_steps.py tests/test_assembly.py",
+        [
+            ("checkpoints leave out what clients remember", "attach(transport.memory)", "attach(None)"),
+            ("own steps may blame the machine everywhere", "own=not prepared.repeats", "own=False"),
         ],
     ),
     (
@@ -1635,12 +1645,18 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     (
         "store/run_files.py",
         "tests/experiment/test_other_machines.py tests/experiment/test_lost_journals.py "
-        "tests/experiment/test_own_randomness.py",
+        "tests/experiment/test_own_randomness.py tests/experiment/test_lifetime.py tests/experiment/test_resume.py",
         [
-            ("machines: books do not ask which one", "row.begun, machine)", "row.begun)"),
-            ("books: nobody says that there is a journal", "if not row.begun:", "if False:"),
-            ("own code: books do not keep answers", "self._journal.answered(question, drawn)", "pass"),
-            ("own code: what was given up costs nothing", "            self.ledger.append(spent)\n", ""),
+            ("machines: run files do not ask which one", "row.begun, machine)", "row.begun)"),
+            ("run files: nobody says that there is a journal", "if not row.begun:", "if False:"),
+            ("run files: a limit over runs is not kept", "row.planned) if limited else None", "row.planned) and None"),
+            (
+                "run files: clients have forgotten everything after a resume",
+                "memory.take_over(self.folder, self._snapshot)",
+                "pass",
+            ),
+            ("own code: run files do not keep answers", "self._journal.answered(question, drawn)", "pass"),
+            ("own code: what was given up costs nothing", "            self.ledger.append(spent, link)\n", ""),
             (
                 "own code: what was given up is not stored",
                 "self._pending.ledger.append((len(self.ledger.rows), spent, link))",
@@ -2300,12 +2316,16 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "federation/server.py",
         "tests/test_own_methods.py tests/test_server.py tests/experiment/test_own_randomness.py",
         [
-            ("own code: answers are not told to books", "self._books.answered(question.number, answer.drawn)", "pass"),
-            ("own code: all attempts have one number", "self._books.ledger.attempts(self.count))", "0)"),
+            (
+                "own code: the run state is not told of answers",
+                "self._run_state.answered(question.number, answer.drawn)",
+                "pass",
+            ),
+            ("own code: all attempts have one number", "self._run_state.ledger.attempts(self.count))", "0)"),
             ("means of records as often as anybody likes", "if release.record_level or release", "if release"),
-            ("gradients under two names", "taken = same_turns(self._steps, step, name)", "taken = {name}"),
+            ("gradients under two names", "taken = same_turns(self.steps, step, name)", "taken = {name}"),
             ("a smaller cohort is used", "len(clients) < noise.minimum_cohort", "False"),
-            ("the ledger is not asked", "self._books.charge(rows)", "pass"),
+            ("the ledger is not asked", "self._run_state.charge(rows)", "pass"),
             ("a client may be asked twice", "if len(set(clients)) < len(clients):", "if False:"),
             ("bounds that tell of single messages are free", "if bounds & set(self._state_names) or", "if"),
             ("states that tell of single messages are free", "or (summed and self._state_names):", ":"),
@@ -2320,7 +2340,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             (
                 "single messages are read for nothing",
-                "self._books.charge(kind.expose(ledger, self._rows[release], self._public.clients))",
+                "self._run_state.charge(kind.expose(ledger, self._rows[release], self._public.clients))",
                 "pass",
             ),
             ("a mean of masks exposes nothing", "if not self._releases[release].summed:", "if False:"),

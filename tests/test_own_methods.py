@@ -15,6 +15,7 @@ import torch
 from sordino.errors import UserError
 from sordino.experiment.run import carry_on, register
 from sordino.federation.message import Each
+from sordino.federation.rounds import RoundWatch
 from sordino.method import Method, Result
 from sordino.methods.bases import RecordLevel
 from sordino.privacy.accounting.gaussian import epsilon_of
@@ -146,7 +147,7 @@ class Nobody(Plain):
 
 
 class Unknown(Plain):
-    """Asks a client that there is not."""
+    """Asks an unknown client."""
 
     def round(self, fed: Any, server: Any) -> None:
         fed.ask(range(1, 7), self.local, {"global": server.model})
@@ -174,7 +175,7 @@ class Early(Plain):
     [
         (Repeating(), "twice in one question"),
         (Nobody(), "asked nobody"),
-        (Unknown(), "they are 0 to 5"),
+        (Unknown(), "clients are 0 to 5"),
         (Undeclared(), "no step of the method"),
         (Early(), "within its loop over fed.rounds"),
     ],
@@ -390,7 +391,7 @@ def test_the_same_noise_never_answers_another_message(tmp_path: Path, monkeypatc
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        carry_on(case.prepared(), store, run, stop)
+        carry_on(case.prepared(), store, run, RoundWatch(stop))
     with pytest.raises(UserError, match="does not repeat itself"):
         carry_on(case.prepared(), store, run)
 

@@ -95,8 +95,8 @@ def charged(store: Path) -> int:
         ([0, 1, 2, 3, 4, 5, 6, 7, 3], "asked a client twice in one question"),
         ([torch.tensor(3), 3, 1, 2, 4, 5, 6, 7], "asked a client twice in one question"),
         ([], "asked nobody"),
-        ([0, 1, 2, 3, 4, 5, 6, 8], "asked a client that there is not: they are 0 to 7"),
-        ([-1, 1, 2, 3, 4, 5, 6, 7], "asked a client that there is not"),
+        ([0, 1, 2, 3, 4, 5, 6, 8], "asked the unknown client 8: clients are 0 to 7"),
+        ([-1, 1, 2, 3, 4, 5, 6, 7], "asked the unknown client -1: clients are 0 to 7"),
         ([0, 1, 2], "Round 1 asks 3 clients, but the noise is shared out over at least 8"),
     ],
 )

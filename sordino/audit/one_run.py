@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sordino.assembly import gate_of
 from sordino.audit import client_canaries, record_canaries
 from sordino.audit.bounds import best_one_run, mean_difference, one_run, one_run_gaussian
 from sordino.audit.client_canaries import EXCESS_LENGTH, entrywise
@@ -30,7 +31,7 @@ from sordino.audit.recorded_run import Recorded, record
 from sordino.data.dataset import ClientData
 from sordino.experiment.prepare import Prepared
 from sordino.federation.client import Question
-from sordino.federation.transport import Answer, Transport
+from sordino.federation.transport import Answer, ClientMemory, Transport
 from sordino.learning.network import Batch, cross_entropy
 from sordino.privacy.gate import Gate
 from sordino.privacy.mechanism import FLOATS
@@ -118,6 +119,10 @@ class _Between:
     of: Transport
     canaries: Joined
 
+    @property
+    def memory(self) -> ClientMemory | None:
+        return self.of.memory
+
     def ask(self, question: Question, evaluate: bool, charge: Callable[[], None]) -> Answer:
         states = self.of.public_states(question.clients, self.canaries.states)
         answer = self.of.ask(question, evaluate, charge)
@@ -146,7 +151,7 @@ def attacks(first: Recorded, number: int = 4, risk: float = 1 - SURE) -> tuple[l
 def _of_clients(prepared: Prepared, target: int, number: int, risk: float) -> tuple[list[Attack], list[Finding]]:
     layout, method = prepared.learner.layout, prepared.method
     joined = Joined(
-        Gate(prepared.allowance, prepared.source, prepared.mechanism),
+        gate_of(prepared),
         target,
         method.steps(),
         sorted(method.public_memory(prepared.initial, layout)),

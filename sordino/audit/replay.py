@@ -17,23 +17,24 @@ import pickle
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from sordino.audit.recorded_run import MemoryBooks, Recorded, simulated
+from sordino.assembly import assemble
+from sordino.audit.recorded_run import Recorded, simulate_alone
 from sordino.audit.recorder import Passage, noise_on_each, noise_under
 from sordino.audit.worlds import WORLDS
 from sordino.experiment.prepare import Prepared
-from sordino.experiment.run import clients_of
 from sordino.federation.client import Question
 from sordino.federation.message import digest
-from sordino.federation.server import Server
+from sordino.federation.run_state import TransientState
 from sordino.federation.transcript import Exchange
 from sordino.federation.transport import Answer, Transport
-from sordino.method import Message, Method
+from sordino.method import Federation, Message, Method
+from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.gate import Gate, Passed
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.mechanism import Mechanism, Purpose
@@ -159,11 +160,10 @@ def rehearse(prepared: Prepared, world: str, played: Played) -> dict[str, str]:
     gate = Recital(
         prepared.allowance, played.noise, mechanism, told=told, exchanges=exchanges, unpriced=played.unpriced
     )
-    clients = clients_of(prepared, gate)
-    with simulated(prepared, clients) as (transport, _):
+    with simulate_alone(prepared, gate) as transport:
         script = Rehearsal(prepared, played, gate, transport, told)
         try:
-            prepared.method.run(script, prepared.initial)
+            prepared.method.run(cast(Federation, script), prepared.initial)
             script.compare_end()
         except FailureError as found:
             told.tell(FAILURE, f"{found}")
@@ -261,20 +261,23 @@ class Recital(Gate):
         return (question, name) in self.unpriced or self._cover(releases[name], rows.shape[1], public) is not None
 
 
-class Rehearsal(Server):
-    """The federation once more: the script is handed what it had read, while clients answer with other records."""
+class Rehearsal:
+    """The federation once more: the script is handed what it had read, while clients answer with other records.
+
+    Everything but `ask` is a server's, whose own transport leads nowhere.
+    """
 
     def __init__(self, prepared: Prepared, played: Played, gate: Gate, transport: Transport, told: Told) -> None:
-        books = MemoryBooks(Ledger(prepared.schedule.clients, prepared.method.unit))
-        rounds = prepared.schedule.rounds
-        nobody = _Nobody()
-        super().__init__(
-            prepared.method, prepared.schedule, prepared.budget, gate, nobody, books, prepared.ground, rounds
-        )
+        state = TransientState(Ledger(prepared.schedule.clients, prepared.method.unit))
+        self._server = assemble(prepared, _Nobody(), state, gate=gate, ground=prepared.ground, evaluate=False)
+        self._allowance = gate.allowance
         self._before, self._clients, self._told = played.state, transport, told
         self._left = list(played.exchanges)
         self._ended: BaseException | None = None
         """Error that ended the rehearsal, even if the script catches it."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._server, name)
 
     def ask(self, who: Sequence[int], step: Any, message: Message) -> Any:
         self._go_on()
@@ -299,7 +302,7 @@ class Rehearsal(Server):
                 f"what it tells clients in round {asked.question.round + 1} does not follow from what it has read"
             )
         self._let_answer(asked)
-        return _Handed(asked, self)
+        return _Handed(asked, self._allowance)
 
     def compare_end(self) -> None:
         """Raise where the script ended earlier, or with something else."""
@@ -307,7 +310,7 @@ class Rehearsal(Server):
         if self._left:
             self._told.tell(COHORT, "how many questions the script asks does not follow from what it has read")
             raise HiddenChannelError(f"it ends {len(self._left)} questions earlier when it knows only what it has read")
-        kept, before = encode(self._state.__dict__), self._before
+        kept, before = encode(self._server.end().now.state), self._before
         if kept[0] != before[0] or any(not same_bits(*pair) for pair in zip(kept[1], before[1], strict=True)):
             raise HiddenChannelError("what it ends with does not follow from what it has read")
 
@@ -341,7 +344,7 @@ class _Handed:
     """What was read of an exchange, once more."""
 
     _exchange: Exchange
-    _server: Any
+    _allowance: Allowance
 
     @property
     def who(self) -> Sequence[int]:
@@ -358,11 +361,13 @@ class _Handed:
 
     def deviation(self, release: str) -> Tensor:
         exchange = self._exchange
-        return exchange.releases[release].deviation(self._server._gate.allowance, exchange.public)
+        return exchange.releases[release].deviation(self._allowance, exchange.public)
 
 
 class _Nobody:
     """A transport to no client."""
+
+    memory: None = None
 
     def ask(self, question: Question, evaluate: bool, charge: Callable[[], None]) -> Answer:
         raise HiddenChannelError("it asks clients behind the federation's back")

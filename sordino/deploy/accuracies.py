@@ -16,7 +16,7 @@ from torch import Tensor
 
 from sordino.federation.client import Outcome, Question
 from sordino.federation.message import Message
-from sordino.federation.run_state import Books
+from sordino.federation.run_state import RunState
 from sordino.federation.transport import Answer
 from sordino.privacy.gate import Gate
 from sordino.privacy.release import Number, Public, Releases
@@ -49,7 +49,7 @@ def answer(gate: Gate, sent: Releases, question: int, public: Public, figures: l
 
 
 def collect(
-    ask: AskSites, question: Question, sent: Releases, gate: Gate, books: Books
+    ask: AskSites, question: Question, sent: Releases, gate: Gate, run_state: RunState
 ) -> tuple[dict[str, float], float]:
     """Ask the sites for their accuracies.
 
@@ -58,7 +58,7 @@ def collect(
         question: The question, with the cohort that is asked.
         sent: Its releases.
         gate: The server's gate, which reads sums and messages.
-        books: The run's books, in which the question is charged before it is asked.
+        run_state: State of the run, in which the question is charged before it is asked.
 
     Returns:
         Means over the sites that answered, and the standard deviation of the noise on each.
@@ -67,7 +67,7 @@ def collect(
 
     def charge() -> None:
         about = (question.number, question.round, question.step)
-        books.charge(books.ledger.charge(sent, *about, gate.allowance, public))
+        run_state.charge(run_state.ledger.charge(sent, *about, gate.allowance, public))
 
     answer = ask(question, False, charge)
     who = Public(question.message, question.clients if answer.who is None else answer.who)

@@ -22,7 +22,7 @@ from sordino.parts.blending import MEMBERS
 from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.ledger import Ledger
 from sordino.privacy.views import View
-from sordino.store.run_files import RunBooks
+from sordino.store.run_files import RunFiles
 from sordino.store.run_summary import Against, BlendFigures, Metric, RecordFigures, Summary
 from sordino.store.spending import spending_of_ledger, whole
 from sordino.util.formatting import finite_or_none, round_up
@@ -65,7 +65,7 @@ def summarize(
     run: str,
     prepared: Told,
     ending: Ending,
-    books: RunBooks,
+    run_files: RunFiles,
     names: Sequence[str],
     own: np.ndarray,
     blends: Blends | None = None,
@@ -77,7 +77,7 @@ def summarize(
         run: name of the run.
         prepared: the simulation, or the terms of the deployment.
         ending: state of the server at the end.
-        books: ledger, duration and traffic of the run.
+        run_files: ledger, duration and traffic of the run.
         names: names of the clients, in the order of their indices.
         own: (clients,) accuracies of the method's own personal models; NaN where unknown.
         blends: blended models, where clients blend.
@@ -85,7 +85,7 @@ def summarize(
     """
     method, schedule, experiment, data = prepared.method, prepared.schedule, prepared.experiment, prepared.data
     personal = own if blends is None else blends.figures("accuracy")[:, 0]
-    charged, delta = books.ledger, prepared.budget.delta
+    charged, delta = run_files.ledger, prepared.budget.delta
     # What answers may have cut short is covered by the whole plan alone (privacy-loss odometers are no guarantee).
     ledger = charged if ending.as_scheduled else whole(prepared, charged)
     epsilon = _by_view(ledger, delta)
@@ -102,7 +102,7 @@ def summarize(
         accuracy={
             "personal": finite_or_none(mean(personal)),
             "personal_worst": finite_or_none(worst(personal)),
-            "start": finite_or_none(books.start),
+            "start": finite_or_none(run_files.start),
             "global": None if ending.shared is None else finite_or_none(mean(ending.shared)),
         },
         epsilon=epsilon,
@@ -113,8 +113,8 @@ def summarize(
         protect_from=experiment.protect_from,
         noise_multiplier=prepared.budget.multiplier or None,
         not_covered=ledger.reasons() + prepared.disclosed + _told_by_attempts(ledger),
-        spent={**spending_of_ledger(ledger), "deal": books.deal},
-        upload_bytes=books.uploaded,
+        spent={**spending_of_ledger(ledger), "deal": run_files.deal},
+        upload_bytes=run_files.uploaded,
         clients=schedule.clients,
         parameters=prepared.learner.layout.size,
         seed=experiment.seed,
@@ -127,7 +127,7 @@ def summarize(
             *_one_class(measured, data, names),
             *_beyond_budgets(ledger, prepared, names),
         ],
-        seconds=round(books.seconds, 3),
+        seconds=round(run_files.seconds, 3),
         charged=so_far,
         records=None if data is None else int(data.train.sizes.sum()),
         metrics=None if measured is None or data is None else metrics_over_clients(measured, data.meaning.positive),

@@ -197,8 +197,9 @@ class Ledger:
         self.append(row)
         return [row]
 
-    def append(self, row: Row) -> None:
-        """Add a row and its cost."""
+    def append(self, row: Row, link: bytes | None = None) -> None:
+        """Add a row and its cost. `link` is the row's link behind those that are here, where it was checked when the
+        row was read; None to compute it."""
         clients, costs = row.clients(), row.costs()
         self.spent[:, clients] += costs
         if not row.reason:
@@ -219,7 +220,7 @@ class Ledger:
         if not row.exposed and not before:
             self._times[row.release] = self.times(row.release)
             self._times[row.release][clients] += 1
-        self.links.append(row.link(self.head))
+        self.links.append(row.link(self.head) if link is None else link)
         self.rows.append(row)
 
     def completed(

@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from sordino.errors import UserError
+from sordino.federation.transport import MemorySnapshot
 from sordino.util.files import KeptFile, keep_file
 
 PLAIN = (type(None), bool, int, float, str)
@@ -165,12 +166,8 @@ class Checkpoint:
     """Means of its models over the rounds, where they are kept."""
     over: bool
     """Whether the method's script has come to its end."""
-    memory: str
-    """Name of the file with the clients' memory."""
-    slots: np.ndarray
-    participations: np.ndarray
-    checksums: np.ndarray
-    """Checksum of each client's current row in that file."""
+    memory: MemorySnapshot | None
+    """Clients' memory; None where clients keep it themselves. Deployments of Sordino 0.4 name an empty file here."""
 
 
 def save(checkpoint: Checkpoint, path: Path) -> KeptFile:
@@ -179,12 +176,14 @@ def save(checkpoint: Checkpoint, path: Path) -> KeptFile:
     tensors = {f"server/{number}": content for number, content in enumerate(contents)}
     if checkpoint.averaged is not None:
         tensors["averaged"] = checkpoint.averaged
-    tensors["slots"] = torch.from_numpy(checkpoint.slots.copy())
-    tensors["participations"] = torch.from_numpy(checkpoint.participations.copy())
-    tensors["checksums"] = torch.from_numpy(checkpoint.checksums.view(np.int64).copy())
-    numbers = {"round": str(checkpoint.round), "questions": str(checkpoint.questions)}
-    numbers |= {"over": "yes"} if checkpoint.over else {}
-    metadata = {**numbers, "memory": checkpoint.memory, "server": structure}
+    metadata = {"round": str(checkpoint.round), "questions": str(checkpoint.questions)}
+    metadata |= {"over": "yes"} if checkpoint.over else {}
+    if checkpoint.memory is not None:
+        metadata["memory"] = checkpoint.memory.file
+        tensors["slots"] = torch.from_numpy(checkpoint.memory.slots)
+        tensors["participations"] = torch.from_numpy(checkpoint.memory.participations)
+        tensors["checksums"] = torch.from_numpy(checkpoint.memory.checksums.view(np.int64))
+    metadata["server"] = structure
     temporary = path.with_suffix(".tmp")
     write_tensors(tensors, temporary, metadata)
     return keep_file(temporary, path)
@@ -203,6 +202,11 @@ def load(kept: KeptFile, folder: Path) -> Checkpoint:
     with safe_open(kept.check(folder, "The checkpoint"), framework="pt") as file:
         metadata = file.metadata()
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+    memory = None
+    if "memory" in metadata:
+        checksums = tensors["checksums"].numpy().view(np.uint64)
+        slots, participations = tensors["slots"].numpy(), tensors["participations"].numpy()
+        memory = MemorySnapshot(metadata["memory"], slots, participations, checksums)
     contents = [tensors[f"server/{number}"] for number in range(sum(name.startswith("server/") for name in tensors))]
     return Checkpoint(
         round=int(metadata["round"]),
@@ -210,10 +214,7 @@ def load(kept: KeptFile, folder: Path) -> Checkpoint:
         server=decode(metadata["server"], contents),
         averaged=tensors.get("averaged"),
         over="over" in metadata,
-        memory=metadata["memory"],
-        slots=tensors["slots"].numpy(),
-        participations=tensors["participations"].numpy(),
-        checksums=tensors["checksums"].numpy().view(np.uint64),
+        memory=memory,
     )
 
 

@@ -242,8 +242,11 @@ def check_lifetime(store: Store, prepared: Prepared, run: str | None = None) -> 
 
     `run` is the name of a resumed run, which counts as planned, not as spent so far.
     """
-    limit, more = prepared.experiment.budget_over_runs, planned(prepared)
-    if limit is None or not spends(more):
+    limit = prepared.experiment.budget_over_runs
+    if limit is None:
+        return
+    more = planned(prepared)
+    if not spends(more):
         return
     if run is not None:  # without a limit, it may have spent more than it was going to
         more = larger(spending_of_run(store.get(run), store), more)
@@ -328,7 +331,7 @@ def to_be_kept(told: Told, deal: str | None) -> Planned:
 
 def whole(told: Told, ledger: Ledger) -> Ledger:
     """Ledger of a run's whole plan, at least what was charged (`Ledger.completed`). Under a limit over runs nothing is
-    asked beyond the plan (`RunBooks.charge`), so that costly rounds need not be extrapolated."""
+    asked beyond the plan (`RunFiles.charge`), so that costly rounds need not be extrapolated."""
     limited = told.experiment.budget_over_runs is not None
     found = most(told) if limited else planned(told)
     mu = [math.inf if part is None else part for part in found["mu"]]

@@ -326,26 +326,29 @@ class Store:
             )
             self._database.seal(run)
 
-    def check(self, run: str) -> None:
-        """Refuse a run whose rows in the database are damaged."""
+    def check(self, run: str, *tables: str) -> None:
+        """Refuse a run whose rows in the database are not as they were written: those of `tables`, or of all."""
         self._database.check_pages()
-        for table in DETAILS:
+        for table in tables or DETAILS:
             self._database.details(run, table)
 
     def ledger(self, run: str) -> list[Row]:
         """Return the ledger rows of a run, in order; refuse a broken chain."""
+        return [row for row, _ in self.linked_rows(run)]
+
+    def linked_rows(self, run: str) -> Iterator[tuple[Row, bytes]]:
+        """The ledger rows of a run, in order, each with the link that binds it to the rows before; a broken chain
+        raises."""
         from sordino.privacy.ledger import FIRST_LINK, Row
 
-        rows: list[Row] = []
         previous = FIRST_LINK
-        for found in self._database.details(run, "ledger"):
+        for position, found in enumerate(self._database.details(run, "ledger")):
             fields = {field.name: found[field.name] for field in dataclasses.fields(Row) if field.name in found}
             row = Row(**fields | {"exposed": bool(fields["exposed"])})
             previous = row.link(previous, self.lacking)
             if previous != found["link"]:
-                raise UserError(f"The ledger of {run!r} has been altered: row {len(rows)} breaks the chain.")
-            rows.append(row)
-        return rows
+                raise UserError(f"The ledger of {run!r} has been altered: row {position} breaks the chain.")
+            yield row, previous
 
     def curve(self, run: str) -> list[dict[str, Any]]:
         """Return the rounds of a run, oldest first."""

@@ -18,7 +18,7 @@ from sordino.errors import UserError
 from sordino.experiment.config import Experiment, check_seeds
 from sordino.experiment.prepare import deal, prepare
 from sordino.experiment.run import start
-from sordino.federation.rounds import RoundReport, Watch
+from sordino.federation.rounds import RoundReport, RoundWatch, Watch
 from sordino.parts.curves import Curve, check, drop_outliers, fit
 
 
@@ -64,7 +64,7 @@ def _as_one_run(watch: Watch | None, rounds: int, simulations: int) -> Iterator[
         if watch is None:
             yield None
         else:
-            yield partial(_shift, watch, number * rounds, simulations * rounds)
+            yield RoundWatch(partial(_shift, watch, number * rounds, simulations * rounds))
 
 
 def _shift(watch: Watch, before: int, whole: int, report: RoundReport) -> None:

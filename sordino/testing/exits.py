@@ -104,7 +104,7 @@ def one_clients_data_do_not_touch_anothers_state(case: Case) -> None:
     other = ClientData(first.name, first.x.flip(0) * -3, first.y.flip(0), first.x_test, first.y_test)
     changed = dataclasses.replace(prepared.data, clients=(other, *prepared.data.clients[1:]))
     states = [
-        OneRound(prepared, case.folder / str(number), data).memory.states(range(CLIENTS))
+        OneRound(prepared, case.folder / str(number), data).memory
         for number, data in enumerate((prepared.data, changed))
     ]
     for client in range(1, CLIENTS):
@@ -121,7 +121,7 @@ def private_state_is_in_no_message(case: Case) -> None:
         assert set(asked.answer.values) == set(declared)
         # What was made of noisy gradients has been paid for: a client may keep it too.
         paid = {name for name, release in declared.items() if release.made_of_gradients or release.sources()}
-        states = once.memory.states(asked.question.clients)
+        states = {name: rows[list(asked.question.clients)] for name, rows in once.memory.items()}
         for name, rows in states.items():
             for release in set(declared) - paid if name not in once.clients.public_names else ():
                 sent = once.gate.read(declared[release], asked.answer.values[release], asked.public)

@@ -39,15 +39,15 @@ from sordino.deploy.site.site import Site
 from sordino.deploy.site.witness import Witness
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
-from sordino.store.run_files import RunBooks
+from sordino.store.run_files import RunFiles
 from sordino.store.store import Store
 
 POINTS: list[tuple[Any, str, int]] = [
     (SiteLedger, "_commit", 40),
     (Witness, "write", 20),
     (DeploymentJournal, "do", 40),
-    (RunBooks, "save", 3),
-    (RunBooks, "charge", 2),
+    (RunFiles, "save", 3),
+    (RunFiles, "charge", 2),
     (Site, "answer", 24),
 ]
 """What a process may die at, and at which call at the latest."""

@@ -133,7 +133,7 @@ def test_the_server_reserves_each_sites_whole_budget_once() -> None:
     """Budgets of 2 and 3: each pays all of its own with its first turn; noise from a known seed keeps no promise."""
     plan = plan_records([100, 100], np.array([2.0, 3.0]), DELTA, batch=10, epochs=1, turns=2)
     for known, expected in (("", {0: 2.0, 1: 3.0}), ("its seed is known", {0: math.inf, 1: math.inf})):
-        ledger, allowance = ReservingLedger((), DELTA, plan, RecordNeeds()), Allowance(records=plan, known=known)
+        ledger, allowance = ReservingLedger(DELTA, plan, RecordNeeds()), Allowance(records=plan, known=known)
         for number, who in enumerate(([0], [0, 1], [1])):
             public = Public({"clip": 1.0}, who, layers=[5])
             ledger.charge({"update": Gradients("clip")}, number, number, "local", allowance, public)

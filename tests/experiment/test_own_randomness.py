@@ -41,7 +41,7 @@ from sordino.privacy.noise import Seeded
 from sordino.privacy.release import sends
 from sordino.store import journal
 from sordino.store.journal import rows_after
-from sordino.store.run_files import RunBooks
+from sordino.store.run_files import RunFiles
 from sordino.store.spending import spending_of_run
 from sordino.store.store import Store
 
@@ -357,14 +357,14 @@ def test_answers_yet_to_be_repeated_are_known_beyond_a_checkpoint(
 ) -> None:
     """Four rounds were answered; a resumption repeats and saves two of them, the next one comes to other values."""
     name = stopped(tmp_path, 4, **of("Steady", rounds=ROUNDS))
-    original = RunBooks.answered
+    original = RunFiles.answered
 
-    def dying(self: RunBooks, question: int, drawn: int) -> None:
+    def dying(self: RunFiles, question: int, drawn: int) -> None:
         original(self, question, drawn) if question < 2 else 1 / 0
 
     with monkeypatch.context() as dies:
         dies.setattr(server, "SAVE_SECONDS", 0)
-        dies.setattr(RunBooks, "answered", dying)
+        dies.setattr(RunFiles, "answered", dying)
         with pytest.raises(ZeroDivisionError):
             resume(name, tmp_path)
     assert Store(tmp_path).get(name).rounds_done == 2
@@ -375,7 +375,7 @@ def test_answers_yet_to_be_repeated_are_known_beyond_a_checkpoint(
 
 def test_an_answer_that_nobody_has_seen_is_not_charged_again(tmp_path: Path) -> None:
     """Killed when the third question was charged, and when its answer was there but not yet written down."""
-    for place, moment in enumerate([(RunBooks, "charge", 3, "after"), (RunBooks, "answered", 3, "before")]):
+    for place, moment in enumerate([(RunFiles, "charge", 3, "after"), (RunFiles, "answered", 3, "before")]):
         store = tmp_path / str(place)
 
         def victim(store: Path = store, moment: tuple[Any, str, int, str] = moment) -> None:
@@ -391,7 +391,7 @@ def test_an_answer_that_nobody_has_seen_is_not_charged_again(tmp_path: Path) -> 
 
 
 def test_an_answer_is_written_down_before_the_script_sees_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(RunBooks, "note", lambda *_: 1 / 0)
+    monkeypatch.setattr(RunFiles, "note", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run(store=tmp_path, **of("Steady"))
     (path,) = (tmp_path / "runs").glob("*/ledger-*")

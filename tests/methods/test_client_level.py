@@ -228,7 +228,7 @@ def test_fedaddps_published_average_is_that_of_bounded_moves(tmp_path: Path) -> 
     """Of each coordinate by a twentieth of its weight at the most."""
     run = OneRound(Case(FedADDP(variant="paper"), tmp_path).prepared(noise_multiplier=1e-9), tmp_path)
     initial = run.asked[0].question.message["global"]
-    trained = run.memory.states(range(CLIENTS))["model"]
+    trained = run.memory["model"]
     bounds = 0.05 * trained.abs()
     moved = torch.minimum(torch.maximum(trained - initial, -bounds), bounds).mean(dim=0)
     assert torch.allclose(run.state["model"], initial + moved, atol=1e-6)
@@ -292,7 +292,7 @@ def test_nbafls_published_average_is_that_of_weights_however_far_the_received_on
     prepared = Case(NbAFL(variant="paper", ball=0.1), tmp_path).prepared(noise_multiplier=1e-9)
     assert prepared.initial.norm() > 10 * 0.1
     run = OneRound(prepared, tmp_path)
-    trained = run.memory.states(range(CLIENTS))["model"]
+    trained = run.memory["model"]
     expected = (0.1 * trained / trained.norm(dim=1, keepdim=True)).mean(dim=0)
     assert torch.allclose(run.state["model"], expected, atol=1e-6)
     assert float(run.asked[0].question.message["clip"]) == pytest.approx(0.2), "from one end of the ball to the other"

@@ -179,7 +179,7 @@ def test_how_much_of_the_examples_small_network_is_personal(tau: float, personal
     """What experiments/demo.toml and the README say of the default; the paper's networks have 0.5 to 1.5 %."""
     given = tomllib.loads((ROOT / "experiments" / "demo.toml").read_text("utf-8"))
     ready = prepare(Experiment.make(given | {"method": "feddpa", "store": tmp_path, "set": {"tau": tau}}))
-    own = OneRound(ready, tmp_path / "rounds", rounds=10).memory.read(range(100))["model"]
+    own = OneRound(ready, tmp_path / "rounds", rounds=10).memory["model"]
     records = [Records(client.x, client.y, ready.learner, seed=0) for client in ready.data.clients]
     masks = [scaled(held.fisher(model), held.layout) >= tau for held, model in zip(records, own, strict=True)]
     assert torch.stack(masks).double().mean().item() == pytest.approx(personal, rel=0.25)

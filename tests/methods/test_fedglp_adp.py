@@ -178,7 +178,7 @@ def test_masks_do_not_know_the_noise_that_left(masks: str, tmp_path: Path) -> No
     other = replace(prepared, identity="of another run, with other noise")
     rounds = [OneRound(one, tmp_path / str(number)) for number, one in enumerate((prepared, other))]
     sent = [one.asked[0].answer.values["update"] for one in rounds]
-    kept = [one.memory.states(range(4))["personal"] for one in rounds]
+    kept = [one.memory["personal"] for one in rounds]
     assert not torch.allclose(*sent, atol=1e-3)
     assert torch.equal(*kept)
     assert kept[0].any(dim=1).all()
@@ -278,7 +278,7 @@ def test_the_server_counts_masks_as_clients_grow_them(tmp_path: Path) -> None:
     prepared = prepare(Experiment.make({**keys, "set": {"epochs": 1, "growth": 0.0}}))
     ended = OneRound(prepared, tmp_path / "rounds", rounds=5)
     assert sorted(ended.state["grown_in"].tolist())[2:] == [4, 4, 5, 5], "two have a turn in each round"
-    layers, masks = prepared.learner.layout.layers, ended.memory.states(range(6))["personal"]
+    layers, masks = prepared.learner.layout.layers, ended.memory["personal"]
     for mask, done in zip(masks, ended.state["grown_in"].tolist(), strict=True):
         assert [int(part.sum()) for part in mask.split(layers)] == schedule(0.3, done, 5, layers)
 

@@ -1,4 +1,4 @@
-"""Questions to sites: what all are told and what each alone, in one trip or, summed under masks, in two."""
+"""Questions to sites, and the transport of a deployment: one trip each or, summed under masks, two."""
 
 from __future__ import annotations
 
@@ -38,13 +38,14 @@ class Plain:
 
     summed = False
     least = 1
-    """How many sites must be there for a question to be asked."""
+    """Number of sites that must be there for a question to be asked."""
 
     def __init__(self, terms: Terms, trips: Trips, journal: DeploymentJournal, gate: Gate) -> None:
         self._terms, self._trips, self._journal, self._gate = terms, trips, journal, gate
 
     def attempt(self, question: OutgoingQuestion, before: Attempt) -> Answer | None:
-        """What came of a question; None where too few answered. Who had answered to a killed server answers again."""
+        """Answer to a question; None where too few sites answered. Sites that had answered a killed server answer
+        again."""
         asked = before.survivors or question.identities
         everybody = bool(before.survivors) or any(release.once for release in question.releases.values())
         layout, number = self._terms.learner.layout, self._trips.presence.number
@@ -69,12 +70,12 @@ class Plain:
         return Answer(values, unknown, 0, size, who=[number[one] for one in who])
 
     def _needed(self, asked: int) -> int:
-        """How many of those asked must answer: as many of a hundred as of a whole cohort."""
+        """Number of the `asked` sites that must answer: the same share of them as of a whole cohort."""
         return max(1, -(-asked * self._terms.minimum // self._terms.schedule.cohort))
 
 
 class Summed:
-    """Questions of whose answers only the sum is seen."""
+    """Questions whose answers are seen in a sum only."""
 
     summed = True
 
@@ -83,14 +84,14 @@ class Summed:
 
     @property
     def least(self) -> int:
-        """How many sites must be there for a question to be asked."""
+        """Number of sites that must be there for a question to be asked."""
         return self._terms.minimum
 
     def attempt(self, question: OutgoingQuestion, before: Attempt) -> Answer | None:
-        """What came of a question; None where too few have answered, or what they sent makes no sum.
+        """Answer to a question; None where too few sites answered, or their messages make no sum.
 
-        A sum that a killed server had written down is taken from there; one that it was opening is opened for the same
-        survivors.
+        A sum that a killed server had written down is read from the journal; one that it was opening is opened for the
+        same survivors.
         """
         if before.state == "done":
             content = wire.unpack(bytes(before.result or b""))
@@ -131,7 +132,7 @@ class Summed:
         survivors: list[bytes],
         shares: Mapping[bytes, Mapping[bytes, bytes]],
     ) -> dict[bytes, Opening]:
-        """What opens the survivors' sum: of as many as are needed."""
+        """Openings of the survivors' sum, from as many sites as are needed."""
         about = {
             "run": question.id.run,
             "round": question.id.round,
@@ -157,7 +158,9 @@ class Summed:
 
 
 class Sites:
-    """The transport of a deployment."""
+    """The transport of a deployment. Sites keep their own memory and test their own models."""
+
+    memory: None = None
 
     def __init__(
         self,
@@ -179,12 +182,12 @@ class Sites:
         self._round, self._place = -1, -1
 
     def names(self) -> list[str]:
-        """What the sites are called, in the order of their numbers."""
+        """Names of the sites, in the order of their numbers."""
         return [member.name for member in self.presence.roster]
 
     def ask(self, question: Question, evaluate: bool, charge: Callable[[], None]) -> Answer:
-        """Ask a question, as often as it takes; each time is charged, and a time that a killed server had begun goes on
-        where it was."""
+        """Ask a question until enough sites have answered it; each attempt is charged, and one that a killed server had
+        begun goes on where it was."""
         self._place = self._place + 1 if question.round == self._round else 0
         self._round = question.round
         releases, tried = due(self._steps[question.step], question.round), 0
@@ -200,7 +203,7 @@ class Sites:
             answer = self._attempt(question, id, releases)
             if answer is not None:
                 return answer
-            if any(release.once for release in releases.values()):  # it is given once: this attempt stays the only one
+            if any(release.once for release in releases.values()):  # sites give it once, so no attempt can follow
                 break
             self._journal.give_up(id)
             self._tell(f"Round {question.round + 1} could not be used: it is tried again, and paid for again.")
@@ -225,7 +228,8 @@ class Sites:
         return way.attempt(outgoing, before)
 
     def end(self, models: Callable[[int], Mapping[str, Tensor]]) -> bool:
-        """Tell every site that the run is over, and give it the models that are its own; whether all have heard it."""
+        """Tell every site that the run is over, and give it its models, by its number; whether all sites have heard
+        it."""
         self.presence.find()
         back = {node: identity for identity, node in self.presence.nodes.items()}
         requests = {
@@ -238,9 +242,9 @@ class Sites:
         return len(ended) == len(self._journal.enrolled_sites())
 
     def public_states(self, clients: Sequence[int], names: Collection[str]) -> dict[str, Tensor]:
-        """What clients remember stays at the sites."""
+        """No states: they stay at the sites."""
         return {}
 
     def accuracies(self, clients: Sequence[int], model: Tensor | None) -> np.ndarray:
-        """Accuracies stay at the sites."""
+        """No accuracies: they stay at the sites."""
         return np.full(len(clients), np.nan)
