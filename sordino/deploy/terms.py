@@ -3,7 +3,7 @@ themselves, from the same declarations and each with its own code.
 
 Nothing here depends on anybody's records. A deployed experiment *declares* what a simulation reads from the data:
 `clients`, `shape`, `labels`, for tables `columns`, and where records are protected `records_each`. How much noise a
-site's records need depends on how many it has: `Terms.at_site` works that out there.
+site's records need depends on how many it has: `DeployedTerms.at_site` works that out there.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ ROOM_EACH, ROOM = 2**12, 2**20
 
 
 @dataclass(frozen=True)
-class Terms:
+class DeployedTerms:
     """What everybody agrees on before the first round: all of it is public."""
 
     experiment: Experiment
@@ -189,12 +189,12 @@ class Terms:
         return self.learner.layout.size
 
 
-def _spread(value: np.ndarray, terms: Terms) -> np.ndarray:
+def _spread(value: np.ndarray, terms: DeployedTerms) -> np.ndarray:
     """What a site knows of itself under every client's number: it is never asked as anybody else."""
     return np.repeat(value, terms.schedule.clients)
 
 
-def terms_of(experiment: Experiment) -> Terms:
+def terms_of(experiment: Experiment) -> DeployedTerms:
     """The terms of a deployed experiment; one that cannot be deployed is refused with a sentence."""
     check_declared(experiment)
     clients, shape, classes = experiment.clients, shape_of(experiment), len(labels_of(experiment))
@@ -227,7 +227,7 @@ def terms_of(experiment: Experiment) -> Terms:
     read = method.file_contents()
     configuration = experiment.model_dump(mode="json", include=set(CARRIED)) | {"made": repr(method), "read": read}
     configuration |= weights
-    return Terms(
+    return DeployedTerms(
         experiment=experiment,
         method=method,
         learner=learner,

@@ -160,7 +160,7 @@ def serving(
 ) -> Iterator[FlowerCarrier]:
     """A SuperLink at an address, and this process as the server that speaks through it.
 
-    `largest` is how many bytes a site's answer may have (`Terms.largest_answer`).
+    `largest` is how many bytes a site's answer may have (`DeployedTerms.largest_answer`).
     `fork` is called when the SuperLink is starting, and may start processes of a trial's sites in the meantime.
     """
     keys.check_server_keys(folder)

@@ -13,7 +13,7 @@ import torch
 from helpers import ALL
 
 from sordino.data import Dataset, FederatedData, federate
-from sordino.deploy.terms import Terms, terms_of
+from sordino.deploy.terms import DeployedTerms, terms_of
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import Prepared, prepare
@@ -76,7 +76,7 @@ def made(how: Any, *given: Any) -> Any:
         return str(error)
 
 
-def figures(found: Prepared | Terms) -> dict[str, Any]:
+def figures(found: Prepared | DeployedTerms) -> dict[str, Any]:
     """Everything that decides the noise."""
     allowance = found.allowance
     known: dict[str, Any] = {"delta": found.budget.delta, "multiplier": found.budget.multiplier}

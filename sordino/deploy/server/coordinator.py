@@ -30,7 +30,7 @@ from sordino.deploy.server.dry_run import rehearse
 from sordino.deploy.server.journal import FILE, Heads, Journal
 from sordino.deploy.server.questions import Sites
 from sordino.deploy.server.trips import Deadlines
-from sordino.deploy.terms import Terms, terms_of
+from sordino.deploy.terms import DeployedTerms, terms_of
 from sordino.errors import Stopped, UserError
 from sordino.experiment.config import AT_SITES, Experiment
 from sordino.experiment.defaults import DEFAULT_STORE
@@ -196,7 +196,7 @@ def resume(
 
 def _carried_on(
     run: str,
-    terms: Terms,
+    terms: DeployedTerms,
     ground: Ground,
     sites: Sites,
     store: Store,
@@ -250,7 +250,7 @@ def _carried_on(
 
 
 def _shared_accuracies(
-    terms: Terms, ending: Ending, sites: Sites, books: RunBooks, early: bool
+    terms: DeployedTerms, ending: Ending, sites: Sites, books: RunBooks, early: bool
 ) -> tuple[dict[str, float], float]:
     """The accuracies that sites share with the server, where part of the budget is kept for them and is left."""
     if not terms.experiment.metrics_share or early:
@@ -282,12 +282,12 @@ def _end(run: str, sites: Sites, journal: Journal, store: Store) -> None:
         journal.decide("ended", True)
 
 
-def server_gate(terms: Terms) -> Gate:
+def server_gate(terms: DeployedTerms) -> Gate:
     """What the server reads sums and messages with. It draws no noise, and its own choices follow from the seed."""
     return Gate(terms.allowance, Seeded(terms.experiment.seed, terms.identity), MECHANISMS["integers"])
 
 
-def ground_of(experiment: Experiment, terms: Terms) -> Ground:
+def ground_of(experiment: Experiment, terms: DeployedTerms) -> Ground:
     """What the server knows of the data and the network, with the public records where the method needs them."""
     records = None
     if terms.method.needs_public() or experiment.public is not None:
@@ -297,7 +297,7 @@ def ground_of(experiment: Experiment, terms: Terms) -> Ground:
     return Ground(terms.learner.layout, math.prod(terms.shape), len(terms.labels), records)
 
 
-def _public(experiment: Experiment, terms: Terms) -> Dataset:
+def _public(experiment: Experiment, terms: DeployedTerms) -> Dataset:
     name = experiment.public
     if name is None or name == "default" or name.startswith("holdout"):
         raise UserError(
@@ -316,7 +316,9 @@ def _public(experiment: Experiment, terms: Terms) -> Dataset:
     return found
 
 
-def _save_models(run: str, terms: Terms, ending: Ending, names: Sequence[str], folder: Path) -> checkpoints.KeptFile:
+def _save_models(
+    run: str, terms: DeployedTerms, ending: Ending, names: Sequence[str], folder: Path
+) -> checkpoints.KeptFile:
     """Write the server's models and what they mean; personal ones, and how they do, are at the sites."""
     unknown = np.full((terms.schedule.clients, len(METRICS)), np.nan)
     tensors = {"clients": torch.zeros(0, dtype=torch.int64), **measured(unknown)}

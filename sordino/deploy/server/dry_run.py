@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sordino.deploy.terms import Terms
+from sordino.deploy.terms import DeployedTerms
 from sordino.errors import UserError
 from sordino.federation.client import Question
 from sordino.federation.message import Each
@@ -28,7 +28,7 @@ from sordino.util.processes import single_threaded
 ROUNDS = 2
 
 
-def rehearse(terms: Terms, ground: Ground) -> None:
+def rehearse(terms: DeployedTerms, ground: Ground) -> None:
     """Run the first rounds of a method's script with answers that say nothing; what it must not do raises."""
     schedule = dataclasses.replace(terms.schedule, rounds=min(ROUNDS, terms.schedule.rounds))
     stage = _Stage(terms)
@@ -41,7 +41,7 @@ def rehearse(terms: Terms, ground: Ground) -> None:
 class _Stage:
     """A transport to nobody, and books in which nothing is written."""
 
-    def __init__(self, terms: Terms) -> None:
+    def __init__(self, terms: DeployedTerms) -> None:
         self._terms, self._steps = terms, terms.method.steps()
         self.ledger = Ledger(terms.schedule.clients, terms.method.unit)
         self.restored: Restored | None = None

@@ -19,7 +19,7 @@ from sordino.deploy.server.journal import Asked, Enrolled, Heads, Journal
 from sordino.deploy.server.presence import Presence, accepted
 from sordino.deploy.server.trips import Deadlines, Put, Trips
 from sordino.deploy.site.ledger import Ask
-from sordino.deploy.terms import Terms
+from sordino.deploy.terms import DeployedTerms
 from sordino.errors import UserError
 from sordino.federation.client import Question
 from sordino.federation.transport import Answer
@@ -34,7 +34,7 @@ class Plain:
     least = 1
     """How many sites must be there for a question to be put."""
 
-    def __init__(self, terms: Terms, trips: Trips, journal: Journal, gate: Gate) -> None:
+    def __init__(self, terms: DeployedTerms, trips: Trips, journal: Journal, gate: Gate) -> None:
         self._terms, self._trips, self._journal, self._gate = terms, trips, journal, gate
 
     def attempt(self, put: Put, before: Asked) -> Answer | None:
@@ -72,7 +72,7 @@ class Summed:
 
     summed = True
 
-    def __init__(self, terms: Terms, trips: Trips, journal: Journal, gate: Gate) -> None:
+    def __init__(self, terms: DeployedTerms, trips: Trips, journal: Journal, gate: Gate) -> None:
         self._terms, self._trips, self._journal, self._gate = terms, trips, journal, gate
 
     @property
@@ -144,7 +144,7 @@ class Sites:
 
     def __init__(
         self,
-        terms: Terms,
+        terms: DeployedTerms,
         roster: Sequence[Member],
         carrier: Carrier,
         journal: Journal,

@@ -17,7 +17,7 @@ from sordino.data.own import ClientFile, numbered, read_arrays
 from sordino.data.people import known_people, people_of
 from sordino.data.tables import Table, read_table
 from sordino.deploy.site.rules import RefusedError, Rules
-from sordino.deploy.terms import Terms
+from sordino.deploy.terms import DeployedTerms
 from sordino.errors import UserError, refuse
 
 
@@ -42,7 +42,7 @@ def keyed_fingerprint(file: SiteFile, secret: bytes) -> str:
     return hmac.new(secret, people_of([file.path]).encode(), hashlib.sha256).hexdigest()
 
 
-def as_declared(file: SiteFile, terms: Terms, rules: Rules, secret: bytes) -> FederatedData:
+def as_declared(file: SiteFile, terms: DeployedTerms, rules: Rules, secret: bytes) -> FederatedData:
     """The records as the experiment's clients have them; those of this site stand under every number, and it is asked
     under its own only."""
     try:
@@ -63,7 +63,7 @@ def as_declared(file: SiteFile, terms: Terms, rules: Rules, secret: bytes) -> Fe
     return FederatedData(name, dealt, len(terms.labels), terms.shape, "", people, disclosed=counted)
 
 
-def _encoded(table: Table, terms: Terms, rules: Rules) -> tuple[ClientFile, list[str]]:
+def _encoded(table: Table, terms: DeployedTerms, rules: Rules) -> tuple[ClientFile, list[str]]:
     """A table's records, by the experiment's schema or its declared columns as numbers, and sentences with what was
     counted in them."""
     schema = terms.schema(rules.label)
@@ -82,7 +82,7 @@ def _encoded(table: Table, terms: Terms, rules: Rules) -> tuple[ClientFile, list
     return ClientFile(table.path, found.x[found.kept], labels, None), found.counted
 
 
-def _fitted(file: ClientFile, terms: Terms) -> tuple[torch.Tensor, torch.Tensor]:
+def _fitted(file: ClientFile, terms: DeployedTerms) -> tuple[torch.Tensor, torch.Tensor]:
     if math.prod(file.x.shape[1:]) != math.prod(terms.shape):
         raise UserError(f"The records of {file.path} have shape {file.x.shape[1:]}, but {terms.shape} is declared.")
     x = np.ascontiguousarray(file.x.reshape(-1, *terms.shape))

@@ -21,7 +21,7 @@ from sordino.deploy.site.enrol import session_of
 from sordino.deploy.site.ledger import Book
 from sordino.deploy.site.rules import RefusedError
 from sordino.deploy.site.session import Session
-from sordino.deploy.terms import Terms
+from sordino.deploy.terms import DeployedTerms
 from sordino.federation.blending import FIGURES, Blending, instructions
 from sordino.federation.run_state import Served
 from sordino.learning.metrics import METRICS
@@ -64,7 +64,7 @@ def end(desk: Desk, message: Mapping[str, Any]) -> bytes:
     return requests.answered()
 
 
-def _given(model: Any, terms: Terms) -> Tensor | None:
+def _given(model: Any, terms: DeployedTerms) -> Tensor | None:
     """A model that came with the message, if it can be one."""
     if model is None:
         return None

@@ -15,7 +15,7 @@ from sordino.deploy.site.ledger import Book
 from sordino.deploy.site.rules import RefusedError
 from sordino.deploy.site.session import Session
 from sordino.deploy.site.status import telling
-from sordino.deploy.terms import Terms, terms_of
+from sordino.deploy.terms import DeployedTerms, terms_of
 from sordino.errors import UserError
 from sordino.experiment.config import Experiment
 
@@ -66,7 +66,7 @@ def session_of(desk: Desk, book: Book, run: str) -> Session:
     return desk.sessions[run]
 
 
-def _checked_terms(desk: Desk, book: Book, carried: Mapping[str, Any], identity: str, number: int) -> Terms:
+def _checked_terms(desk: Desk, book: Book, carried: Mapping[str, Any], identity: str, number: int) -> DeployedTerms:
     """The terms of an experiment that the server wants to run, worked out here, if the rules allow it."""
     desk.allowed.check_experiment(carried)
     try:
@@ -93,6 +93,6 @@ def _checked_terms(desk: Desk, book: Book, carried: Mapping[str, Any], identity:
     return terms
 
 
-def _begun(desk: Desk, run: str, terms: Terms, known: Mapping[str, Any]) -> Session:
+def _begun(desk: Desk, run: str, terms: DeployedTerms, known: Mapping[str, Any]) -> Session:
     data = as_declared(desk.file, terms, desk.allowed.rules, desk.secret)
     return Session.of(run, terms, int(known["number"]), bytes(known["key"]), data, desk.secret)

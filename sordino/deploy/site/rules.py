@@ -22,7 +22,7 @@ from torch import Tensor
 
 from sordino.deploy.protocol.keys import package_hash
 from sordino.deploy.protocol.roster import Member, read_roster
-from sordino.deploy.terms import CARRIED, Terms
+from sordino.deploy.terms import CARRIED, DeployedTerms
 from sordino.errors import UserError, quoted
 from sordino.experiment.config import SCHEMA, Experiment
 from sordino.federation.message import Each
@@ -165,7 +165,7 @@ class Allowed:
         if not set(carried) <= set(CARRIED):
             raise RefusedError("experiment", "it has keys that mean nothing here")
 
-    def check_terms(self, terms: Terms) -> None:
+    def check_terms(self, terms: DeployedTerms) -> None:
         """Refuse an experiment that is outside of the rules."""
         rules, experiment = self.rules, terms.experiment
         if terms.method.unit == "record" and rules.unit == "client":
@@ -189,7 +189,7 @@ class Allowed:
         if not set(identities) <= known:
             raise RefusedError("roster", "a site of the cohort is not in the roster")
 
-    def check_question(self, terms: Terms, releases: Releases, public: Public, gate: Gate) -> None:
+    def check_question(self, terms: DeployedTerms, releases: Releases, public: Public, gate: Gate) -> None:
         """Refuse bounds that are not numbers within the rules, and messages that hold anything but finite numbers."""
         check_finite(public.message)
         model = public.message.get("global")

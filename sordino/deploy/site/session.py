@@ -17,7 +17,7 @@ from sordino.deploy.protocol.secure_sum import Cohort, Masker, MaskingError
 from sordino.deploy.site.ledger import Entry, released
 from sordino.deploy.site.requests import Work
 from sordino.deploy.site.rules import Allowed, RefusedError
-from sordino.deploy.terms import Terms
+from sordino.deploy.terms import DeployedTerms
 from sordino.errors import UserError
 from sordino.federation.client import Clients, Outcome, Question
 from sordino.federation.execution import EXECUTIONS
@@ -35,7 +35,7 @@ class Session:
     """A run, and this site's part in it."""
 
     run: str
-    terms: Terms
+    terms: DeployedTerms
     number: int
     key: bytes
     """Its private X25519 key of this run."""
@@ -44,7 +44,7 @@ class Session:
     """What is remembered before the first round."""
 
     @classmethod
-    def of(cls, run: str, terms: Terms, number: int, key: bytes, data: FederatedData, secret: bytes) -> Session:
+    def of(cls, run: str, terms: DeployedTerms, number: int, key: bytes, data: FederatedData, secret: bytes) -> Session:
         """The run `run` at the site that is client `number`."""
         allowance = terms.at_site(number, int(data.train.sizes[number]))
         gate = Gate(allowance, source_of(terms, secret), MECHANISMS["integers"])
@@ -176,7 +176,7 @@ class Session:
         return found if math.isfinite(found) else None
 
 
-def source_of(terms: Terms, secret: bytes) -> Source:
+def source_of(terms: DeployedTerms, secret: bytes) -> Source:
     """The operating system's randomness; what looks at no noise, as the choice of validation records, comes from a
     secret of the site. In a trial with noise from the seed, in which no epsilon holds, the seed's."""
     if terms.seeded:
