@@ -22,7 +22,7 @@ LAYERS = (
     "methods",
     "federation",
     "simulator",
-    "experiment store study planning trained",
+    "terms experiment store study planning trained",
     "testing deploy",
     "audit flower",
     "report",

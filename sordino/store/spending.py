@@ -40,7 +40,7 @@ from sordino.util.formatting import delta_text, rounded_up
 
 if TYPE_CHECKING:
     from sordino.experiment.prepare import Prepared
-    from sordino.experiment.result import Told
+    from sordino.terms import Terms
 
 POOLS = get_args(Pool)
 
@@ -265,7 +265,7 @@ def _instead(more: Spent, total: OverRuns, epsilon: float | None, resumed: bool)
     return "an earlier run let something leave without noise, and no later one can make up for that"
 
 
-def planned(told: Told) -> Spent:
+def planned(told: Terms) -> Spent:
     """Most that a run will spend, if its method asks everybody once in each of its turns and reads single messages only
     as it declares."""
     method = told.method
@@ -283,8 +283,7 @@ def planned(told: Told) -> Spent:
         return {"unit": method.unit, "mu": [0.0] * len(VIEWS), "recipes": []}
     noise = told.allowance.of_clients
     # On real machines a share of the whole budget may be kept for accuracies, beside that of the rounds.
-    rounds = 1.0 if told.data is not None else 1 - told.experiment.metrics_share
-    protected = math.sqrt(told.turns / rounds) / noise.multiplier
+    protected = math.sqrt(told.turns / (1 - told.calibration.metrics_share)) / noise.multiplier
     cohort, colluders = noise.met(told.schedule.cohort)
     shares = {view: honest_shares(view, cohort, colluders) for view in VIEWS}
     exposed = any(release.tells == "everything" for release in releases)
@@ -293,7 +292,7 @@ def planned(told: Told) -> Spent:
     return {"unit": "client", "mu": list(mu), "recipes": []}
 
 
-def most(told: Told) -> Spent:
+def most(told: Terms) -> Spent:
     """Most that a run may spend. Where noise is planned against the server, who sees every message, others may come to
     see the messages too."""
     found = planned(told)
@@ -302,7 +301,7 @@ def most(told: Told) -> Spent:
     return found
 
 
-def to_be_kept(told: Told, deal: str | None) -> Planned:
+def to_be_kept(told: Terms, deal: str | None) -> Planned:
     """Plan of a run as the store keeps it from the start; `deal` identifies who holds which record."""
     found, delta = most(told), told.budget.delta
     epsilon = planned_epsilon(told.allowance, told.turns, delta)
@@ -311,7 +310,7 @@ def to_be_kept(told: Told, deal: str | None) -> Planned:
     return {**found, "deal": deal, "turns": told.turns, "epsilon": epsilon}
 
 
-def whole(told: Told, ledger: Ledger) -> Ledger:
+def whole(told: Terms, ledger: Ledger) -> Ledger:
     """Ledger of a run's whole plan, at least what was charged (`Ledger.completed`). Under a limit over runs nothing is
     asked beyond the plan (`RunBooks.charge`), so that costly rounds need not be extrapolated."""
     limited = told.experiment.budget_over_runs is not None
@@ -326,7 +325,7 @@ def _finite(spent: Spent) -> bool:
     return None not in spent["mu"] and INFINITE not in spent["recipes"]
 
 
-def _planned_pools(told: Told) -> dict[str, dict[int, Recipe]]:
+def _planned_pools(told: Terms) -> dict[str, dict[int, Recipe]]:
     """Recipes that records of each pool and client will go through at the most. On real machines only a site knows its
     number of records; elsewhere its budget stands for them."""
     plan, needs = told.allowance.of_records, told.method.record_needs()
