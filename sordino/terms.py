@@ -16,7 +16,7 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -52,6 +52,8 @@ from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.budget.client_plan import check_delta, default_delta
 from sordino.privacy.noise import Seeded
 from sordino.privacy.release import Releases, all_releases, check_steps, record_needs
+
+Extended = TypeVar("Extended", bound="Costs")
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,12 @@ class Costs:
         """Return the clients' steps by name, each with what it sends."""
         return self._steps
 
+    def extend(self, kind: type[Extended], **more: Any) -> Extended:
+        """Return these costs as a dataclass `kind` with more fields, or others; steps are not declared again."""
+        extended = kind(**{one.name: getattr(self, one.name) for one in dataclasses.fields(self)} | more)
+        vars(extended)["_steps"] = self._steps
+        return extended
+
 
 @dataclass(frozen=True, kw_only=True)
 class Terms(Costs):
@@ -190,16 +198,14 @@ def derive(experiment: Experiment, facts: Facts, costs: Costs | None = None) -> 
     experiment = experiment.model_copy(update={"model": network.name})
     decided = facts.decisive(experiment, method.file_contents()) | {"made": repr(method)} | network.weights
     drowned = infeasible(method, costs.steps(), costs.allowance, costs.schedule, layout)
-    return Terms(
-        **fields_of(costs)
-        | {
-            "experiment": experiment,
-            "learner": network.learner,
-            "initial": network.initial,
-            "identity": identity_of(decided, facts.fingerprint, type(method), type(network.module)),
-            "notes": costs.notes + drowned,
-            "disclosed": [*facts.disclosed, *not_covered_before(experiment, method)],
-        }
+    return costs.extend(
+        Terms,
+        experiment=experiment,
+        learner=network.learner,
+        initial=network.initial,
+        identity=identity_of(decided, facts.fingerprint, type(method), type(network.module)),
+        notes=costs.notes + drowned,
+        disclosed=[*facts.disclosed, *not_covered_before(experiment, method)],
     )
 
 
@@ -229,7 +235,7 @@ def derive_costs(experiment: Experiment, facts: Facts, method: Method | None = N
     calibration = facts.calibration(experiment, schedule, steps, minimum)
     budget, allowance, notes = _spend(experiment, method, facts, schedule, steps, calibration, minimum)
     known = SEED_IS_KNOWN if experiment.noise == "integers" else ""
-    return Costs(
+    costs = Costs(
         method=method,
         schedule=schedule,
         calibration=calibration,
@@ -243,17 +249,14 @@ def derive_costs(experiment: Experiment, facts: Facts, method: Method | None = N
             *returned(method, "notes", method.notes(schedule, budget), list),
         ],
     )
+    vars(costs)["_steps"] = steps  # declared once
+    return costs
 
 
 def settle(method: Method, clients: int) -> Method:
     """Let a method make the choices that depend on how many clients there are."""
     settled: Method = returned(method, "settled", method.settled(clients), Method)
     return settled
-
-
-def fields_of(costs: Costs) -> dict[str, Any]:
-    """Return the fields of costs or terms by name, to make a dataclass of them that has more."""
-    return {one.name: getattr(costs, one.name) for one in dataclasses.fields(costs)}
 
 
 def _check_network(method: Method, network: BuiltNetwork) -> None:

@@ -637,7 +637,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("what a method discloses", "*not_covered_before(experiment, method)]", "]"),
             ("what was read from records", "[*facts.disclosed, *", "[*"),
             ("caveats and weak deltas are not told", "            *notes,\n", ""),
-            ("a network that drowns", '"notes": costs.notes + drowned', '"notes": costs.notes'),
+            ("a network that drowns", "notes=costs.notes + drowned", "notes=costs.notes"),
             ("personal layers that there are not", "    check_head(method, network.learner.layout)\n", ""),
             ("a network that mixes records", "network.learner.keeper(network.shape)", "pass"),
             (
@@ -1378,10 +1378,10 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("runs: a limit of some runs is one of all", "and len(configurations) == runs", ""),
             (
                 "plan: spare turns are forgotten",
-                "math.sqrt(told.turns / rounds)",
-                "math.sqrt(told.schedule.turns / rounds)",
+                "math.sqrt(told.turns / (1",
+                "math.sqrt(told.schedule.turns / (1",
             ),
-            ("plan: accuracies are forgotten", "1 - told.experiment.metrics_share", "1.0"),
+            ("plan: accuracies are forgotten", "1 - told.calibration.metrics_share", "1.0"),
             (
                 "plan: what sites promise is forgotten",
                 '{**found, "promised": max(promised)} if promised else found',
@@ -1698,8 +1698,8 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         "experiment/prepare.py",
         "tests/experiment/test_own_randomness.py tests/experiment/test_identity.py",
         [
-            ("own code: no nonce", '"needs_nonce": own,', '"needs_nonce": False,'),
-            ("own code: everything repeats itself", '"repeats": same,', '"repeats": True,'),
+            ("own code: no nonce", "needs_nonce=own,", "needs_nonce=False,"),
+            ("own code: everything repeats itself", "repeats=same,", "repeats=True,"),
             ("own code: coins of every run", "self.repeats, self.nonce)", "self.repeats)"),
             ("own code: nobody is told of a nonce", "[OWN_CODE] if own else []", "[]"),
         ],
@@ -2353,7 +2353,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             (
                 "a plan forgets that states expose",
-                'exposed=any(release.tells == "everything" for release in releases)',
+                'exposed=any(release.tells == "everything" for release in all_releases(costs.steps()))',
                 "exposed=False",
             ),
             (

@@ -36,7 +36,7 @@ from sordino.privacy.budget.record_plan import RecordNeeds, RecordPlan
 from sordino.privacy.integers import CLIENTS, RECORDS, Gap
 from sordino.privacy.ledger import Row
 from sordino.privacy.release import Public, Release, Releases, all_releases, record_needs
-from sordino.terms import BuiltNetwork, Facts, Terms, build_network, derive, derive_costs, fields_of
+from sordino.terms import BuiltNetwork, Facts, Terms, build_network, derive, derive_costs
 from sordino.trained.models import Description
 from sordino.version import VERSION
 
@@ -261,7 +261,7 @@ def terms_of(experiment: Experiment) -> DeployedTerms:
     experiment = Experiment(**{key: getattr(experiment, key) for key in CARRIED})
     check_records(experiment, method)
     facts = Declared.by(experiment)
-    return DeployedTerms(**fields_of(derive(experiment, facts, derive_costs(experiment, facts, method))))
+    return derive(experiment, facts, derive_costs(experiment, facts, method)).extend(DeployedTerms)
 
 
 def _with_contents(experiment: Experiment, method: Method) -> Experiment:

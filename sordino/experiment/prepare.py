@@ -27,7 +27,7 @@ from sordino.privacy.noise import Seeded
 from sordino.simulator import bf16
 from sordino.simulator import choice as compiling
 from sordino.simulator.choice import Choice, choose
-from sordino.terms import BuiltNetwork, Facts, Terms, build_network, derive, derive_costs, fields_of, settle
+from sordino.terms import BuiltNetwork, Facts, Terms, build_network, derive, derive_costs, settle
 from sordino.util.processes import single_threaded
 
 OWN_CODE = (
@@ -154,17 +154,15 @@ def prepare(
     same = repeats(terms.method, network.name, network.module, experiment.device)
     # Of whole numbers from a seed no epsilon holds, and a deployment's trial draws the same.
     own = terms.method.privacy == "dp" and experiment.noise == "float" and not same
-    return Prepared(
-        **fields_of(terms)
-        | {
-            "data": data,
-            "public": public,
-            "choice": replace(choice, reasons=choice.reasons + compiled.reasons + coarse.reasons),
-            "repeats": same,
-            "needs_nonce": own,
-            "compiled": compiled.made,
-            "notes": [*data.notes, *([OWN_CODE] if own else []), *coarse.notes, *terms.notes],
-        }
+    return terms.extend(
+        Prepared,
+        data=data,
+        public=public,
+        choice=replace(choice, reasons=choice.reasons + compiled.reasons + coarse.reasons),
+        repeats=same,
+        needs_nonce=own,
+        compiled=compiled.made,
+        notes=[*data.notes, *([OWN_CODE] if own else []), *coarse.notes, *terms.notes],
     )
 
 
