@@ -108,9 +108,7 @@ class Facts:
     ask_sizes: str = "name the data"
     """Words that say how to give `sizes`, for the error where noise depends on them."""
 
-    def check_releases(
-        self, experiment: Experiment, method: Method, steps: Mapping[str, Releases], states: Collection[str]
-    ) -> None:
+    def check_releases(self, experiment: Experiment, steps: Mapping[str, Releases], states: Collection[str]) -> None:
         """Refuse releases that cannot be made where the run takes place; `states` names the clients' public states."""
 
     def calibration(
@@ -151,17 +149,18 @@ class Costs:
         return self.calibration.turns
 
     @cached_property
-    def _steps(self) -> dict[str, Releases]:
+    def declared(self) -> dict[str, Releases]:
+        """The method's steps by name, each with what it declares to send; asked for once."""
         return self.method.steps()
 
     def steps(self) -> dict[str, Releases]:
-        """Return the clients' steps by name, each with what it sends."""
-        return self._steps
+        """Return everything that clients are asked to do, by name, each step with what it sends."""
+        return self.declared
 
     def extend(self, kind: type[Extended], **more: Any) -> Extended:
         """Return these costs as a dataclass `kind` with more fields, or others; steps are not declared again."""
         extended = kind(**{one.name: getattr(self, one.name) for one in dataclasses.fields(self)} | more)
-        vars(extended)["_steps"] = self._steps
+        vars(extended)["declared"] = self.declared
         return extended
 
 
@@ -197,7 +196,7 @@ def derive(experiment: Experiment, facts: Facts, costs: Costs | None = None) -> 
     method, layout = costs.method, network.learner.layout
     experiment = experiment.model_copy(update={"model": network.name})
     decided = facts.decisive(experiment, method.file_contents()) | {"made": repr(method)} | network.weights
-    drowned = infeasible(method, costs.steps(), costs.allowance, costs.schedule, layout)
+    drowned = infeasible(method, costs.declared, costs.allowance, costs.schedule, layout)
     return costs.extend(
         Terms,
         experiment=experiment,
@@ -230,7 +229,7 @@ def derive_costs(experiment: Experiment, facts: Facts, method: Method | None = N
     if facts.network is not None:
         states = _public_states(method, facts.network)
         check_steps(steps, method.unit, states)
-        facts.check_releases(experiment, method, steps, states)
+        facts.check_releases(experiment, steps, states)
     minimum = smallest_cohort(experiment, schedule)
     calibration = facts.calibration(experiment, schedule, steps, minimum)
     budget, allowance, notes = _spend(experiment, method, facts, schedule, steps, calibration, minimum)
@@ -249,7 +248,7 @@ def derive_costs(experiment: Experiment, facts: Facts, method: Method | None = N
             *returned(method, "notes", method.notes(schedule, budget), list),
         ],
     )
-    vars(costs)["_steps"] = steps  # declared once
+    vars(costs)["declared"] = steps  # as cached_property would, without asking again
     return costs
 
 

@@ -619,7 +619,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
     ),
     (
         "terms.py",
-        "tests/test_terms.py tests/deploy/test_agreement.py tests/deploy/test_terms.py "
+        "tests/test_derive.py tests/deploy/test_agreement.py tests/deploy/test_terms.py "
         "tests/experiment/test_identity.py tests/privacy/test_plan.py",
         [
             (
@@ -645,7 +645,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
                 "if has_published_noise(method) and experiment.noise_multiplier is None:",
                 "if False:",
             ),
-            ("what sites refuse to send", "facts.check_releases(experiment, method, steps, states)", "pass"),
+            ("what sites refuse to send", "facts.check_releases(experiment, steps, states)", "pass"),
             ("declarations are not looked at", "check_steps(steps, method.unit, states)", "pass"),
             ("a vacuous delta", "experiment.allow_vacuous_delta or published)", "True)"),
         ],
@@ -2353,7 +2353,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [
             (
                 "a plan forgets that states expose",
-                'exposed=any(release.tells == "everything" for release in all_releases(costs.steps()))',
+                'exposed=any(release.tells == "everything" for release in all_releases(costs.declared))',
                 "exposed=False",
             ),
             (

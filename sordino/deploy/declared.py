@@ -39,7 +39,7 @@ def labels_of(experiment: Experiment) -> tuple[str, ...]:
 
 
 def check_declared(experiment: Experiment) -> None:
-    """Refuse an experiment that leaves open what nobody may read from the sites' records, or wants the impossible."""
+    """Refuse an experiment that lacks a declaration which nobody may read from records, or that no site can run."""
     needed = {"clients": "how many sites there are, as in clients = 5"}
     if experiment.table is None:
         needed |= {

@@ -46,11 +46,11 @@ CARRIED = (
     *("active_server", "spare_turns", "metrics_share", "allow_vacuous_delta", "noise", "seed", "evaluate_every"),
     *("personal", "set"),
 )
-"""The keys that mean something on real machines; the others say where a simulation's data lie and how it is run."""
+"""Keys that mean something on real machines; the others say where a simulation's data lie and how it is run."""
 
 ASK_SIZES = "the experiment must declare about how many training records a site has, as in records_each = 300"
 ROOM_EACH, ROOM = 2**12, 2**20
-"""Bytes of an answer for each site of a cohort, and for everything besides the model's numbers."""
+"""Bytes of an answer per site of a cohort, and for everything besides the model's numbers."""
 
 
 @dataclass(frozen=True)
@@ -124,9 +124,7 @@ class Declared(Facts):
             ask_sizes=ASK_SIZES,
         )
 
-    def check_releases(
-        self, experiment: Experiment, method: Method, steps: Mapping[str, Releases], states: Collection[str]
-    ) -> None:
+    def check_releases(self, experiment: Experiment, steps: Mapping[str, Releases], states: Collection[str]) -> None:
         check_releases(experiment, steps, states)
 
     def calibration(
@@ -166,12 +164,12 @@ class DeployedTerms(Terms):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one record."""
+        """Shape of one record."""
         return shape_of(self.experiment)
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What records may be, in the order of the classes."""
+        """Labels that records may have, in the order of the classes."""
         return labels_of(self.experiment)
 
     @property
@@ -180,18 +178,18 @@ class DeployedTerms(Terms):
         return self.experiment.noise == "integers"
 
     def carried(self) -> dict[str, Any]:
-        """The experiment as it travels: `Experiment.make` of it has the same terms."""
+        """Return the experiment as it travels: `Experiment.make` of it has the same terms."""
         return self.experiment.model_dump(mode="json", include=set(CARRIED), exclude_none=True)
 
     def schema(self, label: str | None) -> Schema | None:
-        """How a record is made of a table's row, in which `label` is the label column; None for arrays."""
+        """Return the schema by which a table's row becomes a record; None for arrays. `label` is the label column."""
         if self.experiment.table is not None or self.experiment.columns is None:
             return self.experiment.table
         columns: dict[str, Column] = {name: Number() for name in self.experiment.columns}
         return Schema(columns=columns | {label or DEFAULT_LABEL: Label(values=self.labels)})
 
     def described(self, run: str, names: Sequence[str], label: str | None = None) -> Description:
-        """What the models of a run mean; `names` are the sites', `label` a table's label column."""
+        """Describe what the models of a run mean; `names` are the sites', `label` is a table's label column."""
         table = self.schema(label)
         return Description(
             run=run,
@@ -208,7 +206,7 @@ class DeployedTerms(Terms):
         """Return the steps by name, each with what it sends: the method's, and the accuracies that sites share."""
         share = self.experiment.metrics_share
         more = {accuracies.STEP: accuracies.releases(share, self.turns)} if share else {}
-        return super().steps() | more
+        return self.declared | more
 
     def is_summed(self, releases: Releases) -> bool:
         """Return whether releases are added up before anybody sees them; else each message is protected by itself."""
@@ -221,7 +219,7 @@ class DeployedTerms(Terms):
             return self.allowance
         delta, planned = self.budget.delta, self.allowance.of_records
         check_delta(delta, records, "record", self.experiment.allow_vacuous_delta)
-        sizes, budgets, needs = np.array([records]), planned.budgets[[number]], record_needs(super().steps())
+        sizes, budgets, needs = np.array([records]), planned.budgets[[number]], record_needs(self.declared)
         plan = record_plan(self.experiment, level, needs, sizes, budgets, self.schedule, delta, self.calibration)
         # The site's own figures stand under every client's number: it is never asked as anybody else.
         everywhere = {
@@ -233,7 +231,7 @@ class DeployedTerms(Terms):
     def largest_answer(self) -> int:
         """Upper bound of a site's answer in bytes: twice its entries as 64-bit numbers, and room for what goes with
         them to each other site."""
-        widest = _widest(record_needs(super().steps()), self.calibration.parameters)
+        widest = _widest(record_needs(self.declared), self.calibration.parameters)
         steps = [
             sum(max(_width(one, self.learner), widest * getattr(one, "times", 1)) for one in releases.values())
             for releases in self.steps().values()
@@ -242,7 +240,7 @@ class DeployedTerms(Terms):
 
     def check_reserved(self, rows: Sequence[Row]) -> None:
         """Refuse a release of records that has more entries, each of them rounded, than noise was set aside for."""
-        widest = _widest(record_needs(super().steps()), self.calibration.parameters)
+        widest = _widest(record_needs(self.declared), self.calibration.parameters)
         for row in rows:
             if row.pool and row.entries > widest * row.histories()[:, 2].max(initial=1.0):
                 raise UserError(
@@ -265,7 +263,7 @@ def terms_of(experiment: Experiment) -> DeployedTerms:
 
 
 def _with_contents(experiment: Experiment, method: Method) -> Experiment:
-    """Put what stands in files in the place of their names: sites have not these files."""
+    """Replace the names of files by what stands in them: sites do not have these files."""
     named, contents, chosen = method.files(), method.file_contents(), dict(experiment.set)
     for key in experiment.set:
         found = address(key)

@@ -90,7 +90,7 @@ def plan_of(
     parameters = parameters if layout is None else layout.size
     if facts.sizes is not None and costs.method.unit == "record":
         return _records_plan(experiment, costs, facts.sizes, names or usual_names(facts.clients), parameters)
-    return _clients_plan(experiment, costs, shared_parameters(costs.method, costs.steps(), parameters, layout))
+    return _clients_plan(experiment, costs, shared_parameters(costs.method, costs.declared, parameters, layout))
 
 
 def _looked_at(
@@ -124,7 +124,7 @@ def _clients_plan(experiment: Experiment, costs: Costs, parameters: int | None) 
         allow_vacuous_delta=True,  # `derive_costs` has refused it, where it is to be refused
         minimum_cohort=noise.minimum_cohort,
         colluders=noise.colluders,
-        exposed=any(release.tells == "everything" for release in all_releases(costs.steps())),
+        exposed=any(release.tells == "everything" for release in all_releases(costs.declared)),
     )
     found.warnings.extend(note for note in costs.notes if note not in found.warnings)
     return found
@@ -143,7 +143,7 @@ def _records_plan(
         parameters: parameters of the network, where they are known.
     """
     noise, delta, clients = costs.allowance.of_records, costs.budget.delta, costs.schedule.clients
-    needs = record_needs(costs.steps())
+    needs = record_needs(costs.declared)
     recipes = [planned_recipes(noise, client, needs) for client in range(clients)]
     each = [max(record_epsilon(recipe, delta) for recipe in mine) for mine in recipes]
     pools = {tuple(mine) for mine in recipes}

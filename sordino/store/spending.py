@@ -30,7 +30,7 @@ from sordino.privacy.accounting.sampled_gaussian import Recipe
 from sordino.privacy.budget.client_plan import planned_epsilon
 from sordino.privacy.budget.record_plan import RecordNeeds, RecordPlan
 from sordino.privacy.ledger import Ledger
-from sordino.privacy.release import PROMISED, Unit, all_releases
+from sordino.privacy.release import PROMISED, Unit, all_releases, record_needs
 from sordino.privacy.sealed import Pool
 from sordino.privacy.views import VIEWS, View, honest_shares
 from sordino.store.journal import DamagedJournalError
@@ -268,19 +268,18 @@ def _instead(more: Spent, total: OverRuns, epsilon: float | None, resumed: bool)
 def planned(told: Terms) -> Spent:
     """Most that a run will spend, if its method asks everybody once in each of its turns and reads single messages only
     as it declares."""
-    method = told.method
-    releases = all_releases(method.steps())
+    unit, releases = told.method.unit, all_releases(told.declared)
     bare = any(not release.private or not release.known_beforehand() for release in releases)
     if bare or (releases and told.allowance.known):
-        return _unbounded(method.unit)
+        return _unbounded(unit)
     if told.allowance.records is not None:
         pools = _planned_pools(told)
         promised = [list(one[:2]) for recipe in pools.pop(PROMISED, {}).values() for one in recipe]
         distinct = sorted({recipe for recipes in pools.values() for recipe in recipes.values()})
         found: Spent = {"unit": "record", "mu": [], "recipes": [[list(one) for one in recipe] for recipe in distinct]}
         return {**found, "promised": max(promised)} if promised else found
-    if not method.is_private():  # nothing leaves
-        return {"unit": method.unit, "mu": [0.0] * len(VIEWS), "recipes": []}
+    if not any(release.private for release in releases):  # nothing leaves
+        return {"unit": unit, "mu": [0.0] * len(VIEWS), "recipes": []}
     noise = told.allowance.of_clients
     # On real machines a share of the whole budget may be kept for accuracies, beside that of the rounds.
     protected = math.sqrt(told.turns / (1 - told.calibration.metrics_share)) / noise.multiplier
@@ -328,7 +327,7 @@ def _finite(spent: Spent) -> bool:
 def _planned_pools(told: Terms) -> dict[str, dict[int, Recipe]]:
     """Recipes that records of each pool and client will go through at the most. On real machines only a site knows its
     number of records; elsewhere its budget stands for them."""
-    plan, needs = told.allowance.of_records, told.method.record_needs()
+    plan, needs = told.allowance.of_records, record_needs(told.declared)
     clients = range(len(plan.turns))
     if told.data is None:
         return {PROMISED: {client: ((float(plan.budgets[client]), told.budget.delta, 1),) for client in clients}}

@@ -22,6 +22,7 @@ from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
 from sordino.learning.parameters import flatten
 from sordino.method import Method
+from sordino.methods.bases import SIZES
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.parts.curves import Curve, save
 from sordino.terms import BuiltNetwork, Facts, derive, derive_costs
@@ -190,6 +191,12 @@ def test_noise_that_depends_on_sizes_is_refused_where_nobody_gives_them(method: 
     with pytest.raises(UserError, match=f"noise of {method} depends on how many records a client has: count them"):
         derive_costs(experiment, Facts(clients=8, sizes=None, ask_sizes="count them"))
     assert derive_costs(experiment, Facts(clients=8, sizes=np.full(8, 50))).budget.multiplier > 0
+
+
+@pytest.mark.parametrize(("derived", "keys"), [(prepare, SIMULATED), (terms_of, DECLARED)])
+def test_what_epsilon_does_not_cover_is_told_before_a_run(derived: Any, keys: dict[str, Any]) -> None:
+    found = derived(Experiment.make(keys, {"method": "dp-fedavg-record", "personal": "blend"}))
+    assert found.disclosed[-2:] == [SIZES, budgeting.GIVEN_AWAY]
 
 
 class Mixing(nn.Module):
