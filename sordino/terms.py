@@ -32,6 +32,7 @@ from sordino.experiment.budgeting import (
     client_noise,
     has_published_noise,
     infeasible,
+    is_private,
     not_covered_before,
     plan_method,
     record_level,
@@ -51,7 +52,7 @@ from sordino.parts.masks import check_head
 from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.budget.client_plan import check_delta, default_delta
 from sordino.privacy.noise import Seeded
-from sordino.privacy.release import Releases, all_releases, check_steps, record_needs
+from sordino.privacy.release import Releases, check_steps, record_needs
 
 Extended = TypeVar("Extended", bound="Costs")
 
@@ -223,9 +224,10 @@ def derive_costs(experiment: Experiment, facts: Facts, method: Method | None = N
         _known_sizes(experiment, facts)
     if facts.network is not None:
         _check_network(settled, facts.network)
+    steps = settled.steps()
     turns = schedule.turns + facts.spare_turns
-    method, choices = plan_method(experiment, settled, facts.sizes, schedule, turns)
-    steps = method.steps()
+    method, choices = plan_method(experiment, settled, steps, facts.sizes, schedule, turns)
+    steps = steps if method is settled else method.steps()
     if facts.network is not None:
         states = _public_states(method, facts.network)
         check_steps(steps, method.unit, states)
@@ -295,7 +297,7 @@ def _spend(
     level = record_level(method)
     units = schedule.clients if level is None else int(_known_sizes(experiment, facts).max())
     delta = experiment.delta or default_delta(units)
-    if not any(release.private for release in all_releases(steps)):
+    if not is_private(steps):
         nothing = Allowance()
         if level is not None:
             sizes, needs = _known_sizes(experiment, facts), record_needs(steps)

@@ -22,6 +22,7 @@ from sordino.experiment.config import Experiment
 from sordino.experiment.prepare import prepare
 from sordino.learning.parameters import flatten
 from sordino.method import Method
+from sordino.methods import find
 from sordino.methods.bases import SIZES
 from sordino.methods.dp_fedavg import DPFedAvg
 from sordino.parts.curves import Curve, save
@@ -132,18 +133,19 @@ def test_stored_deployments_keep_their_identity(name: str, decided: list[str], c
 
 
 @pytest.mark.parametrize(
-    ("derived", "others"),
+    ("derived", "method", "others"),
     [
         # Whoever deals records asks first whether the method, settled for so many clients, needs public ones.
-        (prepare, {"settled": 2, "identity_of": 1, "build": 1}),
-        (terms_of, {"settled": 1, "identity_of": 1, "build": 1}),
-        (derive_costs, {"settled": 1}),
+        (prepare, "dp-fedavg", {"client_noise": 1, "settled": 2, "identity_of": 1, "build": 1}),
+        (terms_of, "dp-fedavg", {"client_noise": 1, "settled": 1, "identity_of": 1, "build": 1}),
+        (terms_of, "dp-fedavg-record", {"record_plan": 1, "settled": 1, "identity_of": 1, "build": 1}),
+        (derive_costs, "dp-fedavg", {"client_noise": 1, "settled": 1}),
     ],
 )
 def test_each_step_of_a_derivation_is_done_once(
-    derived: Any, others: dict[str, int], monkeypatch: pytest.MonkeyPatch
+    derived: Any, method: str, others: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    experiment = Experiment.make(SIMULATED if derived is prepare else DECLARED, {"method": "dp-fedavg"})
+    experiment = Experiment.make(SIMULATED if derived is prepare else DECLARED, {"method": method})
     done: Counter[str] = Counter()
 
     def count(owner: Any, name: str) -> None:
@@ -155,16 +157,16 @@ def test_each_step_of_a_derivation_is_done_once(
 
         monkeypatch.setattr(owner, name, counted)
 
-    for name in ("client_noise", "smallest_cohort", "plan_method", "identity_of"):
+    for name in ("client_noise", "record_plan", "smallest_cohort", "plan_method", "identity_of"):
         count(terms, name)
     count(terms.models, "build")
     count(Experiment, "build_method")
-    count(DPFedAvg, "settled")
+    count(find(method), "settled")
     count(Method, "steps")
     given = (Facts(clients=8, sizes=None),) if derived is derive_costs else ()
     found = derived(experiment, *given)
     assert "local" in found.steps()
-    once = ("client_noise", "smallest_cohort", "plan_method", "build_method", "steps")
+    once = ("smallest_cohort", "plan_method", "build_method", "steps")
     assert done == {**dict.fromkeys(once, 1), **others}
 
 

@@ -7,10 +7,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from sordino.errors import UserError
-from sordino.experiment.budgeting import record_level
+from sordino.experiment.budgeting import is_private, record_level
 from sordino.experiment.config import Experiment
 from sordino.method import Method
-from sordino.privacy.release import Releases, all_releases
+from sordino.privacy.release import Releases
 
 SIMULATE = "simulate it with `sordino run`"
 
@@ -73,7 +73,7 @@ def check_releases(experiment: Experiment, steps: Mapping[str, Releases], states
         states: names of the clients' public states.
     """
     name = experiment.method
-    if not any(release.private for release in all_releases(steps)):
+    if not is_private(steps):
         raise UserError(f"{name} sends nothing that noise covers: there is nothing to deploy; {SIMULATE}.")
     for releases in steps.values():
         for what, release in releases.items():

@@ -76,20 +76,31 @@ def record_level(method: Method) -> RecordLevel | None:
     return method
 
 
+def is_private(steps: Mapping[str, Releases]) -> bool:
+    """Return whether anything that the steps send carries noise."""
+    return any(release.private for release in all_releases(steps))
+
+
 def plan_method(
-    experiment: Experiment, method: Method, sizes: np.ndarray | None, schedule: Schedule, turns: int
+    experiment: Experiment,
+    method: Method,
+    steps: Mapping[str, Releases],
+    sizes: np.ndarray | None,
+    schedule: Schedule,
+    turns: int,
 ) -> tuple[Method, list[str]]:
     """Let a method make the choices that depend on what records can pay for, and return a sentence on each.
 
     Args:
         experiment: the configuration.
         method: one whose choices by the number of clients are made.
+        steps: its steps, each with what it sends.
         sizes: training records of each client; known where records are protected.
         schedule: rounds and cohorts.
         turns: most turns of a client that its budget pays for.
     """
     level = record_level(method)
-    if level is None or not level.is_private():
+    if level is None or not is_private(steps):
         return method, []
     assert sizes is not None
     delta = experiment.delta or default_delta(int(sizes.max()))
@@ -271,7 +282,7 @@ def own_budgets(experiment: Experiment, method: RecordLevel) -> list[str]:
 
 def unusual(experiment: Experiment, method: Method, steps: Mapping[str, Releases], schedule: Schedule) -> list[str]:
     """Return notes on what is allowed, but hardly meant."""
-    if not any(release.private for release in all_releases(steps)):
+    if not is_private(steps):
         return []
     level = record_level(method)
     notes = [] if level is None else own_budgets(experiment, level)
