@@ -25,7 +25,7 @@ def widths(releases: Releases, public: Public) -> dict[str, int]:
 
 
 def bits(releases: Releases, gate: Gate, public: Public, cohort: int) -> int:
-    """Width in bits, 32 or 64, of the whole numbers in which the sum over a cohort of that many sites is computed."""
+    """Width in bits, 32 or 64, of the whole numbers in which a sum over `cohort` sites is computed."""
     limits = [limit for cover in _covers(releases, gate, public) for _, limit in _blocks(cover)]
     return max((integers.width(cohort, limit) for limit in limits), default=32)
 

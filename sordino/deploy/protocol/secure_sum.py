@@ -70,7 +70,7 @@ def honest_shares(sites: int, minimum: int, colluders: int, active_server: bool 
 
 
 def check_cohort(sites: int, minimum: int, colluders: int, active_server: bool = True) -> None:
-    """Refuse numbers with which a sum could reveal a single site's message: h must be at least 2."""
+    """Refuse numbers, as of `honest_shares`, with which a sum could reveal a single site's message: h < 2."""
     if not 1 <= minimum <= sites or colluders < 0:
         raise MaskingError(
             f"minimum_cohort is {minimum}, but must be between 1 and {sites}, the number of sites that are asked."

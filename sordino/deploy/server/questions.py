@@ -16,14 +16,7 @@ from sordino.deploy.protocol.roster import Member
 from sordino.deploy.protocol.secure_sum import Cohort, MaskingError, Opening, Party
 from sordino.deploy.server.journal import Attempt, DeploymentJournal, EnrolledSite, Heads
 from sordino.deploy.server.presence import Presence, exchange_accepted
-from sordino.deploy.server.trips import (
-    Deadlines,
-    OutgoingQuestion,
-    Trips,
-    read_masked,
-    read_opening,
-    read_values,
-)
+from sordino.deploy.server.trips import Deadlines, OutgoingQuestion, Trips, read_masked, read_opening, read_values
 from sordino.deploy.site.ledger import QuestionId
 from sordino.deploy.terms import DeployedTerms
 from sordino.errors import UserError

@@ -285,7 +285,7 @@ class Trips:
             enough = not patient and (not unconfirmed or len(got) >= self._least)
             if not waiting or left <= 0 or (looked > 1 and enough):
                 break
-            if looked:
+            if looked:  # the second look is immediate, later ones pause
                 time.sleep(min(PAUSE_SECONDS * (looked > 1), left))
                 self.presence.find()
             looked += 1

@@ -57,7 +57,7 @@ class SiteContext:
     secret: bytes
     """Seed of everything random that needs no fresh noise, such as the choice of test records."""
     tell: Callable[[str], None] = lambda sentence: None
-    """Shows a line to whoever watches the site."""
+    """Shows a line to the site's owner."""
     sessions: dict[str, Session] = field(default_factory=dict)
     """Sessions of the runs that the server has asked about since the site was opened."""
     nonce: bytes = field(default_factory=lambda: secrets.token_bytes(32))

@@ -64,42 +64,6 @@ DEFAULT_LIMITS: dict[str, Any] = {"unit": "client", "max_epsilon": 8.0, "max_del
 """Limits of a new site whose owner gives none; they are written into its file."""
 
 
-def create(folder: Path, name: str, data: Path, label: str | None, rules: Mapping[str, Any]) -> bytes:
-    """Create a site and return its public key.
-
-    Args:
-        folder: The site's folder, which must exist.
-        name: Name of the site in rosters and messages.
-        data: File with its records, absolute or relative to the folder.
-        label: Label column, where the file is a table.
-        rules: Other keys of `site.toml`; None stands for a default.
-    """
-    if (folder / FILE).exists():
-        raise UserError(f"There is a site in {folder} already: its ledger must not be lost.")
-    given = (
-        DEFAULT_LIMITS | {"methods": tuple(names())} | {key: value for key, value in rules.items() if value is not None}
-    )
-    try:
-        made = Rules(name=name, data=data, label=label, **given)
-    except ValidationError as error:
-        problem = error.errors()[0]
-        raise UserError(f"Invalid value for {problem['loc'][0]}: {problem['msg'].lower()}.") from error
-    file = read_records(folder, made)  # before anything is written, because it may fail
-    if label is not None and isinstance(file.content, Table) and label not in file.content.columns:
-        raise unknown("column", label, list(file.content.columns))
-    with writing(folder / FILE):
-        private, secret = keys.new_identity(), secrets.token_bytes(32)
-        content = {"random": secrets.token_hex(32), "data": keyed_fingerprint(file, secret)}
-        if made.roster is None:  # else the digest waits for the roster, which the owner has yet to put there
-            content["rules"] = SitePolicy(made, None).digest(secret)
-        begin = Entry("begin", content)
-        # The witness first: if it cannot be written, no site has been created.
-        Witness.of(folder, made, private).write(Head(1, chain_link(FIRST_LINK, begin.to_json())))
-        SiteLedger.create(folder, {"identity": private, "secret": secret, WITNESSED: b"1"}, begin)
-        write_whole(folder / FILE, rules_toml(made))
-    return keys.public_identity(private)
-
-
 def rules_toml(rules: Rules) -> str:
     """Content of `site.toml`, with a comment on each key."""
     lines = [f"name = {toml_value(rules.name)}"]
@@ -146,10 +110,43 @@ class Site:
                 remove_leftovers(folder, ledger)
             return cls(context, witness, notices, held.pop_all())
 
-    @classmethod
-    def create(cls, folder: Path, name: str, data: Path, *, label: str | None = None, **rules: Any) -> bytes:
-        """Create a site and return its public key; see `create`."""
-        return create(folder, name, data, label, rules)
+    @staticmethod
+    def create(folder: Path, name: str, data: Path, *, label: str | None = None, **rules: Any) -> bytes:
+        """Create a site and return its public key.
+
+        Args:
+            folder: The site's folder, which must exist.
+            name: Name of the site in rosters and messages.
+            data: File with its records, absolute or relative to the folder.
+            label: Label column, where the file is a table.
+            rules: Other keys of `site.toml`; None stands for a default.
+        """
+        if (folder / FILE).exists():
+            raise UserError(f"There is a site in {folder} already: its ledger must not be lost.")
+        given = (
+            DEFAULT_LIMITS
+            | {"methods": tuple(names())}
+            | {key: value for key, value in rules.items() if value is not None}
+        )
+        try:
+            made = Rules(name=name, data=data, label=label, **given)
+        except ValidationError as error:
+            problem = error.errors()[0]
+            raise UserError(f"Invalid value for {problem['loc'][0]}: {problem['msg'].lower()}.") from error
+        file = read_records(folder, made)  # before anything is written, because it may fail
+        if label is not None and isinstance(file.content, Table) and label not in file.content.columns:
+            raise unknown("column", label, list(file.content.columns))
+        with writing(folder / FILE):
+            private, secret = keys.new_identity(), secrets.token_bytes(32)
+            content = {"random": secrets.token_hex(32), "data": keyed_fingerprint(file, secret)}
+            if made.roster is None:  # else the digest waits for the roster, which the owner has yet to put there
+                content["rules"] = SitePolicy(made, None).digest(secret)
+            begin = Entry("begin", content)
+            # The witness first: if it cannot be written, no site has been created.
+            Witness.of(folder, made, private).write(Head(1, chain_link(FIRST_LINK, begin.to_json())))
+            SiteLedger.create(folder, {"identity": private, "secret": secret, WITNESSED: b"1"}, begin)
+            write_whole(folder / FILE, rules_toml(made))
+        return keys.public_identity(private)
 
     def close(self) -> None:
         """Release the site's lock."""
