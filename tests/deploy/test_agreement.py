@@ -16,6 +16,7 @@ import torch
 from helpers import ALL, FOREMOST
 
 from sordino.data import Dataset, FederatedData, federate
+from sordino.deploy import terms as deployed_terms
 from sordino.deploy.terms import CARRIED, DeployedTerms, terms_of
 from sordino.errors import UserError
 from sordino.experiment import prepare as preparing
@@ -25,6 +26,7 @@ from sordino.methods import feddpa
 from sordino.planning.plan import PlanForRecords, plan_of
 from sordino.privacy.budget.allowance import Allowance
 from sordino.privacy.budget.client_plan import Plan
+from sordino.terms import BuiltNetwork, build_network
 
 CLIENTS, RECORDS, FEATURES = 10, 40, 6
 KEYS: dict[str, Any] = {
@@ -88,10 +90,20 @@ def data() -> FederatedData:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def searched_once() -> Iterator[None]:
-    """The published search for FedDPA's noise takes half a second, and is always the same."""
+def quick() -> Iterator[None]:
+    """One network for all, of which nobody trains anything; and FedDPA's published search, which takes half a second,
+    in a form that is as much a function of the same figures."""
+    network = functools.cache(lambda name, seed: build_network(Experiment(model=name, seed=seed), (FEATURES,), 2))
+
+    def build(experiment: Experiment, shape: tuple[int, ...], classes: int) -> BuiltNetwork:
+        assert (tuple(shape), classes) == ((FEATURES,), 2)
+        found: BuiltNetwork = network(experiment.model, experiment.seed)
+        return found
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(feddpa, "rdp_multiplier", functools.cache(feddpa.rdp_multiplier))
+        for place in (preparing, deployed_terms):
+            patch.setattr(place, "build_network", build)
+        patch.setattr(feddpa, "rdp_multiplier", lambda epsilon, steps, delta, rate: rate * steps**0.5 / epsilon)
         yield
 
 
