@@ -291,7 +291,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("old questions are answered", "if last is not None and question.id.order <= last:", "if False:"),
             ("what was lost is drawn again", "question.id.order <= last:", "question.id.order < last:"),
             (
-                "the filter is not question again",
+                "the filter is not asked again",
                 "ledger.append(authorize_payment(ledger.entries(), session, cost, context.policy))",
                 "ledger.append(cost)",
             ),
