@@ -51,7 +51,7 @@ SCRIPT, COHORT, NOISE, LENGTH, SENT, REMEMBERED, STEPS, FAILURE = (
     "number of gradients",
     "failure",
 )
-"""What may turn out to depend on records."""
+"""Kinds of things that may turn out to depend on records."""
 
 
 class HiddenChannelError(AssertionError):
@@ -64,7 +64,7 @@ class FailureError(AssertionError):
 
 @dataclass
 class Told:
-    """What turned out to depend on records, in words: the first sentence of each kind."""
+    """Sentences on what turned out to depend on records: the first of each kind."""
 
     world: str
     """Description of what clients hold."""
@@ -76,7 +76,8 @@ class Told:
 
 @dataclass(frozen=True)
 class Played:
-    """What a rehearsal needs of a recorded run: nothing that holds code, so that it can be sent to another process."""
+    """Data that a rehearsal needs of a recorded run: nothing that holds code, so that it can be sent to another
+    process."""
 
     noise: Source
     exchanges: list[Exchange]
@@ -84,18 +85,18 @@ class Played:
     unpriced: frozenset[tuple[int, str]]
     """Question and release of what is charged infinity."""
     state: tuple[str, list[Tensor]]
-    """What the server ended with."""
+    """State that the server ended with."""
 
     @classmethod
     def of(cls, recorded: Recorded) -> Played:
-        """Of a run that was recorded."""
+        """Take what a rehearsal needs from a recorded run."""
         rows = [row for row in recorded.ledger.rows if not row.exposed]
         bare = frozenset((row.question, row.release) for row in rows if np.isinf(row.costs()).all())
         exchanges = [replace(one, releases={}) for one in recorded.transcript.exchanges]
         return cls(recorded.source.of, exchanges, recorded.mechanism.passages, bare, encoded(recorded.state))
 
     def with_releases(self, method: Method) -> Played:
-        """The same where it was sent to: releases are the method's."""
+        """Fill in the releases of `method`, after the data were sent to another process."""
         steps = method.steps()
         asked = [(one, one.question) for one in self.exchanges]
         return replace(self, exchanges=[replace(one, releases=due(steps[q.step], q.round)) for one, q in asked])
@@ -119,7 +120,8 @@ class Understudy:
             self._team.append((process, here))
 
     def rehearse(self, recorded: Recorded) -> dict[str, str]:
-        """What depends on records besides what noise covers: sentences by kind, empty where nothing does."""
+        """Rehearse a run in all worlds: sentences by kind on what depends on records besides what noise covers; empty
+        where nothing does."""
         played = Played.of(recorded)
         found: dict[str, str] = {}
         if not self._team:
@@ -151,7 +153,8 @@ def _play(prepared: Prepared, world: str, pipe: Connection, others: Sequence[Con
 
 
 def rehearse(prepared: Prepared, world: str, played: Played) -> dict[str, str]:
-    """Sentences, by kind, on everything besides noised values that changes in one world; computed in this process."""
+    """Rehearse a run in one world: sentences by kind on everything besides noised values that changes; computed in this
+    process."""
     told = Told(world)
     prepared = replace(prepared, data=WORLDS[prepared.method.unit][world](prepared.data))
     mechanism = Recalling(prepared.mechanism, told, played.passages)
@@ -239,7 +242,7 @@ class Recital(Gate):
 
     told: Told = field(kw_only=True)
     exchanges: Mapping[int, Exchange] = field(kw_only=True)
-    """By the number of the question."""
+    """Recorded exchanges by the number of their question."""
     unpriced: Collection[tuple[int, str]] = field(kw_only=True)
 
     def passes(self, releases: Releases, wanted: Mapping[str, Any], question: int, public: Public) -> Passed:
@@ -338,7 +341,7 @@ def _bits(value: Tensor) -> bytes:
 
 @dataclass(frozen=True)
 class _Handed:
-    """What was read of an exchange, once more."""
+    """Replies that hand out once more what was read of an exchange."""
 
     _exchange: Exchange
     _server: Any

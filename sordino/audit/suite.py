@@ -18,7 +18,7 @@ from sordino.privacy.views import VIEWS, View
 TRIALS = 100_000
 ALL_TIERS = (0, 1, 2, 3)
 COPIES = {"client": 2000, "record": 400}
-"""How many copies of one client are looked at for side channels."""
+"""Number of copies of one client that are looked at for side channels, by unit."""
 Tell = Callable[[str], None]
 
 
@@ -28,7 +28,14 @@ def audit(
     tiers: Collection[int] = ALL_TIERS,
     tell: Tell = lambda sentence: None,
 ) -> Report:
-    """Attack what an experiment's method claims; nothing is written, and no client's budget is spent."""
+    """Attack what an experiment's method claims; nothing is written, and no client's budget is spent.
+
+    Args:
+        experiment: the experiment.
+        trials: trials of tier 1.
+        tiers: tiers of the audit to go through, of 0 to 3.
+        tell: receives a sentence on each step.
+    """
     return audit_prepared(prepare(experiment), trials, tiers, tell)
 
 
@@ -38,7 +45,7 @@ def audit_prepared(
     tiers: Collection[int] = ALL_TIERS,
     tell: Tell = lambda sentence: None,
 ) -> Report:
-    """The audit of an experiment that is ready to start."""
+    """Attack an experiment that is ready to start; arguments as for `audit`."""
     begun = time.monotonic()
     method, delta = prepared.method, prepared.budget.delta
     understudy = Understudy(prepared) if 0 in tiers else None
@@ -75,7 +82,7 @@ def audit_prepared(
 
 
 def _attack_mechanism(first: Recorded, trials: int, views: dict[View, ViewReport], risk: float) -> int:
-    """Tier 1; how many trials were made."""
+    """Go through tier 1; the number of trials that were made."""
     if not first.method.unit.record_level:
         trials = client_canaries.affordable_trials(first, trials)
         found = client_canaries.attacks(first, trials, risk=risk)

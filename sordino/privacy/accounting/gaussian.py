@@ -15,7 +15,7 @@ OPACUS_ORDERS: tuple[float, ...] = tuple(1 + x / 10 for x in range(1, 100)) + tu
 """The RDP orders with which the papers' figures were computed (Opacus' defaults)."""
 
 MAX_USEFUL_MULTIPLIER = 1e6
-"""A noise multiplier of a whole run beyond which more of it changes no figure."""
+"""Noise multiplier of a whole run beyond which more noise changes no figure."""
 
 
 def delta_of(mu: float, epsilon: float) -> float:
