@@ -2204,7 +2204,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("gradients are not counted", "if count > counted.get(key, 0)}", "if False}"),
             ("prices are not compared", "if passage.price > price * (1 + 1e-6):", "if False:"),
             ("bytes are not looked at", "            if needed > each:", "            if False:"),
-            ("nothing is rehearsed", "understudy.rehearse(run).items()", "{}.items()"),
+            ("nothing is rehearsed", "replays.replay(run).items()", "{}.items()"),
         ],
     ),
     (

@@ -20,7 +20,7 @@ from sordino.audit import record_canaries
 from sordino.audit.findings import SURE, Finding
 from sordino.audit.recorded_run import Recorded
 from sordino.audit.recorder import Passage
-from sordino.audit.replay import Understudy
+from sordino.audit.replay import ReplayPool
 from sordino.privacy.ledger import Row
 from sordino.privacy.views import VIEWS
 
@@ -164,12 +164,12 @@ def _repeated_entries(rows: torch.Tensor) -> str:
     return f"{equal} of {len(entries)} entries have the noise of another" if equal else ""
 
 
-def findings(runs: Sequence[Recorded], understudy: Understudy) -> list[Finding]:
-    """Findings on several runs of one experiment: everything that does not conform. The first run is rehearsed."""
+def findings(runs: Sequence[Recorded], replays: ReplayPool) -> list[Finding]:
+    """Findings on several runs of one experiment: everything that does not conform. The first run is replayed."""
     found: list[Finding] = []
     for check in (variances, independence, _norms, _bare_entries, _coins, _charges, _sizes, record_canaries.mixing):
         found += check(runs)
-    return [*found, *_channels(runs[0], understudy)]
+    return [*found, *_channels(runs[0], replays)]
 
 
 def _norms(runs: Sequence[Recorded]) -> Iterator[Finding]:
@@ -315,7 +315,7 @@ def needed_bytes(row: Tensor) -> int:
     return min(4 * int(row.count_nonzero()), math.ceil(row.numel() * bits / 8))
 
 
-def _channels(run: Recorded, understudy: Understudy) -> Iterator[Finding]:
+def _channels(run: Recorded, replays: ReplayPool) -> Iterator[Finding]:
     """Find values besides noised ones, and those charged infinity, that depend on records."""
-    for name, sentence in understudy.rehearse(run).items():
+    for name, sentence in replays.replay(run).items():
         yield Finding(0, name, f"{sentence[0].upper()}{sentence[1:]}.", refuted=True)

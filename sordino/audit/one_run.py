@@ -52,11 +52,11 @@ that they are normal themselves (`all`)."""
 
 @dataclass
 class Joined:
-    """Canaries that join what one client sends."""
+    """Canaries that join the messages of one client."""
 
     gate: Gate
     client: int
-    """The client whose turns they take."""
+    """Number of the client whose turns they take."""
     steps: dict[str, Releases]
     states: Collection[str]
     """Names of the clients' public states, from which bounds may be read."""
@@ -191,8 +191,9 @@ def _peer(prepared: Prepared, but: int) -> int:
 
 
 def _along_models(joined: Joined, model: Tensor, recorded: Recorded) -> np.ndarray | None:
-    """What a model alone tells of each canary, to whoever knows with which models the run began. Where a message has a
-    part for each of several models, the part is looked at whose model lies nearest: it is known from which it came."""
+    """Scores of all canaries from a model alone, for an observer who knows with which models the run began; None where
+    the model is of another kind. Where a message has a part for each of several models, the part is looked at whose
+    model lies nearest: it is known from which it came."""
     size = len(recorded.prepared.initial)
     known = next((one for one in joined.directions.values() if one.shape[1] % size == 0), None)
     if known is None or model.shape != recorded.prepared.initial.shape:
@@ -207,7 +208,7 @@ def _along_models(joined: Joined, model: Tensor, recorded: Recorded) -> np.ndarr
 
 
 def _models_told(recorded: Recorded, exchange: int, parts: int) -> Tensor:
-    """The models of which a message tells, one row each: so many, or the initial one."""
+    """Models that a message tells of, one row each: `parts` of them, or the initial one."""
     initial = recorded.prepared.initial
     shape = (parts, len(initial))
     told = recorded.transcript.exchanges[exchange].question.message.values()

@@ -47,8 +47,8 @@ def unknown_variance(variances: np.ndarray, view: View, cohort: int, colluders: 
         cohort: number of messages in the sum.
         colluders: clients that tell their noise to others.
 
-    `variances` (clients or 1, parts) holds each message's own. An observer that knows so many other shares is taken
-    to know the largest ones, separately in each part: never less than the truth.
+    An observer that knows so many other shares is taken to know the largest ones, separately in each part: never less
+    than the truth.
     """
     known = known_shares(view, cohort, colluders)
     if len(variances) == 1:

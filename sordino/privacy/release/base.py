@@ -249,7 +249,7 @@ class Charge:
         Args:
             pool: records that pay.
             sampled: sampling rate, noise multiplier and number of times of each client.
-            entries: noisy whole numbers of each release, whose rounding is charged too; zero where noise is in floating point.
+            entries: noisy whole numbers of each release, whose rounding is charged too; zero for floating point.
         """
         paid = [(rate, charged_multiplier(z, entries) if entries else z, count) for rate, z, count in sampled]
         most = entries * max((count for _, _, count in sampled), default=0)
