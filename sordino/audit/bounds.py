@@ -116,7 +116,16 @@ def one_run_gaussian(
     canaries: int, guesses: int, right: int, delta: float, confidence: float, above: float = MIN_EPSILON
 ) -> float:
     """Largest epsilon that one run refutes where the mechanism's trade-off curve is a Gaussian's (Mahloujifar, Melis,
-    Chaudhuri 2024, Algorithm 3): larger than `one_run`, because the whole curve is used and not one point of it."""
+    Chaudhuri 2024, Algorithm 3): larger than `one_run`, because the whole curve is used and not one point of it.
+
+    Args:
+        canaries: number of canaries.
+        guesses: number of them about which the attack guesses.
+        right: number of right guesses.
+        delta: delta of the claim.
+        confidence: probability with which the bound holds, at least.
+        above: least epsilon that is of interest.
+    """
 
     def refuted(epsilon: float) -> bool:
         mu = mu_of(epsilon, delta)
@@ -166,6 +175,12 @@ def best_one_run(
 
 def mean_difference(inside: np.ndarray, outside: np.ndarray, delta: float, confidence: float) -> tuple[float, float]:
     """An estimate of a Gaussian mechanism's epsilon from one run's scores, and its lower end (Andrew et al. 2023).
+
+    Args:
+        inside: scores of canaries that were there.
+        outside: scores of those that were not.
+        delta: delta of the claim.
+        confidence: probability with which the lower end holds.
 
     mu is the difference of the means in units of the scores' deviation; its standard error is that of the difference
     and of the deviation together. It presumes normal scores: an estimate, not a bound for every mechanism.

@@ -257,7 +257,14 @@ def _known_clients(count: int, variances: Tensor, place: int) -> list[int]:
 
 
 def canary_places(cover: Cover, deviations: Tensor, place: int, tensors: Sequence[int]) -> Tensor:
-    """Entries that hold the canary: in each block and each tensor the one that leaves with least noise in the sum."""
+    """Entries that hold the canary: in each block and each tensor the one that leaves with least noise in the sum.
+
+    Args:
+        cover: noise of the message.
+        deviations: standard deviation on each entry, (clients, width).
+        place: place of the target among the clients.
+        tensors: sizes of the network's tensors.
+    """
     width = deviations.shape[1]
     if width <= FULL_CANARY_ENTRIES:
         return deviations[place].nonzero().squeeze(1)

@@ -189,7 +189,13 @@ def finite(figure: float) -> float | None:
 
 def pictures_of(attack: Attack, claimed: float, delta: float) -> dict[str, Any]:
     """Data for the pictures of a page: the scores with and without the canary, the trade-off curve claimed and
-    attacked, and how the bound grows with the number of trials, where one trial is of everything that is claimed."""
+    attacked, and how the bound grows with the number of trials, where one trial is of everything that is claimed.
+
+    Args:
+        attack: attack whose scores are drawn.
+        claimed: claimed epsilon.
+        delta: delta of the claim.
+    """
     from sordino.privacy.accounting.gaussian import mu_of
 
     scores, single = attack.scores, attack.single

@@ -134,6 +134,11 @@ class _Between:
 def attacks(first: Recorded, number: int = 4, risk: float = 1 - SURE) -> tuple[list[Attack], list[Finding]]:
     """Attack one more run like the `first`: attacks, and sentences on what was estimated.
 
+    Args:
+        first: the recorded run.
+        number: sets the noise and canaries of this attack apart from others.
+        risk: probability that any claim is refuted by chance.
+
     Whose turn it is follows from the seed alone: the client that paid most in the first run has as many turns again.
     """
     if first.method.unit.record_level:

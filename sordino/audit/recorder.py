@@ -54,7 +54,13 @@ class Passage:
 
 def noise_under(cover: Cover, place: int, width: int) -> tuple[Tensor, float, float]:
     """Noise on each entry of the client at `place` (zero where nothing leaves), the largest norm of its message, and
-    its price in units of mu^2. Where single records are protected the norm is infinite, and the price zero."""
+    its price in units of mu^2. Where single records are protected the norm is infinite, and the price zero.
+
+    Args:
+        cover: noise of the message.
+        place: place of the client among those that send.
+        width: number of entries of the message.
+    """
     deviations, price = torch.zeros(width, dtype=torch.float64), 0.0
     for entries, bound, deviation in cover.blocks(place):
         deviations[torch.as_tensor(entries)] = deviation

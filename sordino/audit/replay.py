@@ -154,7 +154,13 @@ def _play(prepared: Prepared, world: str, pipe: Connection, others: Sequence[Con
 
 def replay(prepared: Prepared, world: str, recording: Recording) -> dict[str, str]:
     """Replay a run in one world: sentences by kind on everything besides noised values that changes; computed in this
-    process."""
+    process.
+
+    Args:
+        prepared: the experiment that was recorded.
+        world: description of the world, a key of `WORLDS`.
+        recording: what is needed of the recorded run.
+    """
     leaks = Leaks(world)
     prepared = replace(prepared, data=WORLDS[prepared.method.unit][world](prepared.data))
     mechanism = ReplayedMechanism(prepared.mechanism, leaks, recording.passages)

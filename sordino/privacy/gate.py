@@ -243,7 +243,13 @@ class StackedGradients:
 
 
 def check_declared(releases: Releases, wanted: Mapping[str, Any], step: str) -> None:
-    """Raise unless a step sends exactly what is declared beside it."""
+    """Raise unless a step sends exactly what is declared beside it.
+
+    Args:
+        releases: declaration of the step.
+        wanted: what the step wants to send, by name.
+        step: name of the step.
+    """
     undeclared = sorted(set(wanted) - set(releases))
     if undeclared:
         raise UndeclaredReleaseError(

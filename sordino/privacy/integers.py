@@ -273,7 +273,13 @@ def width(cohort: int, limit: int, grid: Grid = CLIENTS) -> int:
 
 
 def charged_multiplier(multiplier: float, entries: int, grid: Grid = RECORDS) -> float:
-    """Noise multiplier that a rounded sum over records is charged for: noise over C + g sqrt(d) instead of over C."""
+    """Noise multiplier that a rounded sum over records is charged for: noise over C + g sqrt(d) instead of over C.
+
+    Args:
+        multiplier: noise over sensitivity C of the sum before rounding.
+        entries: d, the number of entries of the sum.
+        grid: grid to which the sum is rounded.
+    """
     rounded = multiplier / (1 + multiplier * math.sqrt(entries) / grid.deviation)
     return rounded * math.sqrt(1 - 1 / (12 * grid.variance))
 

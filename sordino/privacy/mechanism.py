@@ -175,7 +175,13 @@ def grid_steps(cover: Cover) -> Tensor:
 
 
 def mean_of_sum(total: Tensor, count: int, cover: Cover) -> Tensor:
-    """The mean over `count` clients from the sum of the whole numbers that they sent, as float32."""
+    """The mean over `count` clients from the sum of the whole numbers that they sent, as float32.
+
+    Args:
+        total: sum of the whole numbers that clients sent, one value per entry.
+        count: number of clients in it.
+        cover: noise of their messages, which says what a step of the grid is.
+    """
     if len(cover.deviations) > 1:
         raise integers.GridError("Whole numbers of clients with different noise stand for different things: read rows.")
     return (total.double() * grid_steps(cover)[0].to(total.device) / count).float()

@@ -362,6 +362,11 @@ def fill_normal(out: np.ndarray, keys: Sequence[bytes]) -> None:
 def box_muller(bits: np.ndarray, keys: Sequence[bytes], start: int) -> tuple[np.ndarray, np.ndarray]:
     """R cos a and R sin a of the pairs from place `start` on: their words of p stand before those of their angles.
 
+    Args:
+        bits: random words of 32 bits, (rows, 2 * pairs).
+        keys: key of each row.
+        start: place of the first pair in its row.
+
     A pair is a function of its own 64 bits and, where they are rare, of its row's key and its place.
     """
     pairs = bits.shape[1] // 2

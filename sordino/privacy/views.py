@@ -32,7 +32,13 @@ def honest_shares(view: View, cohort: int, colluders: int = 0) -> int:
 
 
 def known_shares(view: View, cohort: int, colluders: int) -> int:
-    """Number of other messages whose noise the observer can subtract: the server all, a peer its own."""
+    """Number of other messages whose noise the observer can subtract: the server all, a peer its own.
+
+    Args:
+        view: the observer.
+        cohort: number of messages in the sum.
+        colluders: clients that tell their noise to others.
+    """
     if view == "server":
         return cohort - 1
     return min(cohort - 1, max(colluders, 1 if view == "peer" else 0))

@@ -234,13 +234,28 @@ def _stride(excess: float) -> int:
 def excess_over(
     recipe: Recipe, epsilon: float, delta: float, cost: Callable[[Recipe, float], float] = record_epsilon
 ) -> float:
-    """Logarithm of the cost of a recipe over a budget: above zero where it does not fit."""
+    """Logarithm of the cost of a recipe over a budget: above zero where it does not fit.
+
+    Args:
+        recipe: sampled steps that the records go through.
+        epsilon: budget of one record.
+        delta: delta of the budget.
+        cost: accountant: epsilon of a recipe at a delta.
+    """
     spent = cost(recipe, delta)
     return math.log(spent / epsilon) if spent > 0 else -math.inf
 
 
 def likely_place(epsilon: float, delta: float, rate: float, steps: int, others: Recipe) -> int:
-    """Guess the place of the noise multiplier on its scale, by the central limit (Bu, Dong, Long, Su 2020)."""
+    """Guess the place of the noise multiplier on its scale, by the central limit (Bu, Dong, Long, Su 2020).
+
+    Args:
+        epsilon: budget of one record.
+        delta: delta of the budget.
+        rate: probability with which a record enters a batch.
+        steps: number of noisy sums over all rounds.
+        others: everything else that the records go through.
+    """
     left = mu_of(epsilon, delta) ** 2 - sum(_central(*charge) for charge in others)
     if left <= 0 or not steps:
         return 0

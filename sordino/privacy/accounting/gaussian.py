@@ -58,6 +58,12 @@ def attack_accuracy(mu: float) -> float:
 def rdp_epsilon(noise_multiplier: float, releases: int, delta: float, rate: float = 1.0) -> float:
     """The epsilon that Opacus' RDP accountant prints for `releases` Gaussians, Poisson-sampled at `rate`.
 
+    Args:
+        noise_multiplier: noise over sensitivity of one Gaussian.
+        releases: number of Gaussians.
+        delta: delta at which epsilon is printed.
+        rate: sampling rate; 1 without sampling.
+
     An upper bound of the true figure, for comparison with papers: the minimum over `OPACUS_ORDERS` of
     rdp(a) - (ln delta + ln a) / (a - 1) + ln((a - 1) / a).
     """

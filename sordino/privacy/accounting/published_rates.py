@@ -31,7 +31,14 @@ STRAIGHT, BENT = 1e-6, 100.0
 def quick_multiplier(epsilon: float, delta: float, rate: float, steps: int) -> float:
     """Noise multiplier that rPDP-FL publishes: the smallest, to a quarter of a percent, with which the quick bound of
     `steps` sampled steps is within a budget. But for the orders, which go up to 994 there, that bound is the accountant
-    of the released code."""
+    of the released code.
+
+    Args:
+        epsilon: budget of one record.
+        delta: delta of the budget.
+        rate: probability with which a record enters a batch.
+        steps: number of noisy sums over all rounds.
+    """
 
     def excess(place: int) -> float:
         return excess_over(((rate, FINE**place, steps),), epsilon, delta, quick_record_epsilon)
@@ -48,6 +55,13 @@ def quick_multiplier(epsilon: float, delta: float, rate: float, steps: int) -> f
 def fitted_rate(epsilon: float, delta: float, multiplier: float, steps: int, most: float = 1.0) -> float:
     """Sampling rate up to `most` that rPDP-FL publishes for a budget: where a curve fitted to the quick bound of
     `steps` steps crosses it. The true cost of the records is not looked at, and may be higher.
+
+    Args:
+        epsilon: budget of one record.
+        delta: delta of the budget.
+        multiplier: noise over sensitivity of one sum.
+        steps: number of noisy sums over all rounds.
+        most: largest sampling rate.
 
     Budgets that the bound reaches at `most`, or exceeds at the least rate, get these; so do those that the curve
     crosses beyond them, or nowhere.

@@ -176,7 +176,17 @@ def plan_without_noise(
 ) -> RecordPlan:
     """Plan batches, steps and records set aside without any noise, for a run without privacy; budgets are those that
     its clients would have allowed. Where the sampling rate is `varied`, all clients begin with that of the mean
-    client."""
+    client.
+
+    Args:
+        records: training records of each client.
+        budgets: epsilon that each client would have allowed.
+        batch: expected records in a batch.
+        epochs: passes over the records in a round.
+        turns: most rounds in which a client takes part.
+        held_out: share of the records that is set aside for validation.
+        varied: what differs between clients with different budgets.
+    """
     validation = np.array([held_out_count(count, held_out) for count in records])
     trained = [max(1, count - held) for count, held in zip(records, validation, strict=True)]
     sampling = sampling_rates(trained if varied == "noise" else [float(np.mean(trained))] * len(trained), batch)

@@ -28,7 +28,13 @@ MIN_BOUND, MAX_BOUND = 1e-30, 1e30
 
 
 def hold_to_range(rows: Tensor, low: float, high: float) -> Bounded:
-    """Hold numbers to a range, less its middle, in float64; what is not finite becomes the middle."""
+    """Hold numbers to a range, less its middle, in float64; what is not finite becomes the middle.
+
+    Args:
+        rows: numbers of any shape.
+        low: lower end of the range.
+        high: upper end of the range.
+    """
     # Centred first, and not in float32: there, the ends of a narrow range far from zero round to numbers outside of it.
     half, finite = (high - low) / 2, torch.isfinite(rows)
     centred = torch.where(finite, rows.double() - (low + high) / 2, 0.0)

@@ -206,7 +206,7 @@ class Gradients(Release):
         return not self.separate
 
     def describe(self) -> str:
-        return f"model trained on noisy gradients, that of each record at most {self.clip} long"
+        return f"model trained on noisy gradients; each record's gradient is limited to length {self.clip}"
 
 
 @dataclass(frozen=True)
@@ -232,7 +232,13 @@ class Follows(Release):
 
 
 def open_pool(release: Release, value: Any, pool: Pool) -> Tensor:
-    """Open the sealed values of a pool's single records; anything else, stretched or made up, is refused."""
+    """Open the sealed values of a pool's single records; anything else, stretched or made up, is refused.
+
+    Args:
+        release: release under which they are sent, named in the error.
+        value: what the step handed over.
+        pool: pool of records that the release is for.
+    """
     if not isinstance(value, Sealed) or value.pool != pool:
         raise ReleaseError(f"{release.describe()}: hand over the sealed values of {pool} records, not {value!r}")
     return open_sealed(value).detach()
