@@ -973,6 +973,15 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
         [("single messages of sums are free", "return ledger.expose(row) if self.summed else []", "return []")],
     ),
     (
+        "privacy/unit.py",
+        "tests/privacy/test_unit.py tests/report/test_neighbours.py",
+        [
+            ("delta hides records among clients", "return records if self.record_level else clients", "return clients"),
+            ("rows are not told from persons", "[rows_words(figures or {})] if self.record_level else []", "[]"),
+            ("documents do not tell rows from persons", "if unit.record_level else found", "if False else found"),
+        ],
+    ),
+    (
         "privacy/sealed.py",
         "tests/privacy/test_sealed.py",
         [
@@ -2261,7 +2270,7 @@ BY_FILE: list[tuple[str, str, list[tuple[str, str, str]]]] = [
             ("gradients are not counted", "if count > counted.get(key, 0)}", "if False}"),
             ("prices are not compared", "if passage.price > price * (1 + 1e-6):", "if False:"),
             ("bytes are not looked at", "            if needed > each:", "            if False:"),
-            ("nothing is rehearsed", "understudy.rehearse(run).items()", "{}.items()"),
+            ("nothing is rehearsed", "replays.replay(run).items()", "{}.items()"),
         ],
     ),
     (

@@ -18,32 +18,32 @@ from scipy.stats import beta, binom, norm
 from sordino.privacy.accounting.gaussian import epsilon_of, mu_of
 
 MAX_EPSILON = 1e4
-"""No bound is looked for above this epsilon."""
+"""Epsilon above which no bound is looked for."""
 TOLERANCE = 1e-7
 MIN_EPSILON = 1e-9
-"""The least epsilon that is looked for."""
+"""Least epsilon that is looked for."""
 
 
 def upper_rate(errors: int, trials: int, risk: float) -> float:
-    """The rate below which `errors` of so many trials would come up with probability `risk` at most (Clopper and
-    Pearson 1934)."""
+    """Upper confidence limit of an error rate (Clopper and Pearson 1934): a higher rate makes so few `errors` with
+    probability `risk` at most."""
     return 1.0 if errors >= trials else float(beta.isf(risk, errors + 1, trials - errors))
 
 
 @dataclass(frozen=True)
 class Guesses:
-    """How a test with a threshold that was fixed beforehand did: who was there, and was taken to be."""
+    """Guesses of a test whose threshold was fixed beforehand."""
 
     missed: int
-    """Of those that were there, how many were taken not to be."""
+    """Number of canaries that were there and taken not to be."""
     present: int
     accused: int
-    """Of those that were not there, how many were taken to be."""
+    """Number that were not there and taken to be."""
     absent: int
 
     @classmethod
     def of(cls, inside: np.ndarray, outside: np.ndarray, threshold: float) -> Guesses:
-        """Whoever scores above the threshold is taken to be there."""
+        """Count the guesses of a test that takes whoever scores above the `threshold` to be there."""
         missed, accused = int((inside <= threshold).sum()), int((outside > threshold).sum())
         return cls(missed, len(inside), accused, len(outside))
 
@@ -73,8 +73,16 @@ class Guesses:
 
 
 def one_run_p_value(epsilon: float, delta: float, canaries: int, guesses: int, right: int) -> float:
-    """How probable it is at most that an (epsilon, delta) mechanism lets so many guesses be right (Steinke, Nasr,
-    Jagielski 2023, Theorem 5.2): canaries of one run, each there by a coin of its own, may depend on each other."""
+    """Upper bound of the probability that an (epsilon, delta) mechanism lets so many guesses be right (Steinke, Nasr,
+    Jagielski 2023, Theorem 5.2). Canaries of one run, each there by a coin of its own, may depend on each other.
+
+    Args:
+        epsilon: claimed epsilon.
+        delta: its delta.
+        canaries: number of canaries.
+        guesses: number of them about which the attack guesses.
+        right: number of right guesses.
+    """
     chance = expit(epsilon)
     tail = float(binom.sf(right - 1, guesses, chance))
     if not delta:
@@ -87,7 +95,16 @@ def one_run_p_value(epsilon: float, delta: float, canaries: int, guesses: int, r
 def one_run(
     canaries: int, guesses: int, right: int, delta: float, confidence: float, above: float = MIN_EPSILON
 ) -> float:
-    """The largest epsilon that one run refutes, by `one_run_p_value`; 0 where it is not above `above`."""
+    """Largest epsilon that one run refutes, by `one_run_p_value`; 0 where it is not above `above`.
+
+    Args:
+        canaries: number of canaries.
+        guesses: number of them about which the attack guesses.
+        right: number of right guesses.
+        delta: delta of the claim.
+        confidence: probability with which the bound holds, at least.
+        above: least epsilon that is of interest.
+    """
 
     def refuted(epsilon: float) -> bool:
         return one_run_p_value(epsilon, delta, canaries, guesses, right) <= 1 - confidence
@@ -98,8 +115,17 @@ def one_run(
 def one_run_gaussian(
     canaries: int, guesses: int, right: int, delta: float, confidence: float, above: float = MIN_EPSILON
 ) -> float:
-    """The same where the mechanism's trade-off curve is a Gaussian's (Mahloujifar, Melis, Chaudhuri 2024, Algorithm 3):
-    larger, because the whole curve is used and not one point of it."""
+    """Largest epsilon that one run refutes where the mechanism's trade-off curve is a Gaussian's (Mahloujifar, Melis,
+    Chaudhuri 2024, Algorithm 3): larger than `one_run`, because the whole curve is used and not one point of it.
+
+    Args:
+        canaries: number of canaries.
+        guesses: number of them about which the attack guesses.
+        right: number of right guesses.
+        delta: delta of the claim.
+        confidence: probability with which the bound holds, at least.
+        above: least epsilon that is of interest.
+    """
 
     def refuted(epsilon: float) -> bool:
         mu = mu_of(epsilon, delta)
@@ -126,7 +152,16 @@ def best_one_run(
     bound: Callable[[int, int, int, float, float, float], float],
     thresholds: int = 20,
 ) -> float:
-    """The best of several thresholds, each at a confidence that lets all of them hold at once."""
+    """Best bound of several thresholds, each at a confidence that lets all of them hold at once.
+
+    Args:
+        inside: scores of canaries that were there.
+        outside: scores of those that were not.
+        delta: delta of the claim.
+        confidence: probability with which the bound holds, at least.
+        bound: `one_run` or `one_run_gaussian`.
+        thresholds: number of thresholds.
+    """
     canaries, everybody = len(inside) + len(outside), np.concatenate([inside, outside])
     risk = (1 - confidence) / thresholds
     best = 0.0
@@ -140,6 +175,12 @@ def best_one_run(
 
 def mean_difference(inside: np.ndarray, outside: np.ndarray, delta: float, confidence: float) -> tuple[float, float]:
     """An estimate of a Gaussian mechanism's epsilon from one run's scores, and its lower end (Andrew et al. 2023).
+
+    Args:
+        inside: scores of canaries that were there.
+        outside: scores of those that were not.
+        delta: delta of the claim.
+        confidence: probability with which the lower end holds.
 
     mu is the difference of the means in units of the scores' deviation; its standard error is that of the difference
     and of the deviation together. It presumes normal scores: an estimate, not a bound for every mechanism.

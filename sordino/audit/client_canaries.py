@@ -30,15 +30,16 @@ from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View, known_shares
 
 EXCESS_LENGTH = 3.0
-"""How many times longer than it may be a canary is."""
+"""Length of a canary over the length that is allowed."""
 FULL_CANARY_ENTRIES = 64
-"""A message of at most so many entries has the canary in all of them."""
+"""Most entries of a message that has the canary in all of them."""
 MAX_DRAWS = 4e8
-"""About how many numbers of noise one audit draws at the most."""
+"""Numbers of noise that one audit draws at the most, roughly."""
 DRAWS_HELD = 4e6
-"""About how many of them are held at once."""
+"""Numbers of noise that are held in memory at once, roughly."""
 QUESTION_STRIDE = 1_000_000_007
-"""More questions than a run has: trials that are drawn apart have noise of their own."""
+"""Distance between the numbers of questions that one question is attacked under, larger than any run: trials drawn
+apart have noise of their own."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,11 @@ class Tiled(Release):
     places: Tensor
     """The entries that the attack looks at."""
     canary: Tensor
-    """What each client would send with the canary: (clients, width), not yet bounded."""
+    """Messages of the clients with the canary: (clients, width), not yet bounded."""
     null: Tensor
-    """What each would send without."""
+    """Messages of the clients without the canary."""
     entries: int
-    """How many entries a whole message has."""
+    """Number of entries of a whole message."""
     unit: ClassVar[Unit | None] = Unit.CLIENT
 
     def opened(self, value: Any, public: Public) -> Tensor:
@@ -69,7 +70,7 @@ class Tiled(Release):
         return Bounded(entries.reshape(len(rows), -1), 0)
 
     def signals(self, public: Public) -> tuple[Tensor, Tensor]:
-        """What the release makes of the canary and of nothing, where the attack looks: (clients, places)."""
+        """Bounded values of the canary and of nothing, where the attack looks: (clients, places)."""
         loud, quiet = (self.of.bounded(rows, public).rows[:, self.places] for rows in (self.canary, self.null))
         return loud, quiet
 
@@ -110,17 +111,24 @@ def target_of(recorded: Recorded) -> int:
 
 @dataclass(frozen=True)
 class _Shot:
-    """What all observers see of one release of one question, in many trials."""
+    """Views of one release of one question in many trials."""
 
     release: str
     weighed: dict[View, Tensor]
-    """For each observer the log-likelihood's noisy part of each trial."""
+    """Noisy part of the log-likelihood of each trial, by observer."""
     information: dict[View, float]
-    """What it tells at the most, in units of mu^2, if noise is as declared."""
+    """Most information that it gives, in units of mu^2, by observer, if noise is as declared."""
 
 
 def attacks(recorded: Recorded, trials: int, number: int = 1, risk: float = 1 - SURE) -> list[Attack]:
-    """What the attack reaches against every observer, with all releases together and with each alone."""
+    """Attack the claim against every observer, with all releases together and with each alone.
+
+    Args:
+        recorded: the run whose gate is attacked.
+        trials: number of trials, half of them with the canary.
+        number: sets the noise of this attack apart from others.
+        risk: probability that any claim is refuted by chance.
+    """
     target, delta = target_of(recorded), recorded.prepared.budget.delta
     shots = list(_shots(recorded, target, trials, number))
     names = list(dict.fromkeys(shot.release for shot in shots))
@@ -152,14 +160,14 @@ def attacks(recorded: Recorded, trials: int, number: int = 1, risk: float = 1 - 
 
 
 def affordable_trials(recorded: Recorded, trials: int) -> int:
-    """So many of the wished-for trials as can be drawn in good time, at least two thousand."""
+    """Number of trials, up to the wished-for `trials`, that can be drawn in good time; at least two thousand."""
     layout = recorded.prepared.learner.layout
     each = len(layout.sizes) * sum(len(one.question.clients) for one in recorded.exchanges_of(target_of(recorded)))
     return max(2000, min(trials, int(MAX_DRAWS / max(1, each))))
 
 
 def _coins(trials: int) -> np.ndarray:
-    """Which trials hold the canary: half of them, in turns."""
+    """Coins of the trials that hold the canary: half of them, in turns."""
     return np.arange(trials) % 2 == 0
 
 
@@ -228,7 +236,8 @@ def _observe(
     quiet: Tensor,
     variances: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """What an observer who knows all else has left: (places, copies), and the variance that it should have."""
+    """Values that are left to an observer who knows all else, (places, copies), and the variance that they should
+    have."""
     clients = len(rows)
     if sees == "rows":
         return read[place] - quiet[place].unsqueeze(1), variances[place]
@@ -248,7 +257,14 @@ def _known_clients(count: int, variances: Tensor, place: int) -> list[int]:
 
 
 def canary_places(cover: Cover, deviations: Tensor, place: int, tensors: Sequence[int]) -> Tensor:
-    """Where the canary lies: in each block and each tensor the entry that leaves with least noise in the sum."""
+    """Entries that hold the canary: in each block and each tensor the one that leaves with least noise in the sum.
+
+    Args:
+        cover: noise of the message.
+        deviations: standard deviation on each entry, (clients, width).
+        place: place of the target among the clients.
+        tensors: sizes of the network's tensors.
+    """
     width = deviations.shape[1]
     if width <= FULL_CANARY_ENTRIES:
         return deviations[place].nonzero().squeeze(1)

@@ -20,20 +20,20 @@ from sordino.audit import record_canaries
 from sordino.audit.findings import SURE, Finding
 from sordino.audit.recorded_run import Recorded
 from sordino.audit.recorder import Passage
-from sordino.audit.replay import Understudy
+from sordino.audit.replay import ReplayPool
 from sordino.privacy.ledger import Row
 from sordino.privacy.views import VIEWS
 
 RISK = (1 - SURE) / 1000
 """The risk of a false alarm of one test: there are a few dozen in an audit, and audits are made by the thousand."""
 FLOAT32_SLACK = 2e-5
-"""By how much rounding to float32 changes a variance at the most."""
+"""Largest relative change of a variance by rounding to float32."""
 MAX_COMPARED = 300
-"""How many draws of one kind are compared with each other, each with each."""
+"""Most draws of one kind that are compared with each other."""
 NARROW = 16
-"""Draws of fewer numbers are compared by looking for equal ones."""
+"""Draws of fewer numbers than this are compared by looking for equal numbers."""
 EQUAL = 1e-6
-"""How close two numbers are that count as equal."""
+"""Distance below which two numbers count as equal."""
 AGREE, DIGITS = 4, 4
 """Two entries that agree to so many digits in so many draws have the same noise."""
 
@@ -49,7 +49,7 @@ def kinds(runs: Sequence[Recorded]) -> dict[str, list[Passage]]:
 
 
 def variances(runs: Sequence[Recorded]) -> Iterator[Finding]:
-    """The noise is as large as was declared: its squares add up to a chi-squared number."""
+    """Find noise that is not as large as was declared: its squares add up to a chi-squared number."""
     for kind, passages in kinds(runs).items():
         noise = torch.cat([passage.residual() for passage in passages]).numpy()
         if not len(noise):
@@ -67,12 +67,12 @@ def variances(runs: Sequence[Recorded]) -> Iterator[Finding]:
 
 
 def too_small(total: float | np.ndarray, count: float | np.ndarray) -> np.ndarray:
-    """How probable it is that so many squares of noise add up to so little."""
+    """Probability that `count` squares of noise add up to `total` or less."""
     return np.asarray(chi2.cdf(total * (1 + FLOAT32_SLACK), count))
 
 
 def _missing_noise(passages: Sequence[Passage]) -> str:
-    """Where there is less noise than was declared, in words; empty if nowhere."""
+    """Place with less noise than was declared, in words; empty if there is none."""
     parts: dict[str, dict[int, list[float]]] = {"at client": {}, "in question": {}}
     entries: dict[int, np.ndarray] = {}
     for passage in passages:
@@ -97,7 +97,7 @@ def _missing_noise(passages: Sequence[Passage]) -> str:
 
 
 def independence(runs: Sequence[Recorded]) -> Iterator[Finding]:
-    """No draw comes twice: not in another round, at another client, in another run, after a resume, for another
+    """Find draws that come twice: in another round, at another client, in another run, after a resume, for another
     release, or on another entry."""
     for kind, passages in kinds(runs).items():
         by_width: dict[int, list[torch.Tensor]] = {}
@@ -119,7 +119,7 @@ def independence(runs: Sequence[Recorded]) -> Iterator[Finding]:
 
 
 def _among_kinds(runs: Sequence[Recorded]) -> Iterator[Finding]:
-    """The noise of a release is not that of another of the same question."""
+    """Find releases of one question that have the same noise."""
     firsts: dict[tuple[int, int, int], dict[str, float]] = {}
     for number, run in enumerate(runs):
         for kind, passages in kinds([run]).items():
@@ -135,7 +135,7 @@ def _among_kinds(runs: Sequence[Recorded]) -> Iterator[Finding]:
 
 
 def _equal_draws(values: Sequence[float]) -> str:
-    """Whether many short draws are equal to another one."""
+    """Count of short draws that are equal to another one, in words; empty if there are few."""
     if len(values) < 4:
         return ""
     equal = int((np.diff(np.sort(values)) < EQUAL).sum())
@@ -144,7 +144,7 @@ def _equal_draws(values: Sequence[float]) -> str:
 
 
 def _correlated_draws(rows: torch.Tensor) -> str:
-    """Whether two long draws are correlated."""
+    """Largest correlation of two long draws, in words; empty if none is suspicious."""
     if len(rows) < 2:
         return ""
     unit = rows / rows.norm(dim=1, keepdim=True).clamp(min=1e-12)
@@ -156,7 +156,7 @@ def _correlated_draws(rows: torch.Tensor) -> str:
 
 
 def _repeated_entries(rows: torch.Tensor) -> str:
-    """Whether entries of a draw have the noise of others, up to the sign."""
+    """Count of entries of a draw that have the noise of others up to the sign, in words; empty if there are none."""
     if len(rows) < AGREE:
         return ""
     entries = np.round(np.abs(rows[:AGREE].numpy().T), DIGITS)
@@ -164,16 +164,16 @@ def _repeated_entries(rows: torch.Tensor) -> str:
     return f"{equal} of {len(entries)} entries have the noise of another" if equal else ""
 
 
-def findings(runs: Sequence[Recorded], understudy: Understudy) -> list[Finding]:
-    """What does not conform, of several runs of one experiment, the first of which is rehearsed."""
+def findings(runs: Sequence[Recorded], replays: ReplayPool) -> list[Finding]:
+    """Findings on several runs of one experiment: everything that does not conform. The first run is replayed."""
     found: list[Finding] = []
     for check in (variances, independence, _norms, _bare_entries, _coins, _charges, _sizes, record_canaries.mixing):
         found += check(runs)
-    return [*found, *_channels(runs[0], understudy)]
+    return [*found, *_channels(runs[0], replays)]
 
 
 def _norms(runs: Sequence[Recorded]) -> Iterator[Finding]:
-    """What is noised is no longer than its bound."""
+    """Find messages that are longer than their bound."""
     for kind, passages in kinds(runs).items():
         ratio = max((float(p.before.double().norm()) / p.bound for p in passages if math.isfinite(p.bound)), default=0)
         if ratio > 1 + 1e-6:
@@ -181,14 +181,14 @@ def _norms(runs: Sequence[Recorded]) -> Iterator[Finding]:
 
 
 def _bare_entries(runs: Sequence[Recorded]) -> Iterator[Finding]:
-    """Nothing leaves where there is no noise."""
+    """Find entries that leave without noise."""
     for kind, passages in kinds(runs).items():
         if any(passage.bare() for passage in passages if passage.price < math.inf):
             yield Finding(0, "bare", f"{kind}: some of its entries leave without noise.", refuted=True)
 
 
 def _coins(runs: Sequence[Recorded]) -> Iterator[Finding]:
-    """Every record enters every batch by a coin of its own."""
+    """Find batches into which records do not enter by independent coins of the declared rate."""
     tosses = [toss for run in runs for toss in run.source.tosses if 0 < toss.rate < 1]
     if not tosses:
         return
@@ -226,7 +226,7 @@ def _coins(runs: Sequence[Recorded]) -> Iterator[Finding]:
 
 
 def _dispersion(taken: np.ndarray, count: np.ndarray, rate: np.ndarray) -> float:
-    """By how many standard errors binomial numbers vary more, or less, than they should."""
+    """Standard errors by which binomial numbers vary more, or less, than they should."""
     variance = count * rate * (1 - rate)
     squares = np.square(taken - count * rate) / variance
     errors = 2 + (1 - 6 * rate * (1 - rate)) / variance
@@ -234,7 +234,7 @@ def _dispersion(taken: np.ndarray, count: np.ndarray, rate: np.ndarray) -> float
 
 
 def _charges(runs: Sequence[Recorded]) -> Iterator[Finding]:
-    """Everything on the wire has its row in the ledger, at the price that its noise asks for."""
+    """Find messages that have no row in the ledger, or one at a lower price than their noise asks for."""
     for run in runs:
         rows = [row for row in run.ledger.rows if not row.exposed]
         paid, times = {(row.question, row.release): row for row in rows}, Counter((r.question, r.release) for r in rows)
@@ -289,7 +289,7 @@ def _price_paid(row: Row, client: int) -> float:
 
 
 def _sizes(runs: Sequence[Recorded]) -> Iterator[Finding]:
-    """What goes over the wire is as much as was declared, and what came needs no more than that."""
+    """Find messages that take more or fewer bytes than was declared, or need more."""
     for exchange in (one for run in runs for one in run.transcript.exchanges):
         declared = 0
         for name, rows in exchange.answer.values.items():
@@ -309,13 +309,13 @@ def _sizes(runs: Sequence[Recorded]) -> Iterator[Finding]:
 
 
 def needed_bytes(row: Tensor) -> int:
-    """So many bytes a message takes at the least: four for each entry that is not zero, or as many bits for each entry
-    as tell its different values apart."""
+    """Fewest bytes that a message needs: four for each entry that is not zero, or as many bits for each entry as tell
+    its different values apart."""
     bits = min(32, math.ceil(math.log2(max(1, len(row.unique())))))
     return min(4 * int(row.count_nonzero()), math.ceil(row.numel() * bits / 8))
 
 
-def _channels(run: Recorded, understudy: Understudy) -> Iterator[Finding]:
-    """Nothing but what is noised, or charged infinity, depends on records."""
-    for name, sentence in understudy.rehearse(run).items():
+def _channels(run: Recorded, replays: ReplayPool) -> Iterator[Finding]:
+    """Find values besides noised ones, and those charged infinity, that depend on records."""
+    for name, sentence in replays.replay(run).items():
         yield Finding(0, name, f"{sentence[0].upper()}{sentence[1:]}.", refuted=True)

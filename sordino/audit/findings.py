@@ -1,4 +1,4 @@
-"""What an audit found, for people, machines and pages."""
+"""Findings and reports of an audit, for people, machines and pages."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View
 
 SAID = 0.95
-"""The confidence of the bounds that are printed."""
+"""Confidence of the bounds that are printed."""
 SURE = 0.999
-"""The confidence with which a claim is called refuted, all attacks of an audit together."""
+"""Confidence with which a claim is called refuted, all attacks of an audit together."""
 
 
 @dataclass(frozen=True)
@@ -28,16 +28,16 @@ class Finding:
     sentence: str
     refuted: bool = False
     views: tuple[View, ...] = VIEWS
-    """Whose claim it refutes, where it does."""
+    """Observers whose claim it refutes, where it does."""
 
     def asdict(self) -> dict[str, Any]:
-        """For machines."""
+        """Finding as a JSON document."""
         return {"tier": self.tier, "name": self.name, "sentence": self.sentence, "refuted": self.refuted}
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What an attack gave to trials with the canary and without, larger where it takes it to be there."""
+    """Scores of trials with the canary and without: larger where the attack takes it to be there."""
 
     inside: np.ndarray
     outside: np.ndarray
@@ -56,7 +56,7 @@ class Scores:
         return cls(inside[first[0] :], outside[first[1] :], threshold)
 
     def guesses(self, part: float = 1.0) -> Guesses:
-        """How the test did on a share of the trials."""
+        """Guesses of the test on a share `part` of the trials."""
         a, b = max(1, int(part * len(self.inside))), max(1, int(part * len(self.outside)))
         return Guesses.of(self.inside[:a], self.outside[:b], self.threshold)
 
@@ -82,11 +82,11 @@ class Attack:
 
 @dataclass
 class ViewReport:
-    """What is known of one observer."""
+    """Claim against one observer, and the attacks on it."""
 
     claimed: float
     true: float | None = None
-    """Where the claim is a paper's: what the ledger says."""
+    """Epsilon by the ledger, where the claim is a paper's."""
     attacks: list[Attack] = field(default_factory=list)
 
     @property
@@ -96,12 +96,12 @@ class ViewReport:
 
     @property
     def bound(self) -> float:
-        """What the best attack reached, at 95 %."""
+        """Lower bound of epsilon by the best attack, at 95 %."""
         return 0.0 if self.best is None else self.best.bound
 
     @property
     def surely(self) -> float:
-        """What the same attack reached, at the confidence with which claims are refuted."""
+        """Lower bound by the same attack, at the confidence with which claims are refuted."""
         return 0.0 if self.best is None else self.best.surely
 
     @property
@@ -122,7 +122,7 @@ class ViewReport:
 
 @dataclass
 class Report:
-    """What an audit of one method came to."""
+    """Report of the audit of one method."""
 
     method: str
     variant: str
@@ -149,7 +149,7 @@ class Report:
         return [one for one in self.findings if one.refuted and view in one.views]
 
     def asdict(self, pictures: bool = False) -> dict[str, Any]:
-        """For machines: infinite figures are None."""
+        """Report as a JSON document; infinite figures are None."""
         views: dict[str, Any] = {}
         for name, view in self.views.items():
             one: dict[str, Any] = {
@@ -188,8 +188,14 @@ def finite(figure: float) -> float | None:
 
 
 def pictures_of(attack: Attack, claimed: float, delta: float) -> dict[str, Any]:
-    """What a page draws: the scores with and without, the trade-off curve claimed and attacked, and how the bound grows
-    with the number of trials, where one trial is of everything that is claimed."""
+    """Data for the pictures of a page: the scores with and without the canary, the trade-off curve claimed and
+    attacked, and how the bound grows with the number of trials, where one trial is of everything that is claimed.
+
+    Args:
+        attack: attack whose scores are drawn.
+        claimed: claimed epsilon.
+        delta: delta of the claim.
+    """
     from sordino.privacy.accounting.gaussian import mu_of
 
     scores, single = attack.scores, attack.single

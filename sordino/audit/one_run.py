@@ -39,28 +39,28 @@ from sordino.privacy.release import Public, Releases, due
 from sordino.privacy.views import VIEWS, View
 
 MIN_WIDTH = 32
-"""A release of fewer entries has no room for canaries."""
+"""Fewest entries of a release that has room for canaries."""
 MAX_CANARIES = 1000
-"""The most canaries."""
+"""Most canaries of one run."""
 MAX_SOLVED = 20_000
-"""Canaries are told apart by least squares in models of at most so many parameters."""
+"""Most parameters of a model in which canaries are told apart by least squares."""
 CANARY_RECORDS = 100
-"""How many canary records join a client's own."""
+"""Number of canary records that join a client's own."""
 Presumed = Literal["nothing", "curve", "all"]
-"""What a bound may presume of the scores: nothing, that what they are made of was behind Gaussian noise, or that they
-are normal themselves."""
+"""Assumption of a bound about the scores: `nothing`, that what they are made of was behind Gaussian noise (`curve`), or
+that they are normal themselves (`all`)."""
 
 
 @dataclass
 class Joined:
-    """Canaries that join what one client sends."""
+    """Canaries that join the messages of one client."""
 
     gate: Gate
     client: int
-    """The client whose turns they take."""
+    """Number of the client whose turns they take."""
     steps: dict[str, Releases]
     states: Collection[str]
-    """The names of the clients' public states, of which bounds may be read."""
+    """Names of the clients' public states, from which bounds may be read."""
     layers: Sequence[int]
     count: int
     random: np.random.Generator
@@ -103,7 +103,7 @@ class Joined:
             self.information += float((weights * bounded).sum(dim=1).mean())
 
     def _directions(self, name: str, width: int) -> Tensor:
-        """For each canary a direction, all of them as good as orthogonal."""
+        """Direction of each canary, all of them nearly orthogonal: (canaries, width)."""
         if name not in self.directions:
             drawn = self.random.normal(size=(self.count, width))
             if self.count <= width <= 2000:
@@ -137,7 +137,12 @@ class _Between:
 
 
 def attacks(first: Recorded, number: int = 4, risk: float = 1 - SURE) -> tuple[list[Attack], list[Finding]]:
-    """What one more run like the `first` tells: attacks, and sentences on what was estimated.
+    """Attack one more run like the `first`: attacks, and sentences on what was estimated.
+
+    Args:
+        first: the recorded run.
+        number: sets the noise and canaries of this attack apart from others.
+        risk: probability that any claim is refuted by chance.
 
     Whose turn it is follows from the seed alone: the client that paid most in the first run has as many turns again.
     """
@@ -179,7 +184,8 @@ def _with_paid(recorded: Recorded, found: Sequence[Attack]) -> list[Attack]:
 
 
 def _left_behind(recorded: Recorded, peer: int) -> Iterator[tuple[str, View, Tensor]]:
-    """What is left of a run, by name, and who has it: the server's model, and what one other client predicts with."""
+    """Models that are left of a run, by name, and who has them: the server's model, and the one that another client
+    predicts with."""
     model = recorded.state.get("model")
     if isinstance(model, Tensor):
         yield "the final model", "outsider", model
@@ -195,8 +201,9 @@ def _peer(prepared: Prepared, but: int) -> int:
 
 
 def _along_models(joined: Joined, model: Tensor, recorded: Recorded) -> np.ndarray | None:
-    """What a model alone tells of each canary, to whoever knows with which models the run began. Where a message has a
-    part for each of several models, the part is looked at whose model lies nearest: it is known from which it came."""
+    """Scores of all canaries from a model alone, for an observer who knows with which models the run began; None where
+    the model is of another kind. Where a message has a part for each of several models, the part is looked at whose
+    model lies nearest: it is known from which it came."""
     size = len(recorded.prepared.initial)
     known = next((one for one in joined.directions.values() if one.shape[1] % size == 0), None)
     if known is None or model.shape != recorded.prepared.initial.shape:
@@ -211,7 +218,7 @@ def _along_models(joined: Joined, model: Tensor, recorded: Recorded) -> np.ndarr
 
 
 def _models_told(recorded: Recorded, exchange: int, parts: int) -> Tensor:
-    """The models of which a message tells, one row each: so many, or the initial one."""
+    """Models that a message tells of, one row each: `parts` of them, or the initial one."""
     initial = recorded.prepared.initial
     shape = (parts, len(initial))
     told = recorded.transcript.exchanges[exchange].question.message.values()
@@ -221,7 +228,17 @@ def _models_told(recorded: Recorded, exchange: int, parts: int) -> Tensor:
 def _bound_scores(
     name: str, view: View, scores: np.ndarray, coins: np.ndarray, delta: float, risk: float, presumed: Presumed = "all"
 ) -> tuple[Attack, Finding]:
-    """What scores of canaries come to, in one observer's eyes."""
+    """Bound epsilon from the scores of canaries, for one observer.
+
+    Args:
+        name: name of the attack.
+        view: the observer.
+        scores: one for each canary, larger where it seems to be there.
+        coins: whether each canary was there.
+        delta: delta of the claim.
+        risk: probability that the claim is refuted by chance.
+        presumed: assumption about the scores.
+    """
     inside, outside = scores[coins], scores[~coins]
     plain = best_one_run(inside, outside, delta, SAID, one_run)
     told = [f"Steinke et al. {plain:.2f}"]

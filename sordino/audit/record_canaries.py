@@ -55,10 +55,10 @@ more noise cost no more, so the bound holds."""
 
 @dataclass(frozen=True)
 class Base:
-    """What was found of one kind of release: how much of the charged 1 / z an attack reaches."""
+    """Result of attacking one kind of release: how much of the charged 1 / z the attack reaches."""
 
     multiplier: float
-    """As charged: z."""
+    """Noise multiplier z, as charged."""
     scores: Scores
 
     def reached(self, confidence: float) -> float:
@@ -66,7 +66,7 @@ class Base:
         return self.guesses().mu(confidence) * self.multiplier
 
     def guesses(self) -> Guesses:
-        """How the test did."""
+        """Guesses of the test."""
         return self.scores.guesses()
 
 
@@ -79,7 +79,15 @@ def target_of(recorded: Recorded) -> int:
 def attacks(
     recorded: Recorded, trials: int, claims: dict[Any, float], number: int = 1, risk: float = 1 - SURE
 ) -> list[Attack]:
-    """What the attack reaches. Noise that protects records is in every message: all observers meet the same."""
+    """Attack the claim for records. Noise that protects records is in every message: all observers meet the same.
+
+    Args:
+        recorded: the run whose gate is attacked.
+        trials: number of trials for each kind of release.
+        claims: claimed epsilon by observer.
+        number: sets the noise of this attack apart from others.
+        risk: probability that any claim is refuted by chance.
+    """
     target, delta = target_of(recorded), recorded.prepared.budget.delta
     bases = _bases(recorded, target, trials, number)
     if not bases:
@@ -106,7 +114,8 @@ Kind = tuple[str, float, float]
 
 
 def _count_passages(recorded: Recorded, target: int) -> dict[str, Counter[Kind]]:
-    """For each pool of records, how often a record of the target went through what, by what passed the mechanism."""
+    """Count, by pool, how often a record of the target went through each kind of release, by what passed the
+    mechanism."""
     rates = {toss.purpose[:2]: toss.rate for toss in recorded.source.tosses}
     asked = {one.question.number: one for one in recorded.exchanges_of(target)}
     found: dict[str, Counter[Kind]] = {}
@@ -136,7 +145,8 @@ def _count_passages(recorded: Recorded, target: int) -> dict[str, Counter[Kind]]
 
 
 def mixing(runs: Sequence[Recorded]) -> Iterator[Finding]:
-    """One record moves a sum of clipped gradients by its threshold at the most, and no other record's part of it.
+    """Find networks that mix records: where one record moves a sum of clipped gradients by more than its threshold, or
+    another record's part of it.
 
     Taken as the run takes it, of the client that has paid most, at the first model; with dropout, which draws other
     numbers for other batches, as the network is evaluated.
@@ -225,7 +235,7 @@ def _thresholds(exchange: Exchange, release: str, client: int) -> Tensor:
 
 
 def _recipe(passed: Counter[Kind], bases: dict[str, Base], confidence: float) -> Recipe:
-    """What a record has gone through at least, as the attack found it."""
+    """Recipe that a record has gone through at least, as the attack found it."""
     found = []
     for (release, rate, multiplier), count in passed.items():
         reached = bases[release].reached(confidence) if release in bases else 0.0
@@ -288,7 +298,7 @@ def _sum(gate: Gate, question: int, target: int, clip: Tensor, x: Tensor, y: Ten
 def _stacked_sum(
     gate: Gate, question: int, target: int, clip: Tensor, x: Tensor, y: Tensor, learner: Learner
 ) -> Tensor:
-    """The same of a client that is stacked with another."""
+    """Noisy sum of all gradients of a client's records, at a network of zeros, taken together with another client's."""
     exit = gate.stacked_gradients(question, [target, 0 if target else 1], torch.stack([clip.reshape(1)] * 2))
     stack = Stack(torch.stack([x, x]), torch.stack([y, y]), [len(y)] * 2, learner, exit)
     rows = stack.gradients(torch.zeros(2, learner.layout.size), stack.figures["place"])

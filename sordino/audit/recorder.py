@@ -1,4 +1,4 @@
-"""What passes the mechanism and the source of a run's gate, written down on its way: nothing is changed."""
+"""Recorder of what passes the mechanism and the source of a run's gate: nothing is changed on its way."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ class Passage:
     """Question and release, or `gradient` and question."""
     client: int
     number: int
-    """Of the gradient within its question; 0 for what leaves once."""
+    """Number of the gradient within its question; 0 for what leaves once."""
     before: Tensor
     after: Tensor
     deviations: Tensor
-    """Of the noise on each entry: declared; zero where nothing leaves."""
+    """Declared standard deviation of the noise on each entry; zero where nothing leaves."""
     bound: float
     """The norm that `before` may have, where whole clients are protected; infinite where single records are."""
     price: float = 0.0
-    """What it costs a whole client against the server, in units of mu^2: over its blocks, (bound / deviation)^2."""
+    """Cost for a whole client against the server, in units of mu^2: the sum over its blocks of (bound /
+    deviation)^2."""
 
     def bare(self) -> bool:
         """Whether something left where there is no noise."""
@@ -52,8 +53,14 @@ class Passage:
 
 
 def noise_under(cover: Cover, place: int, width: int) -> tuple[Tensor, float, float]:
-    """The noise on each entry of the client at `place`, zero where nothing leaves, the norm that its message may have,
-    and what it costs; where single records are protected the norm is infinite, and nothing is said of the cost."""
+    """Noise on each entry of the client at `place` (zero where nothing leaves), the largest norm of its message, and
+    its price in units of mu^2. Where single records are protected the norm is infinite, and the price zero.
+
+    Args:
+        cover: noise of the message.
+        place: place of the client among those that send.
+        width: number of entries of the message.
+    """
     deviations, price = torch.zeros(width, dtype=torch.float64), 0.0
     for entries, bound, deviation in cover.blocks(place):
         deviations[torch.as_tensor(entries)] = deviation
@@ -65,19 +72,19 @@ def noise_under(cover: Cover, place: int, width: int) -> tuple[Tensor, float, fl
 
 
 def noise_on_each(deviation: float | Tensor, width: int) -> Tensor:
-    """The noise on each entry of a sum, which has one for all of them or one for each."""
+    """Standard deviation of the noise on each entry of a sum, from a scalar or one value per entry: (width,)."""
     return torch.as_tensor(deviation, dtype=torch.float64).expand(width).clone()
 
 
 def _without_mirror(row: Tensor, mirrored: bool) -> Tensor:
-    """A row without what stands in it a second time: the lower triangle of a symmetric matrix."""
+    """Row without the lower triangle of a symmetric matrix, which says nothing new."""
     side = math.isqrt(len(row))
     return row.reshape(side, side).triu().reshape(-1) if mirrored else row
 
 
 @dataclass
 class Watching:
-    """A mechanism that lets another do the work."""
+    """Mechanism that lets another do the work and records what passes."""
 
     of: Mechanism
     passages: list[Passage] = field(default_factory=list)

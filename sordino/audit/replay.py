@@ -1,4 +1,4 @@
-"""Rehearsal of a recorded run with other records: nothing that anybody sees may change.
+"""Replay of a recorded run with other records: nothing that anybody sees may change.
 
 A recorded run is gone through again, each time in another world (`worlds`): clients hold other records, and where they
 are protected as a whole, other numbers of them. What passed the mechanism comes out as it did, and so does what left
@@ -52,7 +52,7 @@ SCRIPT, COHORT, NOISE, LENGTH, SENT, REMEMBERED, STEPS, FAILURE = (
     "number of gradients",
     "failure",
 )
-"""What may turn out to depend on records."""
+"""Kinds of things that may turn out to depend on records."""
 
 
 class HiddenChannelError(AssertionError):
@@ -64,8 +64,8 @@ class FailureError(AssertionError):
 
 
 @dataclass
-class Told:
-    """What turned out to depend on records, in words: the first sentence of each kind."""
+class Leaks:
+    """Sentences on what turned out to depend on records: the first of each kind."""
 
     world: str
     """Description of what clients hold."""
@@ -76,8 +76,9 @@ class Told:
 
 
 @dataclass(frozen=True)
-class Played:
-    """What a rehearsal needs of a recorded run: nothing that holds code, so that it can be sent to another process."""
+class Recording:
+    """Data that a replay needs of a recorded run: nothing that holds code, so that it can be sent to another
+    process."""
 
     noise: Source
     exchanges: list[Exchange]
@@ -85,25 +86,25 @@ class Played:
     unpriced: frozenset[tuple[int, str]]
     """Question and release of what is charged infinity."""
     state: tuple[str, list[Tensor]]
-    """What the server ended with."""
+    """State that the server ended with."""
 
     @classmethod
-    def of(cls, recorded: Recorded) -> Played:
-        """Of a run that was recorded."""
+    def of(cls, recorded: Recorded) -> Recording:
+        """Take what a replay needs from a recorded run."""
         rows = [row for row in recorded.ledger.rows if not row.exposed]
         bare = frozenset((row.question, row.release) for row in rows if np.isinf(row.costs()).all())
         exchanges = [replace(one, releases={}) for one in recorded.transcript.exchanges]
         return cls(recorded.source.of, exchanges, recorded.mechanism.passages, bare, encode(recorded.state))
 
-    def with_releases(self, method: Method) -> Played:
-        """The same where it was sent to: releases are the method's."""
+    def with_releases(self, method: Method) -> Recording:
+        """Fill in the releases of `method`, after the data were sent to another process."""
         steps = method.steps()
         asked = [(one, one.question) for one in self.exchanges]
         return replace(self, exchanges=[replace(one, releases=due(steps[q.step], q.round)) for one, q in asked])
 
 
-class Understudy:
-    """Processes forked before any step was run, one for each world, each of which rehearses once. What steps leave
+class ReplayPool:
+    """Processes forked before any step was run, one for each world, each of which replays once. What steps leave
     behind in the process that records the run, or in another world, does not reach them."""
 
     def __init__(self, prepared: Prepared) -> None:
@@ -119,15 +120,16 @@ class Understudy:
             there.close()
             self._team.append((process, here))
 
-    def rehearse(self, recorded: Recorded) -> dict[str, str]:
-        """What depends on records besides what noise covers: sentences by kind, empty where nothing does."""
-        played = Played.of(recorded)
+    def replay(self, recorded: Recorded) -> dict[str, str]:
+        """Replay a run in all worlds: sentences by kind on what depends on records besides what noise covers; empty
+        where nothing does."""
+        recording = Recording.of(recorded)
         found: dict[str, str] = {}
         if not self._team:
-            whole = played.with_releases(self._prepared.method)
-            told = [rehearse(self._prepared, world, whole) for world in WORLDS[self._prepared.method.unit]]
-            return {kind: sentence for one in reversed(told) for kind, sentence in one.items()}
-        packed = pickle.dumps(played)
+            whole = recording.with_releases(self._prepared.method)
+            leaks = [replay(self._prepared, world, whole) for world in WORLDS[self._prepared.method.unit]]
+            return {kind: sentence for one in reversed(leaks) for kind, sentence in one.items()}
+        packed = pickle.dumps(recording)
         for _, pipe in reversed(self._team):  # what the first world tells stays
             pipe.send_bytes(packed)
             found |= pickle.loads(pipe.recv_bytes())
@@ -146,43 +148,50 @@ def _play(prepared: Prepared, world: str, pipe: Connection, others: Sequence[Con
     for other in others:
         other.close()
     torch.set_num_threads(1)
-    with contextlib.suppress(EOFError):  # nobody wanted a rehearsal
-        played: Played = pickle.loads(pipe.recv_bytes())
-        pipe.send_bytes(pickle.dumps(rehearse(prepared, world, played.with_releases(prepared.method))))
+    with contextlib.suppress(EOFError):  # nobody wanted a replay
+        recording: Recording = pickle.loads(pipe.recv_bytes())
+        pipe.send_bytes(pickle.dumps(replay(prepared, world, recording.with_releases(prepared.method))))
 
 
-def rehearse(prepared: Prepared, world: str, played: Played) -> dict[str, str]:
-    """Sentences, by kind, on everything besides noised values that changes in one world; computed in this process."""
-    told = Told(world)
+def replay(prepared: Prepared, world: str, recording: Recording) -> dict[str, str]:
+    """Replay a run in one world: sentences by kind on everything besides noised values that changes; computed in this
+    process.
+
+    Args:
+        prepared: the experiment that was recorded.
+        world: description of the world, a key of `WORLDS`.
+        recording: what is needed of the recorded run.
+    """
+    leaks = Leaks(world)
     prepared = replace(prepared, data=WORLDS[prepared.method.unit][world](prepared.data))
-    mechanism = Recalling(prepared.mechanism, told, played.passages)
-    exchanges = {one.question.number: one for one in played.exchanges}
-    gate = Recital(
-        prepared.allowance, played.noise, mechanism, told=told, exchanges=exchanges, unpriced=played.unpriced
+    mechanism = ReplayedMechanism(prepared.mechanism, leaks, recording.passages)
+    exchanges = {one.question.number: one for one in recording.exchanges}
+    gate = ReplayedGate(
+        prepared.allowance, recording.noise, mechanism, leaks=leaks, exchanges=exchanges, unpriced=recording.unpriced
     )
     with simulate_alone(prepared, gate) as transport:
-        script = Rehearsal(prepared, played, gate, transport, told)
+        script = ReplayedServer(prepared, recording, gate, transport, leaks)
         try:
             prepared.method.run(cast(Federation, script), prepared.initial)
             script.compare_end()
         except FailureError as found:
-            told.tell(FAILURE, f"{found}")
+            leaks.tell(FAILURE, f"{found}")
         except HiddenChannelError as found:
-            told.tell(SCRIPT, f"the script knows more than it was handed out: {found}")
+            leaks.tell(SCRIPT, f"the script knows more than it was handed out: {found}")
         except Exception as error:  # whatever the script stumbles over when only what it read is there
             why = f"{type(error).__name__}: {error}"
-            told.tell(SCRIPT, f"the run cannot be repeated with {told.world} from what was read ({why})")
+            leaks.tell(SCRIPT, f"the run cannot be repeated with {leaks.world} from what was read ({why})")
         else:
             mechanism.compare_end()
-    return told.sentences
+    return leaks.sentences
 
 
 @dataclass
-class Recalling:
+class ReplayedMechanism:
     """A mechanism out of which comes what came before, whatever goes in; how much noise is asked for is compared."""
 
     of: Mechanism
-    told: Told
+    leaks: Leaks
     passages: Sequence[Passage]
     taken: set[tuple[object, ...]] = field(default_factory=set)
 
@@ -197,7 +206,7 @@ class Recalling:
             passage = self._passage((*purpose, client, 0))
             noise, bound, _ = noise_under(cover, place, rows.shape[1])
             if passage is not None and not (same_bits(noise, passage.deviations) and bound == passage.bound):
-                self.told.tell(NOISE, f"with {self.told.world} {purpose[-1]} has other noise or another bound")
+                self.leaks.tell(NOISE, f"with {self.leaks.world} {purpose[-1]} has other noise or another bound")
         return self.of.noised(rows, cover, source, purpose, clients)
 
     def noised_sum(self, total: Tensor, deviation: float | Tensor, source: Source, purpose: Purpose) -> Tensor:
@@ -205,7 +214,7 @@ class Recalling:
         if passage is None:
             return self.of.noised_sum(total, deviation, source, purpose)
         if not same_bits(passage.deviations, noise_on_each(deviation, total.numel())):
-            self.told.tell(NOISE, f"with {self.told.world} a gradient has other noise")
+            self.leaks.tell(NOISE, f"with {self.leaks.world} a gradient has other noise")
         return passage.after.reshape(total.shape).to(total, copy=True)  # whoever takes it divides it in place
 
     def noised_sums(
@@ -224,22 +233,22 @@ class Recalling:
         """Tell of what passed before, and did not with other records."""
         left = self._known.keys() - self.taken
         if left:
-            self.told.tell(STEPS, f"with {self.told.world} {len(left)} noisy values fewer leave the mechanism")
+            self.leaks.tell(STEPS, f"with {self.leaks.world} {len(left)} noisy values fewer leave the mechanism")
 
     def _passage(self, key: tuple[object, ...]) -> Passage | None:
         self.taken.add(key)
         if key not in self._known:
-            self.told.tell(STEPS, f"with {self.told.world} more noisy values leave the mechanism")
+            self.leaks.tell(STEPS, f"with {self.leaks.world} more noisy values leave the mechanism")
         return self._known.get(key)
 
 
 @dataclass(frozen=True)
-class Recital(Gate):
+class ReplayedGate(Gate):
     """A gate out of which comes what came before; what has no noise, and is not charged infinity, is compared."""
 
-    told: Told = field(kw_only=True)
+    leaks: Leaks = field(kw_only=True)
     exchanges: Mapping[int, Exchange] = field(kw_only=True)
-    """By the number of the question."""
+    """Recorded exchanges by the number of their question."""
     unpriced: Collection[tuple[int, str]] = field(kw_only=True)
 
     def passes(self, releases: Releases, wanted: Mapping[str, Any], question: int, public: Public) -> Passed:
@@ -250,9 +259,9 @@ class Recital(Gate):
         for name, rows in passed.values.items():
             before = exchange.answer.values[name][places]
             if rows.shape != before.shape or rows.dtype != before.dtype:
-                self.told.tell(LENGTH, f"with {self.told.world} {name} has another length")
+                self.leaks.tell(LENGTH, f"with {self.leaks.world} {name} has another length")
             elif not self._hidden(releases, name, question, rows, public) and not same_bits(rows.cpu(), before):
-                self.told.tell(SENT, f"{name} depends on records, has no noise, and costs less than infinity")
+                self.leaks.tell(SENT, f"{name} depends on records, has no noise, and costs less than infinity")
             values[name] = before.to(rows.device)
         return replace(passed, values=values)
 
@@ -261,20 +270,22 @@ class Recital(Gate):
         return (question, name) in self.unpriced or self._cover(releases[name], rows.shape[1], public) is not None
 
 
-class Rehearsal:
+class ReplayedServer:
     """The federation once more: the script is handed what it had read, while clients answer with other records.
 
     Everything but `ask` is a server's, whose own transport leads nowhere.
     """
 
-    def __init__(self, prepared: Prepared, played: Played, gate: Gate, transport: Transport, told: Told) -> None:
+    def __init__(
+        self, prepared: Prepared, recording: Recording, gate: Gate, transport: Transport, leaks: Leaks
+    ) -> None:
         state = TransientState(Ledger(prepared.schedule.clients, prepared.method.unit))
-        self._server = assemble(prepared, _Nobody(), state, gate=gate, ground=prepared.ground, evaluate=False)
+        self._server = assemble(prepared, _NoTransport(), state, gate=gate, ground=prepared.ground, evaluate=False)
         self._allowance = gate.allowance
-        self._before, self._clients, self._told = played.state, transport, told
-        self._left = list(played.exchanges)
+        self._before, self._clients, self._leaks = recording.state, transport, leaks
+        self._left = list(recording.exchanges)
         self._ended: BaseException | None = None
-        """Error that ended the rehearsal, even if the script catches it."""
+        """Error that ended the replay, even if the script catches it."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._server, name)
@@ -295,20 +306,20 @@ class Rehearsal:
         asked = self._left.pop(0) if self._left else None
         name = getattr(step, "__name__", str(step))
         if asked is None or (asked.question.step, list(asked.question.clients)) != (name, [int(one) for one in who]):
-            self._told.tell(COHORT, f"whom the script asks in {name} does not follow from what it has read")
+            self._leaks.tell(COHORT, f"whom the script asks in {name} does not follow from what it has read")
             raise HiddenChannelError(f"whom it asks in {name} does not follow from what it has read")
         if digest(asked.question.message) != digest(message):
             raise HiddenChannelError(
                 f"what it tells clients in round {asked.question.round + 1} does not follow from what it has read"
             )
         self._let_answer(asked)
-        return _Handed(asked, self._allowance)
+        return _ReplayedReplies(asked, self._allowance)
 
     def compare_end(self) -> None:
         """Raise where the script ended earlier, or with something else."""
         self._go_on()
         if self._left:
-            self._told.tell(COHORT, "how many questions the script asks does not follow from what it has read")
+            self._leaks.tell(COHORT, "how many questions the script asks does not follow from what it has read")
             raise HiddenChannelError(f"it ends {len(self._left)} questions earlier when it knows only what it has read")
         kept, before = encode(self._server.end().now.state), self._before
         if kept[0] != before[0] or any(not same_bits(*pair) for pair in zip(kept[1], before[1], strict=True)):
@@ -318,15 +329,15 @@ class Rehearsal:
         """Put the question to clients with other records, and compare what does not pass the gate."""
         states = self._clients.public_states(asked.question.clients, list(asked.public.states))
         if any(not same_bits(states[name], rows) for name, rows in asked.public.states.items()):
-            self._told.tell(REMEMBERED, "what clients remember publicly does not follow from what they sent")
+            self._leaks.tell(REMEMBERED, "what clients remember publicly does not follow from what they sent")
         try:
             answer = self._clients.ask(asked.question, False, lambda: None)
         except Exception as error:
             why = f"{type(error).__name__}: {error}"
-            raise FailureError(f"with {self._told.world} {asked.question.step} fails ({why})") from error
+            raise FailureError(f"with {self._leaks.world} {asked.question.step} fails ({why})") from error
         if (answer.bytes, answer.kept, answer.who) != (asked.answer.bytes, asked.answer.kept, asked.answer.who):
-            self._told.tell(
-                LENGTH, f"with {self._told.world} {answer.bytes} bytes leave instead of {asked.answer.bytes}"
+            self._leaks.tell(
+                LENGTH, f"with {self._leaks.world} {answer.bytes} bytes leave instead of {asked.answer.bytes}"
             )
 
 
@@ -340,8 +351,8 @@ def _bits(value: Tensor) -> bytes:
 
 
 @dataclass(frozen=True)
-class _Handed:
-    """What was read of an exchange, once more."""
+class _ReplayedReplies:
+    """Replies that hand out once more what was read of an exchange."""
 
     _exchange: Exchange
     _allowance: Allowance
@@ -364,7 +375,7 @@ class _Handed:
         return exchange.releases[release].deviation(self._allowance, exchange.public)
 
 
-class _Nobody:
+class _NoTransport:
     """A transport to no client."""
 
     memory: None = None

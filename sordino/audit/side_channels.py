@@ -37,18 +37,18 @@ from sordino.testing.case import with_steps
 from sordino.util.processes import single_threaded
 
 PILOT, MAX_FIELDS = 0.3, 4
-"""The share of copies that decides what is looked at, and how many things are."""
+"""Share of copies that decides what is looked at, and the most fields that are."""
 COIN = "a canary's coin"
-"""The key of a message under which a copy learns whether it is the canary: only the audit's own steps read it."""
+"""Key of a message under which a copy learns whether it is the canary: only the audit's own steps read it."""
 LOUD_ENTRY = 1e6
 """An entry that no threshold lets pass as it is."""
 MAX_SINGLE_ENTRIES = 8
-"""The entries of a shorter message are looked at one by one."""
+"""Most entries of a message that are looked at one by one."""
 SIZE = "size of the entries"
 NUDGE = 1.25
-"""How many times larger thresholds are that shall show in the noise."""
+"""Factor by which thresholds are larger that shall show in the noise."""
 MAX_QUESTIONS = 6
-"""How many of the recorded questions the copies answer."""
+"""Most recorded questions that the copies answer."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,14 @@ class Field:
 
 
 def attacks(recorded: Recorded, copies: int, number: int = 3, risk: float = 1 - SURE) -> list[Attack]:
-    """What the fields on the wire tell, for each observer that sees them."""
+    """Attack by the fields on the wire, for each observer that sees them.
+
+    Args:
+        recorded: the run whose questions are put to copies of one client.
+        copies: number of copies, half of them canaries.
+        number: sets the noise of this attack apart from others.
+        risk: probability that any claim is refuted by chance.
+    """
     of_records = recorded.method.unit.record_level
     target = record_canaries.target_of(recorded) if of_records else client_canaries.target_of(recorded)
     exchanges = recorded.exchanges_of(target)[:MAX_QUESTIONS]
@@ -113,7 +120,7 @@ def _best_attack(way: str, fields: list[Field], coins: np.ndarray, view: View, d
 
 
 def _separation(values: np.ndarray, coins: np.ndarray) -> float:
-    """How far the canaries' values lie from the others', as the best balanced accuracy of a threshold."""
+    """Distance of the canaries' values from the others': the best balanced accuracy of a threshold, less one half."""
     return abs(_split(values, coins)[2] - 0.5)
 
 
@@ -132,7 +139,7 @@ def _split(values: np.ndarray, coins: np.ndarray) -> tuple[float, float, float]:
 
 
 def _count_guesses(values: np.ndarray, coins: np.ndarray, first: int) -> Guesses:
-    """The test that the first copies chose, on the others."""
+    """Count the guesses of the test that the `first` copies chose, on the others."""
     threshold, side, _ = _split(values[:first], coins[:first])
     rest, there = side * values[first:], coins[first:]
     return Guesses.of(rest[there], rest[~there], side * threshold)
@@ -180,8 +187,8 @@ class _Copies:
         self._me["participations"] = torch.zeros(count)
 
     def answer(self, exchange: Exchange, factors: Tensor) -> tuple[dict[str, Tensor], np.ndarray]:
-        """What the copies send in answer to a recorded question, one row each, and how many bytes; their own thresholds
-        are multiplied by `factors`."""
+        """Answer a recorded question with all copies: their rows by release, and the bytes of each. Their own
+        thresholds are multiplied by `factors`."""
         message = {
             key: _copy_value(value, self._target, self._count) for key, value in exchange.question.message.items()
         }
@@ -212,7 +219,7 @@ class _Copies:
 
 
 def _of_rows(release: str, exchange: int, rows: np.ndarray) -> Iterator[Field]:
-    """What can be looked at of one release's rows."""
+    """Fields of one release's rows that can be looked at."""
     where = f"{release} in round {exchange + 1}"
     if rows.shape[1] <= MAX_SINGLE_ENTRIES:
         for entry in range(rows.shape[1]):
@@ -244,7 +251,7 @@ def _with_coins(method: Method) -> Method:
 
 
 def _choose_message(releases: Releases, name: str, value: Tensor, coin: Tensor) -> Tensor:
-    """What a copy sends of one release."""
+    """Message of a copy for one release."""
     release = releases[name]
     null = torch.full_like(value, release.centre())
     if not release.summed:
@@ -272,7 +279,7 @@ def _copies(data: FederatedData, target: int, coins: np.ndarray, emptied: float 
 
 
 def _copied_plan(plan: RecordPlan, target: int, copies: int) -> RecordPlan:
-    """What the copies' records may spend: what the target's may."""
+    """Plan of the copies' records: each may spend what the target's may."""
     return replace(plan, **{name: np.repeat(rows[target : target + 1], copies) for name, rows in vars(plan).items()})
 
 

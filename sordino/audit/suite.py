@@ -8,17 +8,18 @@ from collections.abc import Callable, Collection, Sequence
 from sordino.audit import client_canaries, conformance, one_run, record_canaries, side_channels
 from sordino.audit.findings import SURE, Attack, Report, ViewReport
 from sordino.audit.recorded_run import Recorded, record
-from sordino.audit.replay import Understudy
+from sordino.audit.replay import ReplayPool
 from sordino.experiment.config import Experiment
 from sordino.experiment.hyperparameters import called
 from sordino.experiment.prepare import Prepared, prepare
 from sordino.method import Method
+from sordino.privacy.unit import Unit
 from sordino.privacy.views import VIEWS, View
 
 TRIALS = 100_000
 ALL_TIERS = (0, 1, 2, 3)
-COPIES = {"client": 2000, "record": 400}
-"""How many copies of one client are looked at for side channels."""
+COPIES = {Unit.CLIENT: 2000, Unit.RECORD: 400}
+"""Number of copies of one client that are looked at for side channels, by unit."""
 Tell = Callable[[str], None]
 
 
@@ -28,7 +29,14 @@ def audit(
     tiers: Collection[int] = ALL_TIERS,
     tell: Tell = lambda sentence: None,
 ) -> Report:
-    """Attack what an experiment's method claims; nothing is written, and no client's budget is spent."""
+    """Attack what an experiment's method claims; nothing is written, and no client's budget is spent.
+
+    Args:
+        experiment: the experiment.
+        trials: trials of tier 1.
+        tiers: tiers of the audit to go through, of 0 to 3.
+        tell: receives a sentence on each step.
+    """
     return audit_prepared(prepare(experiment), trials, tiers, tell)
 
 
@@ -38,10 +46,10 @@ def audit_prepared(
     tiers: Collection[int] = ALL_TIERS,
     tell: Tell = lambda sentence: None,
 ) -> Report:
-    """The audit of an experiment that is ready to start."""
+    """Attack an experiment that is ready to start; arguments as for `audit`."""
     begun = time.monotonic()
     method, delta = prepared.method, prepared.budget.delta
-    understudy = Understudy(prepared) if 0 in tiers else None
+    replays = ReplayPool(prepared) if 0 in tiers else None
     tell("a run in which everything that leaves is written down")
     first = record(prepared)
     truths = first.ledger.epsilon(delta)
@@ -52,12 +60,12 @@ def audit_prepared(
     report = Report(
         prepared.experiment.method, method.variant, method.unit, delta, views, called=called(dict(prepared.experiment))
     )
-    if understudy is not None:
+    if replays is not None:
         tell("tier 0: noise, bounds, coins and prices")
         half = max(0, prepared.schedule.rounds // 2 - 1)
         second = record(prepared, number=2, stop_after=half)
-        report.findings += conformance.findings([first, second], understudy)
-        understudy.close()
+        report.findings += conformance.findings([first, second], replays)
+        replays.close()
     risk = (1 - SURE) / max(1, len({1, 2, 3} & set(tiers)))  # of all attacks together
     if 1 in tiers and method.is_private():
         tell("tier 1: is one client, or one record, there?")
@@ -75,7 +83,7 @@ def audit_prepared(
 
 
 def _attack_mechanism(first: Recorded, trials: int, views: dict[View, ViewReport], risk: float) -> int:
-    """Tier 1; how many trials were made."""
+    """Go through tier 1; the number of trials that were made."""
     if not first.method.unit.record_level:
         trials = client_canaries.affordable_trials(first, trials)
         found = client_canaries.attacks(first, trials, risk=risk)

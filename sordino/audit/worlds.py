@@ -74,7 +74,7 @@ WORLDS: dict[Unit, dict[str, Callable[[FederatedData], FederatedData]]] = {
     Unit.CLIENT: OF_CLIENTS,
     Unit.RECORD: OF_RECORDS,
 }
-"""Worlds to rehearse for each unit: a description, and a function that makes the clients' data. Every client keeps a
+"""Worlds to replay for each unit: a description, and a function that makes the clients' data. Every client keeps a
 training record, because clients without any are refused."""
 
 

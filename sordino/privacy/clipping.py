@@ -18,18 +18,18 @@ from sordino.learning.per_record import Bookkeeper, Contributions
 from sordino.util.processes import in_child
 
 MIN_FACTOR = 2.0**-100
-"""The smallest factor: below, float32 would no longer hold it to its last bit."""
+"""Smallest factor that is applied: below it float32 no longer holds the factor to its last bit."""
 
 
 def clipped_sum(book: Contributions, clip: Tensor) -> Tensor:
-    """The flat sum of the records' gradients, each scaled down to the threshold, or to one for each layer or
+    """Flat sum of the records' gradients, each scaled down to the threshold, or in parts to one for each layer or
     tensor."""
     return book.weighted_sum(clipping_factors(book.part_norms(clip.shape[-1]), clip))
 
 
 def clipping_factors(norms: Tensor, clip: Tensor) -> Tensor:
-    """By what each record's gradient is multiplied: (records,) for one threshold, (records, parts) for one for each
-    part, be that a layer or a tensor.
+    """Factor on each record's gradient: (records,) for one threshold, (records, parts) for one for each layer or
+    tensor.
 
     `norms` holds what a record brings at the most, in each part: (records, parts). A record of which that is not known
     to be finite counts nothing, and neither does one that is 2^100 times too long. Of stacked clients both have one
@@ -47,12 +47,12 @@ def clipping_factors(norms: Tensor, clip: Tensor) -> Tensor:
 Inputs = tuple[Tensor, Tensor, Tensor, Tensor]
 """The model, the records, their labels, and the thresholds in double precision."""
 Function = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
-"""From these to the flat sum of clipped gradients."""
+"""Function from `Inputs` to the flat sum of clipped gradients."""
 COMPILER_OPTIONS: dict[str, Any] = {"compile_threads": 1, "layout_optimization": False}
 """Processes that compile side by side would not survive the fork of workers. Channels-last layouts cost more than they
 gain in networks as small as those trained privately: activations are copied back and forth."""
 COMPILER_SECONDS = 900.0
-"""After which compiling counts as hung."""
+"""Seconds after which compiling counts as hung."""
 
 
 @dataclass(frozen=True)
@@ -61,10 +61,11 @@ class CompiledSum:
 
     function: Function
     thresholds: int
-    """For how many it was compiled: one, or one for each layer or tensor."""
+    """Number of thresholds it was compiled for: one, or one for each layer or tensor."""
 
     def fits(self, records: int, clip: Tensor, loss: Loss) -> bool:
-        """Whether it was compiled for this. For single records it is not: torch takes a size of one for fixed."""
+        """Whether it was compiled for this number of records, these thresholds and this loss. For single records it is
+        not: torch takes a size of one for fixed."""
         return records > 1 and clip.numel() == self.thresholds and loss is cross_entropy
 
     def __call__(self, flat: Tensor, x: Tensor, y: Tensor, clip: Tensor) -> Tensor:
@@ -75,7 +76,13 @@ class CompiledSum:
 
 
 def compile_sum(module: nn.Module, shape: tuple[int, ...], classes: int, thresholds: int = 1) -> CompiledSum:
-    """Compile for a network and records of `shape`; a UserError says why that is not possible.
+    """Compile the clipped sum for a network and records of `shape`; a UserError says why that is not possible.
+
+    Args:
+        module: the network.
+        shape: shape of one record.
+        classes: number of classes of its labels.
+        thresholds: one, or one for each layer or tensor.
 
     It takes ten to forty seconds, a few when the same was compiled before on this machine.
     """
@@ -93,7 +100,7 @@ def compile_sum(module: nn.Module, shape: tuple[int, ...], classes: int, thresho
 
 
 def trace(keeper: Bookkeeper, example: Inputs) -> Function:
-    """The whole computation as one graph of tensor operations, in which the number of records is a symbol."""
+    """Trace the whole computation into one graph of tensor operations, in which the number of records is a symbol."""
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
     from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext

@@ -30,14 +30,14 @@ class UndeclaredReleaseError(UserError):
 
 @dataclass(frozen=True)
 class Passed:
-    """What came out of the gate for several clients."""
+    """Values of several clients after the gate."""
 
     values: dict[str, Tensor]
     """Release name to one row per client, bounded and noised, centred on zero; `Gate.read` says what they stand for."""
     rejected: int
     """Values that were not finite and were replaced by a null contribution."""
     bytes: int
-    """What leaves, all clients together."""
+    """Bytes that leave all clients together."""
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,13 @@ class Gate:
     def gradients(
         self, question: int, client: int, clip: Tensor, separate: Sequence[int] | None = None
     ) -> SampledGradients:
-        """The exit of one client's gradients for one question, with one threshold or one for each part. `separate` are
-        the sizes of the parts where each of them has noise of its own.
+        """Open the exit of one client's gradients for one question.
+
+        Args:
+            question: number of the question within the run.
+            client: number of the client.
+            clip: one threshold, or one for each part.
+            separate: sizes of the parts where each of them has noise of its own.
 
         Where no noise is planned, epsilon is infinite whatever the threshold, and gradients leave as they are.
         """
@@ -92,7 +97,7 @@ class Gate:
         return StackedGradients(exits, self.source, self.mechanism)
 
     def read(self, release: Release, rows: Tensor, public: Public) -> Tensor:
-        """What rows that left stand for, centred on zero."""
+        """Read rows that left: the values they stand for, centred on zero."""
         cover = self._cover(release, rows.shape[1], public)
         return rows if cover is None else self.mechanism.read(rows, cover)
 
@@ -113,7 +118,7 @@ class Gate:
 
 
 class SampledGradients:
-    """So many sums of clipped gradients over Poisson-sampled batches, each noised, and not one more."""
+    """Noisy sums of clipped gradients over Poisson-sampled batches: as many as were charged, and not one more."""
 
     def __init__(
         self,
@@ -131,11 +136,12 @@ class SampledGradients:
         self.whole = float(torch.linalg.vector_norm(self.clip))
         """The threshold of all parts together."""
         self.limit = self.clip
-        """What each record's gradient is scaled down to."""
+        """Thresholds that each record's gradient is scaled down to."""
         self.taken = 0
 
     def pass_sum(self, records: int, clipped_sum: Callable[[Tensor], Tensor]) -> Tensor:
-        """The noisy sum over a fresh batch: `clipped_sum` maps the places of the chosen records to their sum.
+        """Sum clipped gradients over a fresh batch and add noise: `clipped_sum` maps the places of the chosen records
+        to their sum.
 
         Each of `records` enters with the sampling rate; the noise is N(0, (z C)^2) on each coordinate, where C^2 is
         the sum of the squared thresholds.
@@ -146,7 +152,8 @@ class SampledGradients:
         return total if bare else self._mechanism.noised_sum(total, deviation, self._source, purpose)
 
     def draw(self, records: int) -> tuple[Tensor, tuple[object, ...]]:
-        """Which of so many records enter the next batch, and what names its noise; refused once all were taken."""
+        """Draw the next batch: a coin for each of `records`, and the name of the noise on its sum. Refused once all
+        sums were taken."""
         if self.taken >= self.steps:
             raise UserError(
                 f"A step asked for more noisy gradients than the {self.steps} that were charged for a round."
@@ -157,12 +164,12 @@ class SampledGradients:
 
     @property
     def deviation(self) -> float | Tensor:
-        """Of the noise on a sum: one for all of its entries, or one for each."""
+        """Standard deviation of the noise on a sum: a scalar, or one value per entry."""
         return self.multiplier * self.whole
 
 
 class SeparateGradients(SampledGradients):
-    """The same where each part has the noise that would do if no other left: N(0, (z C_l)^2) on part l.
+    """Noisy sums in which each part has the noise that would do if no other part left: N(0, (z C_l)^2) on part l.
 
     Together they cost as much as one sum whose noise is smaller by the root of their number.
     """
@@ -187,7 +194,7 @@ class SeparateGradients(SampledGradients):
 
 
 class BareGradients(SampledGradients):
-    """The same in a run without privacy: sums of gradients of any length, without noise."""
+    """Sums of gradients of any length, without noise, for a run without privacy."""
 
     def __init__(
         self,
@@ -217,10 +224,10 @@ class StackedGradients:
         self.exits, self._source, self._mechanism = exits, source, mechanism
         self.steps = exits[0].steps
         self.limits = torch.stack([exit.limit for exit in exits])
-        """What each record's gradient is scaled down to: (clients, thresholds)."""
+        """Thresholds that each record's gradient is scaled down to: (clients, thresholds)."""
 
     def pass_sums(self, records: Sequence[int], clipped_sums: Callable[[Tensor], Tensor]) -> Tensor:
-        """The noisy sums over fresh batches, one row for each client.
+        """Sum clipped gradients over a fresh batch of each client and add noise: one row for each client.
 
         `clipped_sums` maps which of the clients' records are chosen, (clients, records) booleans, to their sums.
         """
@@ -236,7 +243,13 @@ class StackedGradients:
 
 
 def check_declared(releases: Releases, wanted: Mapping[str, Any], step: str) -> None:
-    """Raise unless a step sends exactly what is declared beside it."""
+    """Raise unless a step sends exactly what is declared beside it.
+
+    Args:
+        releases: declaration of the step.
+        wanted: what the step wants to send, by name.
+        step: name of the step.
+    """
     undeclared = sorted(set(wanted) - set(releases))
     if undeclared:
         raise UndeclaredReleaseError(

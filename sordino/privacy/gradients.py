@@ -25,7 +25,7 @@ from sordino.privacy.sealed import Sealed
 if TYPE_CHECKING:
     from sordino.privacy.clipping import CompiledSum
 RECORDS_MEASURED_TOGETHER = 256
-"""How many records' gradients are measured at once."""
+"""Number of records whose gradients are measured at once."""
 
 
 def _remember_failure(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -73,12 +73,12 @@ class PrivateRecords:
 
     @property
     def steps(self) -> int:
-        """How many noisy gradients may be taken for this question."""
+        """Number of noisy gradients that may be taken for this question."""
         return 0 if self.__exit is None else self.__exit.steps
 
     @property
     def deviation(self) -> float | Tensor:
-        """Of the noise on `gradient`, one for all of its entries, or one for each: public."""
+        """Standard deviation of the noise on `gradient`, public: a scalar, or one value per entry."""
         return self._exit.deviation / self.expected_batch
 
     @property
@@ -88,7 +88,7 @@ class PrivateRecords:
 
     @property
     def expected_batch(self) -> float:
-        """How many records a batch holds in the mean: public."""
+        """Expected number of records in a batch: public."""
         return self._exit.sampling * max(1, len(self.__y))
 
     @_remember_failure
@@ -149,7 +149,7 @@ class PrivateRecords:
         return losses, (logits.argmax(dim=1) == y).to(losses.dtype)
 
     def _part_norms(self, flat: Tensor, x: Tensor, y: Tensor, parts: int = 1) -> Tensor:
-        """Each record's norms as they are compared with so many thresholds."""
+        """Norms of each record's gradient as they are compared with so many thresholds: (records, parts or layers)."""
         if len(y) == 0:
             return torch.zeros(0, max(parts, len(self.layout.layers)), dtype=torch.float64)
         looked = zip(x.split(RECORDS_MEASURED_TOGETHER), y.split(RECORDS_MEASURED_TOGETHER), strict=True)
@@ -199,7 +199,15 @@ class BlankRecords(PrivateRecords):
 
 
 def validation_records(count: int, share: float, source: Source, client: int) -> Tensor:
-    """Which of a client's records are set aside: a choice that does not look at data, the same in every round."""
+    """Choose the records of a client that are set aside: a boolean for each of `count`. The choice does not look at
+    data and is the same in every round.
+
+    Args:
+        count: number of the client's records.
+        share: share of them to set aside.
+        source: randomness of the run.
+        client: number of the client.
+    """
     chosen = torch.zeros(count, dtype=torch.bool)
     held = held_out_count(count, share)
     if held:
@@ -224,7 +232,7 @@ class Stack:
                 [one.sampling * max(1, size) for one, size in zip(exit.exits, sizes, strict=True)], device=x.device
             ),
         }
-        """What is public of each client, one row each: for `vmap`, which hands one of each to `PrivateRows`."""
+        """Public figures of each client, one row each: `vmap` hands one of each to `PrivateRows`."""
 
     def gradients(self, flat: Tensor, place: Tensor) -> Tensor:
         """The next noisy mean gradient of every client, one row each, at its row of `flat`."""
@@ -281,7 +289,7 @@ class PrivateRows:
 
     @property
     def steps(self) -> int:
-        """How many noisy gradients may be taken for this question: equally many at all clients of a stack."""
+        """Number of noisy gradients that may be taken for this question: equally many at all clients of a stack."""
         return self.__stack.steps
 
     def gradient(self, flat: Tensor) -> Tensor:

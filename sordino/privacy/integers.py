@@ -36,14 +36,14 @@ import numpy as np
 from sordino.errors import UserError
 
 Words = Callable[[int], np.ndarray]
-"""So many random words of 64 bits, never the same ones twice."""
+"""Function from a count to that many random words of 64 bits, never the same ones twice."""
 TABLE_DEVIATION = 4096
-"""Of one draw of the table."""
+"""Standard deviation of one draw of the table."""
 HALF = 2**16
 """Draws of the table lie in [-2^16, 2^16): sixteen deviations to each side."""
 COLUMNS = 2 * HALF
 WORD = 2**64
-"""What a column holds, in units of 2^-81."""
+"""Mass of one column, in units of 2^-81."""
 PRECISION = 320
 """Bits behind the point with which the table's masses are worked out."""
 DRAWS_TOGETHER = 2**13
@@ -51,7 +51,7 @@ DRAWS_TOGETHER = 2**13
 MAX_WHOLE = 2**52
 """The largest whole number that a contribution may come to."""
 ROUNDING_ATTEMPTS = 10
-"""How often a contribution that rounding made too long is shortened and rounded again."""
+"""Attempts to shorten and round again a contribution that rounding made too long."""
 
 
 class GridError(UserError):
@@ -60,22 +60,22 @@ class GridError(UserError):
 
 @dataclass(frozen=True)
 class Grid:
-    """How noise is made of two draws of the table: `factor` X1 + X2."""
+    """Noise made of two draws of the table: `factor` X1 + X2."""
 
     factor: int
 
     @property
     def variance(self) -> int:
-        """S^2: of the noise, in steps of the grid."""
+        """Variance S^2 of the noise, in steps of the grid."""
         return TABLE_DEVIATION**2 * (self.factor**2 + 1)
 
     @property
     def deviation(self) -> float:
-        """S."""
+        """Standard deviation S of the noise, in steps of the grid."""
         return math.sqrt(self.variance)
 
     def step(self, deviation: float) -> float:
-        """g: how far apart the grid's points are where the noise has this deviation."""
+        """Distance g of the grid's points where the noise has this `deviation`."""
         return deviation / self.deviation
 
     def noise(self, words: Words, count: int) -> np.ndarray:
@@ -96,9 +96,9 @@ class Grid:
 
 
 CLIENTS = Grid(16)
-"""For what whole clients send: S = 65,664."""
+"""Grid of what whole clients send: S = 65,664."""
 RECORDS = Grid(256)
-"""For sums and means over a client's records: S = 1,048,584."""
+"""Grid of sums and means over a client's records: S = 1,048,584."""
 
 
 # ---- the table
@@ -109,7 +109,7 @@ class Table:
     """Columns of which each holds the rest of its own number and part of another's."""
 
     thresholds: np.ndarray
-    """How much of a column belongs to its own number, in units of 2^-64 of the column."""
+    """Part of each column that belongs to its own number, in units of 2^-64 of the column."""
     aliases: np.ndarray
     """The place of the number to which the rest belongs."""
 
@@ -146,7 +146,7 @@ def masses() -> list[int]:
 
 
 def columns(wanted: list[int]) -> Table:
-    """Masses that add up to so many whole columns, divided among them by Walker's and Vose's method."""
+    """Divide masses that add up to a whole number of columns among them, by Walker's and Vose's method."""
     left = list(wanted)
     thresholds, aliases = [0] * len(left), list(range(len(left)))  # a column that is left is all its own number's
     short = [place for place, mass in enumerate(left) if mass < WORD]
@@ -161,7 +161,7 @@ def columns(wanted: list[int]) -> Table:
 
 
 def table_masses(table: Table) -> list[int]:
-    """What the columns hold of each number: the masses of which they were made."""
+    """Mass that the columns of a table hold of each number: the masses of which they were made."""
     found = table.thresholds.tolist()
     for threshold, alias in zip(table.thresholds.tolist(), table.aliases.tolist(), strict=True):
         found[alias] += WORD - threshold
@@ -193,7 +193,13 @@ def draws(words: Words, count: int) -> np.ndarray:
 
 
 def round_contribution(values: np.ndarray, bound: float, deviation: float, grid: Grid = CLIENTS) -> np.ndarray:
-    """One contribution in steps of the grid, whose norm is at most C / g, whatever `values` are.
+    """Round one contribution to steps of the grid, so that its norm is at most C / g, whatever `values` are.
+
+    Args:
+        values: entries of the contribution.
+        bound: C, the largest norm, in the units of `values`.
+        deviation: standard deviation of the noise, in the same units.
+        grid: grid to round to.
 
     A contribution that is not finite becomes zero. Where rounding makes it too long it is scaled down by what it is too
     long, a little more each time, and rounded again; what ten times do not achieve is truncated, or becomes zero.
@@ -217,7 +223,8 @@ def round_contribution(values: np.ndarray, bound: float, deviation: float, grid:
 
 
 def round_sum(values: np.ndarray, deviation: float, grid: Grid = RECORDS) -> np.ndarray:
-    """A sum over records in steps of the grid: without its bound, which holds for each record and not for the sum."""
+    """Round a sum over records to steps of the grid; no bound is enforced, since bounds hold for each record and not
+    for the sum."""
     with np.errstate(over="ignore"):
         scaled = np.nan_to_num(values.astype(np.float64) * (1 / grid.step(deviation)), nan=0.0)
     return np.rint(scaled.clip(-MAX_WHOLE, MAX_WHOLE)).astype(np.int64)
@@ -250,7 +257,7 @@ def check_signal(limit: int, entries: int) -> None:
 
 
 def width(cohort: int, limit: int, grid: Grid = CLIENTS) -> int:
-    """Bits of the whole numbers in which a sum over a cohort is made, modulo 2^32 or 2^64.
+    """Bits of the whole numbers in which a sum over a cohort is made: 32 or 64, modulo 2^bits.
 
     Every entry of the sum has to fit, its sign included: n C / g and twelve deviations of the noise. `limit` is the
     largest sum of squares of one contribution.
@@ -266,13 +273,19 @@ def width(cohort: int, limit: int, grid: Grid = CLIENTS) -> int:
 
 
 def charged_multiplier(multiplier: float, entries: int, grid: Grid = RECORDS) -> float:
-    """What a sum over records that is rounded is charged for: noise over C + g sqrt(d) instead of over C."""
+    """Noise multiplier that a rounded sum over records is charged for: noise over C + g sqrt(d) instead of over C.
+
+    Args:
+        multiplier: noise over sensitivity C of the sum before rounding.
+        entries: d, the number of entries of the sum.
+        grid: grid to which the sum is rounded.
+    """
     rounded = multiplier / (1 + multiplier * math.sqrt(entries) / grid.deviation)
     return rounded * math.sqrt(1 - 1 / (12 * grid.variance))
 
 
 def multiplier_charged_as(multiplier: float, entries: int, grid: Grid = RECORDS) -> float:
-    """The noise for which `charged_multiplier` gives at least so much."""
+    """Noise multiplier for which `charged_multiplier` gives at least `multiplier`."""
     wanted = multiplier / math.sqrt(1 - 1 / (12 * grid.variance)) * (1 + 1e-12)
     taken = wanted * math.sqrt(entries) / grid.deviation
     if taken > 0.5:
@@ -282,26 +295,26 @@ def multiplier_charged_as(multiplier: float, entries: int, grid: Grid = RECORDS)
 
 @dataclass(frozen=True)
 class Gap:
-    """How far whole numbers are from the Gaussian mechanism whose epsilon is known in closed form."""
+    """Distance of noise in whole numbers from the Gaussian mechanism, whose epsilon is known in closed form."""
 
     coordinates: int
-    """How many noisy numbers an observer meets: entries of a vector times the vectors (at record level the steps)."""
+    """Noisy numbers that an observer meets: entries of a vector times the vectors (at record level the steps)."""
     shares: int = 1
-    """How many independent draws are in each: the honest ones of a sum; one where messages are seen by themselves."""
+    """Independent draws in each of them: the honest ones of a sum; one where messages are seen by themselves."""
     grid: Grid = CLIENTS
 
     @property
     def variance(self) -> int:
-        """V: of the noise that the observer meets, in steps of the grid."""
+        """Variance V of the noise that the observer meets, in steps of the grid."""
         return self.grid.variance * self.shares
 
     @property
     def epsilon(self) -> float:
-        """What is added to epsilon."""
+        """Amount that is added to epsilon."""
         return self.coordinates * (2.1e-3 / self.variance**2 + self.shares * 4e-17)
 
     def delta(self, epsilon: float) -> float:
-        """What is added to delta beside the closed form's `epsilon`."""
+        """Amount that is added to delta beside the closed form's `epsilon`."""
         outside = math.exp(min(epsilon, 500.0)) * self.shares * 2.6e-57
         return self.coordinates * (4.87e-4 / self.variance**2 + self.shares * 7.2e-20 + outside)
 
@@ -322,7 +335,14 @@ class Gap:
 
 
 def total_epsilon(gaps: Sequence[Gap], closed: Callable[[float], float], delta: float) -> float:
-    """The same for what was released with several kinds of noise."""
+    """Epsilon that holds at `delta` for releases with several kinds of noise; infinity where the added deltas leave
+    nothing.
+
+    Args:
+        gaps: what whole numbers add, for each kind of noise.
+        closed: function from a delta to the closed form's epsilon of all releases together.
+        delta: delta at which the result holds.
+    """
     if not gaps:
         return closed(delta)
     epsilon = 0.0

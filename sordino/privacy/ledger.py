@@ -46,11 +46,11 @@ Promise = tuple[float, float]
 """An epsilon, and the delta at which it holds."""
 NO_PROMISE: Promise = (0.0, 0.0)
 FIRST_LINK = bytes(32)
-"""What the first row is chained to."""
+"""Link to which the first row is chained."""
 ATTEMPT_SHIFT = 32
 """Bits of a question's number; higher bits count earlier attempts at it."""
 ROUNDING = 1e-12
-"""What is left of a sum of costs once all of them have been paid, as a share of it."""
+"""Relative size below which an unpaid rest of a sum of costs is rounding."""
 
 
 @dataclass(frozen=True)
@@ -67,29 +67,36 @@ class Row:
     owners: bytes
     """Client numbers, each four bytes, little-endian."""
     sensitivity: bytes
-    """How far one owner can move the result, in the L2 norm."""
+    """Largest change of the result by one owner, in the L2 norm."""
     noise: bytes
-    """The deviation of the noise that the outsider, a peer and the server meet there: three numbers an owner."""
+    """Standard deviation of the noise that the outsider, a peer and the server meet there: three numbers an owner."""
     told: str = ""
     """SHA-256 of the message to which it answers: the same noise never answers another one."""
     exposed: bool = False
     """Whether it charges for single messages becoming known that had been paid for in a sum."""
     reason: str = ""
-    """Why the release is not covered by noise; empty when it is."""
+    """Reason why no noise covers the release; empty when noise does."""
     pool: str = ""
-    """At record level: which of the owners' records are charged, `training` or `validation`; `promised` where all are,
-    and of what they pay only epsilon and delta are known."""
+    """Records that are charged, at record level: `training` or `validation`; `promised` where all are, and of what they
+    pay only epsilon and delta are known."""
     sampled: bytes = b""
-    """At record level: for each owner its sampling rate, noise multiplier and number of times; of what is promised
-    epsilon, delta and one."""
+    """Sampling rate, noise multiplier and number of times for each owner, at record level; of what is promised epsilon,
+    delta and one."""
     entries: int = 0
-    """How many noisy whole numbers one owner sent; zero where noise is in floating point."""
+    """Noisy whole numbers that one owner sent; zero where noise is in floating point."""
     shares: int = 1
-    """How many draws are in each number that an outsider sees, guaranteed: not how many answered."""
+    """Guaranteed number of draws in each number that an outsider sees: not how many answered."""
 
     @classmethod
     def of(cls, about: tuple[int, int, str, str], clients: Sequence[int], charge: Charge, told: str = "") -> Row:
-        """The row of a charge; `about` is question, round, step and release, `told` the message's digest."""
+        """Row of a charge.
+
+        Args:
+            about: question, round, step and release.
+            clients: numbers of the clients that send.
+            charge: what it costs each of them.
+            told: digest of the message to which it answers.
+        """
         return cls(
             *about,
             owners=np.asarray(clients, dtype="<u4").tobytes(),
@@ -108,11 +115,11 @@ class Row:
         return np.frombuffer(self.owners, dtype="<u4").astype(np.int64)
 
     def histories(self) -> np.ndarray:
-        """At record level: (owners, 3): sampling rate, noise multiplier, number of times, or what is promised."""
+        """Rows of `sampled`, at record level: (owners, 3)."""
         return np.frombuffer(self.sampled, dtype="<f8").reshape(-1, 3)
 
     def costs(self) -> np.ndarray:
-        """What the release adds to mu^2 of each owner, for each view: (views, owners or 1)."""
+        """mu^2 that the release adds for each owner and view: (views, owners or 1)."""
         sensitivity = np.frombuffer(self.sensitivity, dtype="<f8").reshape(-1, 1)
         noise = np.frombuffer(self.noise, dtype="<f8").reshape(-1, len(VIEWS))
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -131,7 +138,7 @@ class Row:
 
 
 class Ledger:
-    """What left the clients of one run, and what it cost each of them."""
+    """Rows of everything that left the clients of one run, and its cost for each of them."""
 
     def __init__(self, clients: int, unit: Unit = Unit.CLIENT, rows: Iterable[Row] = ()) -> None:
         self.unit = unit
@@ -141,7 +148,8 @@ class Ledger:
         """mu^2 of each client as a whole, for each view."""
         self._covered = np.zeros((len(VIEWS), clients))
         self._in_sums: dict[str, np.ndarray] = {}
-        """For each release, what each view has yet to pay for single messages that it knows only in sums."""
+        """mu^2 by release that each view has yet to pay for single messages that it knows only in sums: (views,
+        clients)."""
         self._histories: dict[str, dict[int, dict[tuple[float, float], int]]] = {}
         self._times: dict[str, np.ndarray] = {}
         self._attempts: dict[int, int] = {}
@@ -158,7 +166,16 @@ class Ledger:
     def charge(
         self, releases: Releases, question: int, round: int, step: str, allowance: Allowance, public: Public
     ) -> list[Row]:
-        """Charge everything that `step` is about to send; the rows that this adds."""
+        """Charge everything that a step is about to send, and return the new rows.
+
+        Args:
+            releases: what the step sends, by name.
+            question: number of the question within the run.
+            round: number of the round.
+            step: name of the step.
+            allowance: noise that releases may count on.
+            public: message and public states on which bounds depend.
+        """
         told = digest(public.message) if releases else ""
         rows = []
         for name, release in releases.items():
@@ -309,7 +326,7 @@ class Ledger:
         return math.sqrt(float(self.spent[VIEWS.index(view)].max(initial=0.0)))
 
     def epsilon(self, delta: float) -> dict[View, float]:
-        """For each observer, the epsilon that holds for every unit at `delta`; infinity where none does."""
+        """Epsilon by observer that holds for every unit at `delta`; infinity where none does."""
         return self._epsilon(self.spent, delta)
 
     def epsilon_so_far(self, delta: float) -> dict[View, float]:
@@ -317,11 +334,11 @@ class Ledger:
         return self.epsilon(delta)
 
     def covered_epsilon(self, delta: float) -> dict[View, float]:
-        """What would hold if everything that left bare were public: the published claim's best reading."""
+        """Epsilon by observer if everything that left bare were public: the published claim's best reading."""
         return self._epsilon(self._covered, delta)
 
     def record_epsilons(self, delta: float, replace: bool = False) -> dict[int, float]:
-        """At record level: the epsilon of each client that has sent something, against the server.
+        """Epsilon against the server by client that has sent something, at record level.
 
         With `replace` it is for one record's contents replaced by others instead of by nothing; of what is promised it
         is not known at this delta.
@@ -334,8 +351,8 @@ class Ledger:
         return found
 
     def replaced(self, delta: float) -> Promise:
-        """At record level: the epsilon of one record replaced by another, of the client that pays most, and the delta
-        at which it holds: `delta`, where it is known there.
+        """Epsilon of one record replaced by another, at record level, of the client that pays most, and the delta at
+        which it holds: `delta`, where it is known there.
 
         Whoever exchanges a record empties its place and fills it again. Of what is promised, nothing is known but that
         each of them costs epsilon at its delta: the two cost 2 epsilon at (1 + exp(epsilon)) delta.
@@ -356,12 +373,12 @@ class Ledger:
         return {str(rows): max((rows_epsilon(one, rows, delta) for one in pools), default=0.0) for rows in ROWS}
 
     def promised(self) -> Promise:
-        """At record level: the largest epsilon that some client was promised without more being known, and the delta
-        at which it holds; zeros where there is none."""
+        """Largest epsilon, at record level, that some client was promised without more being known, and the delta at
+        which it holds; zeros where there is none."""
         return max(self._promises().values(), default=NO_PROMISE)
 
     def attack_accuracy(self) -> dict[View, float]:
-        """For each observer, how often the best attack tells whether the worst-off unit took part."""
+        """Accuracy by observer of the best attack that tells whether the worst-off unit took part."""
         if not self.unit.record_level:
             return {view: 1.0 if self._histories else attack_accuracy(self.mu(view)) for view in VIEWS}
         return {
@@ -370,12 +387,11 @@ class Ledger:
         }
 
     def recipes(self) -> set[Recipe]:
-        """At record level: what the records of some client have gone through, each possibility once, as the server
-        sees it."""
+        """Distinct recipes of clients' records as the server sees them, at record level."""
         return {recipe for recipe, _ in self._distinct(self.spent[VIEWS.index("server")])}
 
     def reasons(self) -> list[str]:
-        """Why epsilon is infinite, each reason once, in order of appearance."""
+        """Reasons why epsilon is infinite, each once, in order of appearance."""
         return list(dict.fromkeys(row.reason for row in self.rows if row.reason))
 
     def _epsilon(self, spent: np.ndarray, delta: float) -> dict[View, float]:
@@ -395,7 +411,7 @@ class Ledger:
         return dict(zip(VIEWS, worst * (len(VIEWS) // len(worst)), strict=True))
 
     def _gaps(self, view: View, client: int | None = None) -> list[Gap]:
-        """What whole numbers add to an observer's epsilon of a client, or of the one that has sent most."""
+        """Gaps that whole numbers add to an observer's epsilon of a client, or of the client that has sent most."""
         found = []
         for (pool, shares), sent in self._entries.items():
             many = int(sent.max() if client is None else sent[client])
@@ -403,14 +419,13 @@ class Ledger:
         return found
 
     def _distinct(self, spent: np.ndarray) -> set[tuple[Recipe, Promise]]:
-        """What the records of some client have gone through, and what they were promised besides, each possibility
-        once."""
+        """Distinct pairs of the recipe that a client's records have gone through and the promise made to them."""
         promises = self._promises()
         found = self._recipes(spent).items()
         return {(one, promises.get(client, NO_PROMISE)) for client, recipes in found for one in recipes}
 
     def _promises(self) -> dict[int, Promise]:
-        """What clients were promised of their records without more being known: epsilons and deltas add up."""
+        """Promises to clients' records by client: their epsilons and deltas add up."""
         paid = self._histories.get(PROMISED, {})
         return {
             client: (sum(e * n for (e, _), n in found.items()), sum(d * n for (_, d), n in found.items()))
@@ -418,7 +433,7 @@ class Ledger:
         }
 
     def _recipes(self, spent: np.ndarray, replace: bool = False) -> dict[int, list[Recipe]]:
-        """What the records of each client have gone through, for each pool of them.
+        """Recipes that the records of each client have gone through, one for each pool of them.
 
         A record is either a training or a validation record. What was released of the whole client counts for both: one
         record may move a bounded contribution by twice its bound.
@@ -458,12 +473,19 @@ def head_of(rows: Iterable[Row], lacking: Collection[str] = ()) -> bytes:
 
 
 def integer_gap(entries: int, pool: str, shares: int, view: View) -> Gap:
-    """How far noise in whole numbers is from the Gaussian mechanism, for an observer."""
+    """Gap between noise in whole numbers and the Gaussian mechanism, for an observer.
+
+    Args:
+        entries: noisy whole numbers that the observer meets.
+        pool: pool of records that pays; empty where whole clients do.
+        shares: guaranteed draws in each number.
+        view: the observer.
+    """
     return Gap(entries, 1, RECORDS) if pool else Gap(entries, honest_shares(view, shares), CLIENTS)
 
 
 def unpaid_in_sums(row: Row) -> np.ndarray:
-    """What each view has paid less than the server has: (views, owners or 1)."""
+    """mu^2 that each view has paid less than the server has: (views, owners or 1)."""
     if row.exposed:
         return np.zeros((len(VIEWS), 1))
     return _unpaid(row.costs())
@@ -475,7 +497,7 @@ def _unpaid(costs: np.ndarray) -> np.ndarray:
 
 
 def _record_epsilon(recipe: Recipe, delta: float, gaps: Sequence[Gap], promise: Promise) -> float:
-    """What a recipe costs beside what is promised: both have their part of delta."""
+    """Epsilon of a recipe beside a promise: both have their part of delta."""
     epsilon, taken = promise
     left = delta - taken
     if any(multiplier == 0 for _, multiplier, _ in recipe) or left < 0 or (recipe and left == 0):
@@ -484,7 +506,8 @@ def _record_epsilon(recipe: Recipe, delta: float, gaps: Sequence[Gap], promise: 
 
 
 def _attack_accuracy(recipe: Recipe, promise: Promise) -> float:
-    """The same for the best attack: that of the noise which keeps a promise is presumed to be Gaussian."""
+    """Accuracy of the best attack on records with a recipe and a promise: the noise that keeps a promise is presumed to
+    be Gaussian."""
     epsilon, delta = promise
     if math.isinf(epsilon):
         return 1.0

@@ -1,4 +1,4 @@
-"""How noise gets onto what leaves: in floating point, or in whole numbers on a public grid.
+"""Mechanisms: noise in floating point, or in whole numbers on a public grid.
 
 Both follow the same `Cover`, so what is charged does not depend on which of them is at work. Floating point is for
 simulation: it is quick, and epsilon is what a deployment with the same noise would cost, up to the gap that
@@ -30,19 +30,27 @@ class Mechanism(Protocol):
         """Refuse noise for whole clients that this mechanism cannot make, before anything is computed or charged."""
 
     def noised(self, rows: Tensor, cover: Cover, source: Source, purpose: Purpose, clients: Sequence[int]) -> Tensor:
-        """What leaves of bounded rows, one for each client; `purpose` and client name a draw."""
+        """Add noise to bounded rows, one for each client.
+
+        Args:
+            rows: bounded values, (clients, width).
+            cover: noise of each block.
+            source: randomness of the run.
+            purpose: names the draw, together with the client.
+            clients: numbers of the clients.
+        """
 
     def noised_sum(self, total: Tensor, deviation: float | Tensor, source: Source, purpose: Purpose) -> Tensor:
-        """A sum over a client's records with noise of that deviation, or of one for each entry, as float32; `total` may
-        change."""
+        """Add noise to a sum over a client's records, as float32; `total` may be changed. `deviation` is a scalar, or
+        one value per entry."""
 
     def noised_sums(
         self, totals: Tensor, deviations: Sequence[float], source: Source, purposes: Sequence[Purpose]
     ) -> Tensor:
-        """The same for several clients at once, one row each."""
+        """Add noise to sums of several clients at once, one row each."""
 
     def read(self, rows: Tensor, cover: Cover) -> Tensor:
-        """What rows that left stand for, as float32."""
+        """Values that rows which left stand for, as float32."""
 
     def mean(self, rows: Tensor, cover: Cover) -> Tensor:
         """The mean of rows that left, as float32."""
@@ -162,12 +170,18 @@ def covered_sum(total: Tensor, deviation: float | Tensor) -> Covered:
 
 
 def grid_steps(cover: Cover) -> Tensor:
-    """How far apart the grid's points are for each entry of what clients send: (clients or 1, width or 1)."""
+    """Distance of the grid's points for each entry of what clients send: (clients or 1, width or 1)."""
     return cover.of_entries(cover.deviations / CLIENTS.deviation)
 
 
 def mean_of_sum(total: Tensor, count: int, cover: Cover) -> Tensor:
-    """The mean over `count` clients from the sum of the whole numbers that they sent, as float32."""
+    """The mean over `count` clients from the sum of the whole numbers that they sent, as float32.
+
+    Args:
+        total: sum of the whole numbers that clients sent, one value per entry.
+        count: number of clients in it.
+        cover: noise of their messages, which says what a step of the grid is.
+    """
     if len(cover.deviations) > 1:
         raise integers.GridError("Whole numbers of clients with different noise stand for different things: read rows.")
     return (total.double() * grid_steps(cover)[0].to(total.device) / count).float()

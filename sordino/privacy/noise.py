@@ -1,4 +1,4 @@
-"""Where randomness comes from.
+"""Randomness: the ground of a run, its noise and its coins.
 
 Two kinds are kept apart. The *ground* (partition, batches, initial model, order of turns) is a function of the seed
 alone, so that methods are compared on the same ground. *Noise and coins* are functions of the seed, of the
@@ -65,7 +65,7 @@ from torch import Tensor
 from sordino.privacy.integers import Words
 
 KEY_BYTES = 24
-"""As many as SFC64 is seeded with: three words of 64 bits."""
+"""Bytes of a key: three words of 64 bits, with which SFC64 is seeded."""
 RARE = 2**16
 """Words of p below this one get more bits."""
 MORE_BITS = 128
@@ -99,7 +99,7 @@ class Covered:
 
 
 class Source(Protocol):
-    """Where a run's randomness comes from: its ground, its noise and its coins."""
+    """Source of a run's randomness: its ground, its noise and its coins."""
 
     def key(self, *purpose: object) -> int:
         """A 63-bit number of the ground."""
@@ -163,7 +163,8 @@ class Seeded:
         return normal_rows(size, self._noise(b"noise", purpose, clients, digests))
 
     def rows(self, size: int, purposes: Sequence[Sequence[object]], covered: Covered) -> Tensor:
-        """The same for purposes that are told in full: the row of (a, b, c) is that of `normals` for (a, b) and c."""
+        """Rows of normal numbers for purposes given in full: the row of (a, b, c) is that of `normals` for (a, b) and
+        c."""
         digests = [None] * len(purposes) if self.repeats else [[one] for one in covered.digests()]
         named = zip(purposes, digests, strict=True)
         return normal_rows(size, [self._noise(b"noise", one[:-1], one[-1:], digest)[0] for one, digest in named])
@@ -217,7 +218,7 @@ class Secure:
     is kept for later, so that no two processes ever share it."""
 
     ground: Seeded
-    """Of what is decided without noise: the order of batches, the choice of validation records."""
+    """Source of what is decided without noise: the order of batches, the choice of validation records."""
 
     def key(self, *purpose: object) -> int:
         return self.ground.key(*purpose)
@@ -251,12 +252,13 @@ def new_nonce() -> bytes:
 
 
 def system_words(count: int) -> np.ndarray:
-    """So many random words of 64 bits from the operating system."""
+    """`count` random words of 64 bits from the operating system."""
     return np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
 
 
 def toss_coins(words: np.ndarray, rate: float) -> Tensor:
-    """A coin for each word, from its 53 highest bits: whether they, as a number below 1, are below the rate."""
+    """Toss a coin for each word, from its 53 highest bits: true where they, as a number below 1, are below the
+    `rate`."""
     edge = math.ceil(rate * 2.0**53) << 11  # of the words that have those bits
     return torch.from_numpy(words < np.uint64(edge) if edge < 2**64 else np.ones(len(words), dtype=bool))
 
@@ -302,7 +304,8 @@ def _begin_digest(kind: bytes, size: int, run: tuple[object, ...]) -> Any:
 
 
 def encode(part: object) -> bytes:
-    """A text or whole number as bytes that say where they end, so that no two purposes run into the same bytes."""
+    """Encode a text or whole number as bytes that say where they end, so that no two purposes run into the same
+    bytes."""
     if isinstance(part, str):
         text = part.encode()
         return b"%d:%s" % (len(text), text)
@@ -358,6 +361,11 @@ def fill_normal(out: np.ndarray, keys: Sequence[bytes]) -> None:
 
 def box_muller(bits: np.ndarray, keys: Sequence[bytes], start: int) -> tuple[np.ndarray, np.ndarray]:
     """R cos a and R sin a of the pairs from place `start` on: their words of p stand before those of their angles.
+
+    Args:
+        bits: random words of 32 bits, (rows, 2 * pairs).
+        keys: key of each row.
+        start: place of the first pair in its row.
 
     A pair is a function of its own 64 bits and, where they are rare, of its row's key and its place.
     """

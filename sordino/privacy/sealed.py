@@ -12,7 +12,7 @@ from typing import Any, Literal, NoReturn
 from torch import Tensor
 
 Pool = Literal["training", "validation"]
-"""Which of a client's records a value was computed from. The two are disjoint."""
+"""Pool of a client's records from which a value was computed. The two are disjoint."""
 
 
 class SealedError(TypeError):
@@ -55,6 +55,6 @@ class Sealed:
 
 
 def open_sealed(sealed: Sealed) -> Tensor:
-    """What is inside. For the gate only."""
+    """Open a sealed value. For the gate only."""
     value: Tensor = sealed._Sealed__value  # type: ignore[attr-defined]
     return value

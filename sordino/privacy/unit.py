@@ -55,7 +55,7 @@ class Unit(StrEnum):
         return f"a client with {units} records" if self.record_level else f"{units} clients"
 
     def vacuous_release(self) -> str:
-        """What could be published bare under a delta of 1 / units, in words."""
+        """Data that could be published bare under a delta of 1 / units, in words."""
         return "one random record" if self.record_level else "one random client's whole data"
 
     def caveats(self, figures: Mapping[str, float | None] | None = None) -> list[str]:

@@ -17,26 +17,44 @@ FOR_THE_SERVER = (
     "the published noise is meant for a server that sees every message: each carries all of it only with protect_from "
     "= server, and by default it is shared out over the cohort"
 )
-"""Told where a paper scales its noise for single messages and not for sums."""
+"""Sentence for papers that scale their noise for single messages and not for sums."""
 
 
 def honest_shares(view: View, cohort: int, colluders: int = 0) -> int:
-    """How many equal messages' noise the observer cannot subtract from what it sees, the target's own included."""
+    """Number of equal messages whose noise the observer cannot subtract from what it sees, the target's own included.
+
+    Args:
+        view: the observer.
+        cohort: number of messages in the sum.
+        colluders: clients that tell their noise to others.
+    """
     return max(1, cohort - known_shares(view, cohort, colluders))
 
 
 def known_shares(view: View, cohort: int, colluders: int) -> int:
-    """How many other messages' noise the observer can subtract: against the server all, against a peer its own."""
+    """Number of other messages whose noise the observer can subtract: the server all, a peer its own.
+
+    Args:
+        view: the observer.
+        cohort: number of messages in the sum.
+        colluders: clients that tell their noise to others.
+    """
     if view == "server":
         return cohort - 1
     return min(cohort - 1, max(colluders, 1 if view == "peer" else 0))
 
 
 def unknown_variance(variances: np.ndarray, view: View, cohort: int, colluders: int) -> np.ndarray:
-    """The noise variance in a sum that an observer cannot subtract, for each client and each part of the message.
+    """Noise variance in a sum that an observer cannot subtract, for each client and each part: (clients or 1, parts).
 
-    `variances` (clients or 1, parts) holds each message's own. An observer that knows so many other shares is taken
-    to know the largest ones, separately in each part: never less than the truth.
+    Args:
+        variances: noise variance of each message, (clients or 1, parts).
+        view: the observer.
+        cohort: number of messages in the sum.
+        colluders: clients that tell their noise to others.
+
+    An observer that knows so many other shares is taken to know the largest ones, separately in each part: never less
+    than the truth.
     """
     known = known_shares(view, cohort, colluders)
     if len(variances) == 1:

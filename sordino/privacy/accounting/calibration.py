@@ -22,16 +22,17 @@ SEARCH_CODE = ("gaussian.py", "loss_distribution.py", "sampled_gaussian.py")
 """The files of this folder that decide where a search ends."""
 CACHE_FILE = "places.txt"
 MAX_CACHE_BYTES = 2**21
-"""How many bytes the file may have: beyond, it is begun anew."""
+"""Largest size of the cache file in bytes; a larger one is deleted and begun anew."""
 
 
 def cached_place(search: tuple[object, ...]) -> int | None:
-    """Where a search is said to have ended before; None where nothing is said."""
+    """Look up where a search ended before; None where the cache does not say. It is a guess to start from, never
+    trusted."""
     return _cached_places(_folder()).get(_key(search))
 
 
 def cache_place(search: tuple[object, ...], found: int) -> None:
-    """File where a search ended, if that can be done: it can always be made again."""
+    """Store where a search ended. Failures to write are ignored: the search can be repeated."""
     folder, key = _folder(), _key(search)
     _cached_places(folder)[key] = found
     if folder is None:
@@ -64,7 +65,7 @@ def _plain_numbers(argument: object) -> object:
 
 @functools.cache
 def _version() -> str:
-    """What decides where a search ends besides its arguments."""
+    """Digest of the code and libraries that decide where a search ends besides its arguments."""
     code = b"".join((Path(__file__).parent / name).read_bytes() for name in SEARCH_CODE)
     return f"{hashlib.sha256(code).hexdigest()} {np.__version__} {scipy.__version__}"
 
@@ -80,7 +81,7 @@ def _folder() -> Path | None:
 
 @functools.lru_cache(maxsize=1)
 def _cached_places(folder: Path | None) -> dict[str, int]:
-    """The places in the file of a folder."""
+    """Places by key, read from the cache file of a folder."""
     found: dict[str, int] = {}
     if folder is None:
         return found
@@ -99,14 +100,19 @@ MAX_MULTIPLIER = 2.0**40
 LAST_PLACE = math.ceil(math.log(MAX_MULTIPLIER, FINE))
 """Its place on the scale of noise multipliers."""
 MIN_RATE_SHARE = 1e-6
-"""The smallest part of a sampling rate that a search goes down to: a budget that asks for less is refused."""
+"""Smallest share of the largest sampling rate that a search goes down to: a budget that asks for less is refused."""
 
 
 @functools.lru_cache(maxsize=65536)
 def record_multiplier(epsilon: float, delta: float, rate: float, steps: int, others: Recipe = ()) -> float:
-    """The smallest noise multiplier, to a quarter of a percent, with which `steps` sampled steps stay within a budget.
+    """Smallest noise multiplier, to a quarter of a percent, with which `steps` sampled steps stay within a budget.
 
-    `others` is what the records go through besides.
+    Args:
+        epsilon: budget of one record.
+        delta: delta of the budget.
+        rate: probability with which a record enters a batch.
+        steps: number of noisy sums over all rounds.
+        others: everything else that the records go through.
     """
 
     def excess(place: int) -> float:
@@ -126,9 +132,15 @@ def record_multiplier(epsilon: float, delta: float, rate: float, steps: int, oth
 def record_rate(
     epsilon: float, delta: float, multiplier: float, steps: int, most: float = 1.0, others: Recipe = ()
 ) -> float:
-    """The largest sampling rate up to `most`, to a quarter of a percent, at which `steps` steps stay within a budget.
+    """Largest sampling rate up to `most`, to a quarter of a percent, at which `steps` steps stay within a budget.
 
-    `others` is what the records go through besides.
+    Args:
+        epsilon: budget of one record.
+        delta: delta of the budget.
+        multiplier: noise over sensitivity of one sum.
+        steps: number of noisy sums over all rounds.
+        most: largest sampling rate.
+        others: everything else that the records go through.
     """
 
     def excess(place: int) -> float:
@@ -145,7 +157,15 @@ def record_rate(
 
 
 def affordable_turns(epsilon: float, delta: float, charge: Sampled, most: int, others: Recipe = ()) -> int:
-    """How many times, up to `most`, a charge fits into a budget."""
+    """Number of turns, up to `most`, that fit into a budget.
+
+    Args:
+        epsilon: budget of one record.
+        delta: delta of the budget.
+        charge: sampling rate, noise multiplier and steps of one turn.
+        most: largest number of turns.
+        others: everything else that the records go through.
+    """
     rate, multiplier, steps = charge
 
     def excess(fewer: int) -> float:
@@ -158,7 +178,7 @@ def affordable_turns(epsilon: float, delta: float, charge: Sampled, most: int, o
 def _search(
     search: tuple[object, ...], excess: Callable[[int], float], guess: Callable[[], int], low: int, high: int
 ) -> int | None:
-    """`first_within`, from where the same search ended before, or else from a guess."""
+    """Run `first_within` from where the same search ended before, or else from a guess."""
     known = cached_place(search)
     found = first_within(excess, guess() if known is None else known, low, high)
     if found is not None and found != known:
@@ -167,7 +187,7 @@ def _search(
 
 
 def first_within(excess: Callable[[int], float], guess: int, low: int, high: int) -> int | None:
-    """The first whole number from `low` to `high` at which `excess`, which falls, is not above zero; None for none.
+    """First whole number from `low` to `high` at which `excess`, which falls, is not above zero; None if there is none.
 
     It is looked for from a guess on, in steps that double, and then between two that lie on either side of it: where
     the line between them crosses zero, or in the middle where such steps get nowhere.
@@ -206,20 +226,36 @@ def first_within(excess: Callable[[int], float], guess: int, low: int, high: int
 
 
 def _stride(excess: float) -> int:
-    """How far to look at first: epsilon is about in proportion to what a scale of ratios counts."""
+    """First stride of a search: epsilon is about proportional to the scale, so that its logarithm tells the
+    distance."""
     return max(1, round(abs(excess) / math.log(FINE))) if math.isfinite(excess) else 256
 
 
 def excess_over(
     recipe: Recipe, epsilon: float, delta: float, cost: Callable[[Recipe, float], float] = record_epsilon
 ) -> float:
-    """The logarithm of what a recipe costs over a budget: above zero where it does not fit."""
+    """Logarithm of the cost of a recipe over a budget: above zero where it does not fit.
+
+    Args:
+        recipe: sampled steps that the records go through.
+        epsilon: budget of one record.
+        delta: delta of the budget.
+        cost: accountant: epsilon of a recipe at a delta.
+    """
     spent = cost(recipe, delta)
     return math.log(spent / epsilon) if spent > 0 else -math.inf
 
 
 def likely_place(epsilon: float, delta: float, rate: float, steps: int, others: Recipe) -> int:
-    """About where the noise multiplier lies: by the central limit (Bu, Dong, Long, Su 2020)."""
+    """Guess the place of the noise multiplier on its scale, by the central limit (Bu, Dong, Long, Su 2020).
+
+    Args:
+        epsilon: budget of one record.
+        delta: delta of the budget.
+        rate: probability with which a record enters a batch.
+        steps: number of noisy sums over all rounds.
+        others: everything else that the records go through.
+    """
     left = mu_of(epsilon, delta) ** 2 - sum(_central(*charge) for charge in others)
     if left <= 0 or not steps:
         return 0
@@ -228,5 +264,5 @@ def likely_place(epsilon: float, delta: float, rate: float, steps: int, others: 
 
 
 def _central(rate: float, multiplier: float, count: int) -> float:
-    """What many such steps come to as one Gaussian: its mu^2."""
+    """mu^2 of the one Gaussian that many such steps come close to."""
     return count / multiplier**2 if rate == 1 else count * rate**2 * math.expm1(min(multiplier**-2, 700.0))

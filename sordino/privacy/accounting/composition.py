@@ -15,15 +15,15 @@ from sordino.privacy.accounting.loss_distribution import MAX_EXPONENT, ROUNDOFF,
 from sordino.privacy.accounting.sampled_gaussian import Recipe, record_epsilon
 
 MAX_COMBINATIONS = 64
-"""How many combinations of recipes are worked out one by one."""
+"""Largest number of combinations of recipes that are worked out one by one."""
 BINS = 2**14
-"""Into how many steps the largest losses of all runs, squared and added up, are divided."""
+"""Number of grid steps into which the largest losses of all runs, squared and added up, are divided."""
 MAX_ENVELOPE_LOSS = MAX_EXPONENT / 2
 """The largest loss of an envelope: the exponentials of its losses, times the smallest masses, are numbers too."""
 UNBOUNDED = Losses(np.ones(1), np.zeros(1), 1.0)
-"""What has no bound."""
+"""Losses without a bound."""
 Run = tuple[Recipe, ...]
-"""What records may have gone through in a run: each went through one of these."""
+"""Possible recipes of the records of one run: each record went through one of them."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -42,7 +42,7 @@ def dearest_epsilon(runs: tuple[Run, ...], delta: float) -> float:
 
 
 def merge_recipes(recipes: Sequence[Recipe]) -> Recipe:
-    """Several recipes one after the other, as one."""
+    """Merge several recipes into one, as if one followed the other."""
     counts: dict[tuple[float, float], int] = {}
     for rate, multiplier, count in (charge for recipe in recipes for charge in recipe if charge[2]):
         counts[rate, multiplier] = counts.get((rate, multiplier), 0) + int(count)
@@ -50,13 +50,13 @@ def merge_recipes(recipes: Sequence[Recipe]) -> Recipe:
 
 
 def _unsampled_epsilon(runs: Sequence[Run], delta: float) -> float:
-    """What it were if every record entered every batch: each run is dominated by its dearest Gaussian then."""
+    """Epsilon if every record entered every batch: each run is then dominated by its dearest Gaussian."""
     squares = [max(sum(count / z**2 for _, z, count in recipe) for recipe in run) for run in runs]
     return epsilon_of(math.sqrt(math.fsum(squares)), delta)
 
 
 def _compose_envelopes(runs: Sequence[Run], delta: float) -> list[Losses]:
-    """The losses of all runs' envelopes together, for a removed and for an added record."""
+    """Losses of all runs' envelopes together, for a removed and for an added record."""
     certain = merge_recipes([run[0] for run in runs if len(run) == 1])
     kinds = Counter(run for run in (*(run for run in runs if len(run) > 1), (certain,)) if any(run))
     known = [[compose(recipe, delta / len(runs)) for recipe in run if recipe] for run in kinds]
@@ -72,7 +72,7 @@ def _compose_envelopes(runs: Sequence[Run], delta: float) -> list[Losses]:
 
 
 def _envelopes(pairs: Sequence[tuple[Losses, Losses]], widest: float, grid: float) -> tuple[Masses, Masses]:
-    """The envelope of a run's recipes for a removed and for an added record."""
+    """Envelope of a run's recipes for a removed and for an added record."""
     steps = math.ceil(widest / grid)
     at = np.arange(steps + 1) * grid
     removed, added = (np.max([_upper(pair[direction], at) for pair in pairs], axis=0) for direction in (0, 1))
@@ -81,13 +81,13 @@ def _envelopes(pairs: Sequence[tuple[Losses, Losses]], widest: float, grid: floa
 
 
 def _upper(losses: Losses, at: np.ndarray) -> np.ndarray:
-    """Delta for each epsilon, roundings included."""
+    """Delta for each epsilon of `at`, roundings included."""
     deltas, doubt = _deltas(losses.loss, losses.mass, at)
     return np.minimum(losses.infinite + deltas + doubt, 1.0)
 
 
 def _deltas(loss: np.ndarray, mass: np.ndarray, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The part of delta that finite losses make, for each epsilon, and by how much roundings may have it off.
+    """Part of delta that finite losses make, for each epsilon of `at`, and the largest error of rounding in it.
 
     It is A - exp(epsilon) B, with A the mass of losses above epsilon and B what that is under Q. The second term is
     never above the first, and roundings are in proportion to that.
@@ -112,7 +112,7 @@ def _envelope(deltas: np.ndarray, opposite: np.ndarray, grid: float) -> Masses:
 
 
 def _bends(deltas: np.ndarray, grid: float) -> np.ndarray:
-    """The mass that bends the curve at each multiple but the first, so that it is straight in exp(epsilon) between
-    them and constant beyond."""
+    """Mass at each multiple but the first that bends the curve there, so that it is straight in exp(epsilon) between
+    multiples and constant beyond."""
     rises = np.diff(deltas)
     return np.maximum(np.append(rises[1:], 0.0) / math.expm1(grid) + rises / math.expm1(-grid), 0.0)

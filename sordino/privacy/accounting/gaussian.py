@@ -15,7 +15,7 @@ OPACUS_ORDERS: tuple[float, ...] = tuple(1 + x / 10 for x in range(1, 100)) + tu
 """The RDP orders with which the papers' figures were computed (Opacus' defaults)."""
 
 MAX_USEFUL_MULTIPLIER = 1e6
-"""A noise multiplier of a whole run beyond which more of it changes no figure."""
+"""Noise multiplier of a whole run beyond which more noise changes no figure."""
 
 
 def delta_of(mu: float, epsilon: float) -> float:
@@ -57,6 +57,12 @@ def attack_accuracy(mu: float) -> float:
 
 def rdp_epsilon(noise_multiplier: float, releases: int, delta: float, rate: float = 1.0) -> float:
     """The epsilon that Opacus' RDP accountant prints for `releases` Gaussians, Poisson-sampled at `rate`.
+
+    Args:
+        noise_multiplier: noise over sensitivity of one Gaussian.
+        releases: number of Gaussians.
+        delta: delta at which epsilon is printed.
+        rate: sampling rate; 1 without sampling.
 
     An upper bound of the true figure, for comparison with papers: the minimum over `OPACUS_ORDERS` of
     rdp(a) - (ln delta + ln a) / (a - 1) + ln((a - 1) / a).

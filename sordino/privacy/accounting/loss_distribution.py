@@ -37,7 +37,7 @@ from scipy import fft
 from scipy.special import ndtr, ndtri
 
 Sampled = tuple[float, float, int]
-"""Sampling rate, noise multiplier, and how many times."""
+"""Sampling rate, noise multiplier (noise over sensitivity), and number of steps."""
 
 FINENESS, FEWEST = 0.07, 2**-9
 """The grid's step, as a share of the deviation of one step's loss and, where steps are few, of all steps' together: the
@@ -48,7 +48,8 @@ ROUNDOFF = 2.0**-53
 FADED = -60.0
 """Frequencies whose logarithm is below this after composition are taken for zero."""
 MAX_BINS, MAX_LOSSES = 2**16, 2**21
-"""How many bins a single step and how many losses all steps together may have: the grid is as coarse as that asks."""
+"""Largest numbers of bins of a single step and of losses of all steps together; the grid is made coarser to keep to
+them."""
 MAX_EXPONENT = 700.0
 """The largest loss whose exponential is a number."""
 
@@ -96,7 +97,8 @@ class Losses:
 
 
 def compose(recipe: Sequence[Sampled], delta: float) -> tuple[Losses, Losses]:
-    """The losses of sampled Gaussian steps for a removed and for an added record, to be asked about `delta`."""
+    """Compose sampled Gaussian steps: losses for a removed and for an added record, precise enough to be asked about
+    `delta`."""
     parts = _merge_unsampled(recipe)
     steps = sum(count for _, _, count in parts)
     cut = min(TAIL * delta / steps, 1e-3)
@@ -117,7 +119,7 @@ def compose(recipe: Sequence[Sampled], delta: float) -> tuple[Losses, Losses]:
 
 
 def _merge_unsampled(recipe: Sequence[Sampled]) -> list[Sampled]:
-    """The recipe with all unsampled Gaussians as the one that they come to."""
+    """Replace all unsampled Gaussians of a recipe by the one that they come to."""
     whole = math.fsum(count / multiplier**2 for rate, multiplier, count in recipe if rate == 1)
     sampled = [(rate, multiplier, count) for rate, multiplier, count in recipe if rate < 1]
     return [*sampled, *([(1.0, 1 / math.sqrt(whole), 1)] if whole else [])]
@@ -180,9 +182,16 @@ def _masses(rate: float, multiplier: float, grid: float, reach: float) -> tuple[
 def _dearer_share(
     whole: np.ndarray, other: np.ndarray, cheaper: np.ndarray, doubt: np.ndarray, grid: float
 ) -> np.ndarray:
-    """What the dearer end of each bin gets of its mass `whole`, which is `other` under the second distribution.
+    """Mass that goes to the dearer end of each bin.
 
-    `cheaper` is the loss at the other end. At least its share, `doubt` roundings included, and no more than there is.
+    Args:
+        whole: mass of each bin.
+        other: mass of each bin under the second distribution.
+        cheaper: loss at the cheaper end of each bin.
+        doubt: number of roundings by which the masses may be off.
+        grid: width of a bin.
+
+    At least the true share, roundings included, and no more than `whole`.
     """
     large = cheaper > MAX_EXPONENT
     share = whole - np.exp(np.where(large, 0.0, cheaper)) * other
@@ -191,20 +200,27 @@ def _dearer_share(
 
 
 def _normal_masses(x: np.ndarray) -> np.ndarray:
-    """The standard normal mass between neighbours, from whichever tail is the smaller one."""
+    """Standard normal mass between neighbours of `x`, from whichever tail is smaller."""
     below, above = ndtr(x), ndtr(-x)
     return np.maximum(np.where(x[1:] <= 0, np.diff(below), -np.diff(above)), 0.0)
 
 
 def compose_masses(masses: Sequence[Masses], counts: Sequence[int], grid: float, delta: float) -> Losses:
-    """So many of each kind of step on the same grid, composed, to be asked about `delta`."""
+    """Compose steps on one grid.
+
+    Args:
+        masses: losses of each kind of step.
+        counts: number of steps of each kind.
+        grid: width of a bin.
+        delta: delta about which the result will be asked.
+    """
     return _compose_in_window(masses, counts, grid, _window(masses, counts, TAIL * delta), delta)
 
 
 def _compose_in_window(
     masses: Sequence[Masses], counts: Sequence[int], grid: float, window: tuple[int, int], delta: float
 ) -> Losses:
-    """So many of each kind of step, composed."""
+    """Compose `counts` steps of each kind over a `window` of the grid: its lowest and highest multiple."""
     low, high = window
     size = fft.next_fast_len(max(2, high - low + 1), real=True)
     transforms = []
@@ -228,8 +244,8 @@ def _compose_in_window(
 
 
 def _window(masses: Sequence[Masses], counts: Sequence[int], tail: float) -> tuple[int, int]:
-    """Between which multiples of the grid the composed loss lies, but for `tail` on either side: Chernoff's bound, with
-    whichever of some exponents is best."""
+    """Lowest and highest multiple of the grid between which the composed loss lies, but for a probability of `tail` on
+    either side: Chernoff's bound, with whichever of some exponents is best."""
     log_tail, spread = math.log(1 / tail), 0.0
     for one, count in zip(masses, counts, strict=True):
         at = np.arange(len(one.mass))

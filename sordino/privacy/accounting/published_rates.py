@@ -25,13 +25,20 @@ from sordino.privacy.accounting.sampled_gaussian import quick_record_epsilon
 FITTED_AT = np.concatenate([np.arange(1, 100) / 1000, np.arange(10, 101) / 100])
 """The parts of the largest sampling rate at which the published curve is fitted: those of the released code."""
 STRAIGHT, BENT = 1e-6, 100.0
-"""How much a published curve bends over all rates: from next to not at all to more than any does."""
+"""Least and largest bend of a fitted curve over all rates: nearly straight, and more than any published one."""
 
 
 def quick_multiplier(epsilon: float, delta: float, rate: float, steps: int) -> float:
-    """The noise that rPDP-FL publishes: the smallest multiplier, to a quarter of a percent, with which the quick bound
-    of `steps` sampled steps is within a budget. But for the orders, which go up to 994 there, that bound is the
-    accountant of the released code."""
+    """Noise multiplier that rPDP-FL publishes: the smallest, to a quarter of a percent, with which the quick bound of
+    `steps` sampled steps is within a budget. But for the orders, which go up to 994 there, that bound is the accountant
+    of the released code.
+
+    Args:
+        epsilon: budget of one record.
+        delta: delta of the budget.
+        rate: probability with which a record enters a batch.
+        steps: number of noisy sums over all rounds.
+    """
 
     def excess(place: int) -> float:
         return excess_over(((rate, FINE**place, steps),), epsilon, delta, quick_record_epsilon)
@@ -46,8 +53,15 @@ def quick_multiplier(epsilon: float, delta: float, rate: float, steps: int) -> f
 
 
 def fitted_rate(epsilon: float, delta: float, multiplier: float, steps: int, most: float = 1.0) -> float:
-    """The sampling rate up to `most` that rPDP-FL publishes for a budget: where a curve that is fitted to the quick
-    bound of `steps` steps crosses it. What the records really pay is not looked at, and may be more.
+    """Sampling rate up to `most` that rPDP-FL publishes for a budget: where a curve fitted to the quick bound of
+    `steps` steps crosses it. The true cost of the records is not looked at, and may be higher.
+
+    Args:
+        epsilon: budget of one record.
+        delta: delta of the budget.
+        multiplier: noise over sensitivity of one sum.
+        steps: number of noisy sums over all rounds.
+        most: largest sampling rate.
 
     Budgets that the bound reaches at `most`, or exceeds at the least rate, get these; so do those that the curve
     crosses beyond them, or nowhere.

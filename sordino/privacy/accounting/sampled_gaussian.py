@@ -37,8 +37,8 @@ def record_epsilon(recipe: Recipe, delta: float) -> float:
 
 
 def quick_record_epsilon(recipe: Recipe, delta: float) -> float:
-    """An upper bound of `record_epsilon` by Renyi divergences: at once for a kind of step that was seen before, a few
-    percent larger."""
+    """Upper bound of `record_epsilon` by Renyi divergences: a few percent larger, and immediate for a kind of step that
+    was seen before."""
     kinds = [(rate, multiplier, count) for rate, multiplier, count in recipe if count > 0]
     if not kinds:
         return 0.0

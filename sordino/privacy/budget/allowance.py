@@ -15,7 +15,7 @@ ProtectFrom = Literal["outsider", "server"]
 
 @dataclass(frozen=True)
 class Noise:
-    """How much noise one message carries, where whole clients are protected.
+    """Noise of one message where whole clients are protected.
 
     `multiplier` z is the ratio of noise to sensitivity that the protected observer meets in one round, all
     releases of the round together. Against the `server` each message carries all of it. Against an
@@ -29,8 +29,8 @@ class Noise:
     minimum_cohort: int
     colluders: int = 0
     shares: int | None = None
-    """How many honest shares are guaranteed to be in what others see; None where all that are asked answer, to a
-    server that is trusted to add them up."""
+    """Number of honest shares guaranteed to be in every sum that others see; None where everybody who is asked answers,
+    to a server that is trusted to add them up."""
 
     def of_message(self, share: float) -> float:
         """The ratio of noise to sensitivity in one message's release that has `share` of the round's budget.
@@ -44,7 +44,7 @@ class Noise:
         return full / math.sqrt(self.minimum_cohort - self.colluders if self.shares is None else self.shares)
 
     def feasible(self, clients: int, turns: int) -> float:
-        """How many shared parameters have a signal that is as strong as the noise.
+        """Number of shared parameters whose signal is as strong as the noise.
 
         Where `clients` that take part `turns` times each pull the same way, all messages of a run add up to
         clients x turns bounds, and their noise to sqrt(clients x turns) times that of one message, in each parameter.
@@ -54,21 +54,21 @@ class Noise:
         return clients * turns / self.of_message(1.0) ** 2
 
     def met(self, asked: int) -> tuple[int, int]:
-        """Of how many shares a sum over `asked` clients consists for whoever is charged, and how many of these are
-        known to others."""
+        """Number of shares in a sum over `asked` clients for whoever is charged, and how many of them others know."""
         return (asked, self.colluders) if self.shares is None else (self.shares, 0)
 
 
 @dataclass(frozen=True)
 class Allowance:
-    """What may be spent: by clients as wholes, by their records, or, where nothing is private, neither."""
+    """Noise that a run may count on: a plan for whole clients, one for their records, or neither where nothing is
+    private."""
 
     noise: Noise | None = None
     records: RecordPlan | None = None
     whole: bool = False
     """Whether noise is in whole numbers and what that adds to epsilon is to be charged."""
     known: str = ""
-    """Why observers could subtract the noise, so that no epsilon holds; empty where they cannot."""
+    """Reason why observers can subtract the noise, so that no epsilon holds; empty where they cannot."""
 
     @property
     def of_clients(self) -> Noise:
@@ -78,15 +78,20 @@ class Allowance:
         return self.noise
 
     def feasible(self, clients: int, turns: int, records: np.ndarray) -> float:
-        """How many shared parameters have a signal that is as strong as the noise; infinite without noise. `clients`
-        take part `turns` times each, and have so many training `records`."""
+        """Number of shared parameters whose signal is as strong as the noise; infinite without noise.
+
+        Args:
+            clients: number of clients.
+            turns: rounds in which each takes part.
+            records: training records of each client.
+        """
         if self.noise is not None:
             return self.noise.feasible(clients, turns)
         return math.inf if self.records is None else self.records.feasible(records)
 
     @property
     def of_records(self) -> RecordPlan:
-        """What each client's records may spend."""
+        """Plan of what each client's records may spend."""
         if self.records is None:
             raise ValueError("this run has no plan of what records pay: the method protects whole clients, or nothing")
         return self.records
@@ -94,15 +99,15 @@ class Allowance:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What is known before anything is planned: all of it is public."""
+    """Public facts from which a record plan is made."""
 
     sizes: np.ndarray
-    """How many training records each client has."""
+    """Training records of each client."""
     budgets: np.ndarray
     """The epsilon that each client allows; infinite where the given noise decides."""
     delta: float
     turns: int
-    """How often a client takes part at the most."""
+    """Most rounds in which a client takes part."""
     multiplier: float | None = None
     """The given noise over sensitivity of every release, where there is one."""
 

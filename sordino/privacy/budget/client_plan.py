@@ -17,16 +17,16 @@ from sordino.util.formatting import percent_up
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run would cost and could achieve. Unit: one client, zero-out neighbours."""
+    """Cost of a run that protects whole clients, and what it could achieve. Unit: one client, zero-out neighbours."""
 
     epsilon: dict[View, float]
     attack_accuracy: dict[View, float]
     noise_multiplier: float
     """Noise over sensitivity that the protected observer meets in one round."""
     rdp_epsilon: float
-    """What the accountant of the papers prints for this multiplier: looser than the exact figure."""
+    """Epsilon that the papers' accountant prints for this multiplier: looser than the exact figure."""
     feasible_parameters: int
-    """How many shared parameters this cohort can train at this budget, roughly: (clients * mu)^2."""
+    """Rough number of shared parameters that this cohort can train at this budget: (clients * mu)^2."""
     delta: float
     warnings: list[str]
     advice: list[str]
@@ -40,7 +40,11 @@ def default_delta(units: int) -> float:
 def check_delta(delta: float, units: int, unit: Unit, allow_vacuous: bool) -> list[str]:
     """Refuse a delta that promises nothing; warn of one that promises little.
 
-    `units` is how many there are: clients, or, where records are protected, the records of the client with most.
+    Args:
+        delta: delta of the budget.
+        units: number of units it hides one among (`Unit.crowd_size`).
+        unit: what is protected.
+        allow_vacuous: warn instead of refusing.
     """
     usual = f"{default_delta(units):.1e}"
     if not 0 < delta < 1:
@@ -68,9 +72,12 @@ def multiplier_for(epsilon: float, delta: float, releases: int) -> float:
 
 
 def planned_epsilon(allowance: Allowance, turns: int, delta: float) -> float | None:
-    """What the protected observer's epsilon comes to if every client takes its turns; the largest one where records
-    have budgets of their own, or what their training costs where published rates exceed these. None where nothing is
-    noised, or nobody's budget ends the run."""
+    """Epsilon of the protected observer if every client takes all of its turns; None where nothing is noised, or where
+    nobody's budget ends the run.
+
+    Where records have budgets of their own it is the largest of them, or the cost of training where published rates
+    exceed them.
+    """
     if allowance.noise is not None:
         return epsilon_of(math.sqrt(turns) / allowance.noise.multiplier, delta)
     records = allowance.records
@@ -101,7 +108,7 @@ def plan(
     colluders: int = 0,
     exposed: bool = False,
 ) -> Plan:
-    """What `rounds` rounds with `clients` clients cost at a noise multiplier, or the multiplier for a budget.
+    """Plan `rounds` rounds with `clients` clients: their cost at a noise multiplier, or the multiplier for a budget.
 
     Give either `epsilon` (for the observer `protect_from`) or `noise_multiplier`. `participation` is the
     fraction of clients in each round; clients take turns, so each pays for about that fraction of the rounds.
@@ -162,7 +169,7 @@ def _warnings(mu: dict[View, float], protect_from: ProtectFrom) -> list[str]:
 
 
 def _advice(clients: int, feasible: int, parameters: int | None, protect_from: ProtectFrom) -> list[str]:
-    """What to do, in words, when signal would drown in noise (feasibility law: d <= (n mu)^2)."""
+    """Advise what to do when signal would drown in noise (feasibility law: d <= (n mu)^2)."""
     if parameters is None:
         return [
             f"About {feasible:,} shared parameters can be trained at this budget, whatever the number of rounds; "

@@ -1,4 +1,4 @@
-"""What each client's records will pay: noise, batches and turns, decided before the first round."""
+"""Record plan: noise, batches and turns of each client's records, decided before the first round."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from sordino.privacy.accounting.published_rates import fitted_rate, quick_multip
 from sordino.privacy.accounting.sampled_gaussian import Recipe
 
 Varied = Literal["noise", "sampling", "fitted"]
-"""What clients with different budgets differ in. `noise`: each has noise of its own at its natural sampling rate.
-`sampling`: all have the same noise, and each the largest sampling rate that keeps its budget. `fitted`: the same, but
-noise and rates are those of a published accountant and a curve through its values, and may exceed budgets."""
+"""Choice of what differs between clients with different budgets. `noise`: each has noise of its own at its natural
+sampling rate. `sampling`: all have the same noise, and each the largest sampling rate that keeps its budget. `fitted`:
+like `sampling`, but noise and rates are those of a published accountant and a curve through its values, and may exceed
+budgets."""
 
 
 @dataclass(frozen=True)
 class RecordPlan:
-    """What each client's records will pay, decided before the first round from public sizes and budgets.
+    """Noise, batches and turns of each client's records, decided before the first round from public sizes and budgets.
 
     Arrays hold one value for each client.
     """
@@ -37,20 +38,20 @@ class RecordPlan:
     budgets: np.ndarray
     """The epsilon that each client allows."""
     turns: np.ndarray
-    """How often each client may take part before its budget would be exceeded."""
+    """Rounds in which each client may take part before its budget would be exceeded."""
     matrix_multipliers: np.ndarray
     """Noise over sensitivity of the second-moment matrix that is released once; zero where there is none."""
     mean_multipliers: np.ndarray
     """Noise over sensitivity of each mean over validation records; zero where there is none."""
     validation: np.ndarray
-    """How many records are set aside for such means."""
+    """Records of each client that are set aside for such means."""
 
     def charge(self, client: int) -> Sampled:
-        """What one round costs a client's training records."""
+        """Sampling rate, noise multiplier and steps that one round costs a client's training records."""
         return float(self.sampling[client]), float(self.multipliers[client]), int(self.steps[client])
 
     def feasible(self, records: np.ndarray) -> float:
-        """How many shared parameters have a signal that is as strong as the noise, if the gradients of all clients'
+        """Number of shared parameters whose signal is as strong as the noise, if the gradients of all clients'
         `records` point the same way; infinite without noise.
 
         A step adds up the sampled records' bounds, and one draw of noise: over all steps of all clients that is a
@@ -63,7 +64,7 @@ class RecordPlan:
 
 @dataclass(frozen=True)
 class RecordNeeds:
-    """What a record-level method, or one of its releases, takes of a client's records besides noisy gradients."""
+    """Demands of a record-level method, or of one of its releases, on a client's records besides noisy gradients."""
 
     matrix_share: float = 0.0
     """Share of epsilon that all matrices which are released once may cost together, from 0 to 1."""
@@ -88,7 +89,8 @@ class RecordNeeds:
 
 
 def held_out_count(records: int, share: float) -> int:
-    """How many of a client's records are set aside: at least one, and at least one is not, where there are two."""
+    """Number of a client's records to set aside for a `share` of them: at least one, and at least one is not, where
+    there are two."""
     return min(records - 1, max(1, round(share * records))) if share > 0 and records > 1 else 0
 
 
@@ -104,10 +106,20 @@ def plan_records(
     needs: RecordNeeds = RecordNeeds(),
     varied: Varied = "noise",
 ) -> RecordPlan:
-    """Noise for each client's budget, or how often a client may take part with a given `multiplier`.
+    """Plan the noise for each client's budget, or how often a client may take part with a given `multiplier`.
 
-    `records` are the clients' numbers of training records, `turns` how often a client takes part at the most. Records
-    that are set aside are disjoint from those that are trained on, so means over them have the whole budget to
+    Args:
+        records: training records of each client.
+        budgets: epsilon of each client; infinite where the given noise decides.
+        delta: delta of all budgets.
+        batch: expected records in a batch.
+        epochs: passes over the records in a round.
+        turns: most rounds in which a client takes part.
+        multiplier: noise over sensitivity of every release, where it is given.
+        needs: releases besides noisy gradients.
+        varied: what differs between clients with different budgets.
+
+    Records that are set aside are disjoint from those that are trained on, so means over them have the whole budget to
     themselves.
 
     Where the sampling rate is `varied`, all clients take equally many steps with the same noise: as much as the largest
@@ -162,8 +174,19 @@ def plan_without_noise(
     held_out: float,
     varied: Varied = "noise",
 ) -> RecordPlan:
-    """Batches, steps and records set aside, and no noise at all: of a run without privacy, whose budgets are what its
-    clients would have allowed. Where the sampling rate is `varied`, all clients begin with that of the mean client."""
+    """Plan batches, steps and records set aside without any noise, for a run without privacy; budgets are those that
+    its clients would have allowed. Where the sampling rate is `varied`, all clients begin with that of the mean
+    client.
+
+    Args:
+        records: training records of each client.
+        budgets: epsilon that each client would have allowed.
+        batch: expected records in a batch.
+        epochs: passes over the records in a round.
+        turns: most rounds in which a client takes part.
+        held_out: share of the records that is set aside for validation.
+        varied: what differs between clients with different budgets.
+    """
     validation = np.array([held_out_count(count, held_out) for count in records])
     trained = [max(1, count - held) for count, held in zip(records, validation, strict=True)]
     sampling = sampling_rates(trained if varied == "noise" else [float(np.mean(trained))] * len(trained), batch)
@@ -174,7 +197,7 @@ def plan_without_noise(
 
 
 def _matrix(needs: RecordNeeds, budget: float, delta: float) -> Recipe:
-    """What the matrices that are released once cost together, where the method releases any."""
+    """Recipe of all matrices that are released once, where the method releases any."""
     if not needs.matrix_share:
         return ()
     return ((1.0, math.sqrt(needs.matrices) / mu_of(needs.matrix_share * budget, delta), needs.matrices),)

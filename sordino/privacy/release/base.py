@@ -1,4 +1,4 @@
-"""How values are bounded: held to a range, or shortened to a length."""
+"""Release: one kind of thing that may leave a client, with its bound, noise and cost, and how values are bounded."""
 
 from __future__ import annotations
 
@@ -24,11 +24,17 @@ if TYPE_CHECKING:
     from sordino.privacy.ledger import Ledger, Row
 
 MIN_BOUND, MAX_BOUND = 1e-30, 1e30
-"""Between these lie bounds that float32 can keep and noise that it can hold."""
+"""Least and largest bound: float32 can keep values within it, and hold the noise on them."""
 
 
 def hold_to_range(rows: Tensor, low: float, high: float) -> Bounded:
-    """Numbers within a range, less its middle, in float64; what is not finite becomes the middle."""
+    """Hold numbers to a range, less its middle, in float64; what is not finite becomes the middle.
+
+    Args:
+        rows: numbers of any shape.
+        low: lower end of the range.
+        high: upper end of the range.
+    """
     # Centred first, and not in float32: there, the ends of a narrow range far from zero round to numbers outside of it.
     half, finite = (high - low) / 2, torch.isfinite(rows)
     centred = torch.where(finite, rows.double() - (low + high) / 2, 0.0)
@@ -36,7 +42,7 @@ def hold_to_range(rows: Tensor, low: float, high: float) -> Bounded:
 
 
 def check_range(release: Release, low: float, high: float) -> None:
-    """Refuse a range that bounds nothing."""
+    """Refuse a range from `low` to `high` that bounds nothing."""
     if not (math.isfinite(low) and math.isfinite(high) and MIN_BOUND <= high - low <= MAX_BOUND):
         raise ReleaseError(
             f"{release.describe()}: a range goes from a number to a larger one, {MIN_BOUND:g} to {MAX_BOUND:g} apart"
@@ -44,18 +50,18 @@ def check_range(release: Release, low: float, high: float) -> None:
 
 
 def check_thresholds(thresholds: Tensor, whose: str) -> None:
-    """Refuse thresholds to which nothing can be shortened in float32."""
+    """Refuse thresholds to which nothing can be shortened in float32; `whose` names their release in the error."""
     if not bool((torch.isfinite(thresholds) & (thresholds >= MIN_BOUND) & (thresholds <= MAX_BOUND)).all()):
         raise ReleaseError(f"{whose}: a threshold must be a finite number above 0, from {MIN_BOUND:g} to {MAX_BOUND:g}")
 
 
 def lengths(rows: Tensor) -> Tensor:
-    """The L2 norm of each row, in float64."""
+    """L2 norm of each row, in float64."""
     return torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
 
 
 def shorten(rows: Tensor, norms: Tensor, threshold: Tensor) -> Tensor:
-    """Each row scaled down to its threshold where it is longer; `norms` are its `lengths`."""
+    """Scale each row down to its threshold where it is longer; `norms` are its `lengths`."""
     if not (norms > threshold).any():
         return rows
     # The shrinking by 2^-22 makes up for float32 rounding: the norm after clipping is never above the threshold.
@@ -68,7 +74,7 @@ def shorten(rows: Tensor, norms: Tensor, threshold: Tensor) -> Tensor:
 
 
 def part_lengths(rows: Tensor, sizes: list[int]) -> Tensor:
-    """The L2 norm of each part of each row, in float64: (rows, parts)."""
+    """L2 norm of each part of each row, in float64: (rows, parts)."""
     if max(sizes) == 1:
         return rows.double().abs()
     if len(sizes) == 1:
@@ -77,7 +83,14 @@ def part_lengths(rows: Tensor, sizes: list[int]) -> Tensor:
 
 
 def shorten_parts(rows: Tensor, norms: Tensor, thresholds: Tensor, sizes: list[int]) -> Tensor:
-    """Each part of each row scaled down to its threshold; `norms` are the `part_lengths`, one column for each part."""
+    """Scale each part of each row down to its threshold.
+
+    Args:
+        rows: values, (rows, width).
+        norms: their `part_lengths`, (rows, parts).
+        thresholds: (rows or 1, parts).
+        sizes: number of entries of each part.
+    """
     if max(sizes) == 1:  # as many parts as entries: all of them at once
         flat = shorten(rows.reshape(-1, 1), norms.reshape(-1), thresholds.expand_as(norms).reshape(-1))
         return flat.reshape(rows.shape)
@@ -88,7 +101,7 @@ def shorten_parts(rows: Tensor, norms: Tensor, thresholds: Tensor, sizes: list[i
 
 
 def mirror_upper(flat: Tensor) -> Tensor:
-    """A flat square matrix with its upper triangle mirrored below."""
+    """Mirror the upper triangle of a flat square matrix below its diagonal."""
     size = math.isqrt(flat.numel())
     upper = flat.view(size, size).triu()
     return (upper + upper.triu(1).t()).reshape(-1)
@@ -96,7 +109,7 @@ def mirror_upper(flat: Tensor) -> Tensor:
 
 Found = TypeVar("Found")
 PROMISED: Literal["promised"] = "promised"
-"""In the place of a pool: all records of a client pay, and of what they pay only epsilon and delta are known."""
+"""Value in place of a pool: all records of a client pay, and of what they pay only epsilon and delta are known."""
 
 
 class ReleaseError(UserError):
@@ -105,22 +118,28 @@ class ReleaseError(UserError):
 
 @dataclass(frozen=True)
 class Public:
-    """What bounds and noise may depend on."""
+    """Public values that bounds and noise may depend on."""
 
     message: Mapping[str, Any]
-    """What the server broadcast."""
+    """Message that the server broadcast."""
     clients: Sequence[int] = (0,)
-    """Who sends."""
+    """Numbers of the clients that send."""
     states: Mapping[str, Tensor] = field(default_factory=dict)
     """The clients' public states, one row per client: functions of what they have sent before."""
     layers: Sequence[int] = ()
-    """How many parameters each layer of the network has."""
+    """Number of parameters of each layer of the network."""
     _found: dict[tuple[object, ...], tuple[object, Any]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
     def once(self, what: str | int, asking: tuple[object, ...], found: Callable[[], Found]) -> Found:
-        """What follows from all this for those who are `asking`: worked out when `what` is asked for first."""
+        """Compute a value once for those who are `asking`, and return the same value when `what` is asked for again.
+
+        Args:
+            what: name of the value.
+            asking: objects on whose identity the value depends.
+            found: computes it.
+        """
         key = (what, *map(id, asking))
         if key not in self._found:
             self._found[key] = (asking, found())  # who asks lives on here, so that nobody else gets its `id`
@@ -128,12 +147,12 @@ class Public:
         return result
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a copy or another process gets: who asks there is somebody else, perhaps with the same `id`."""
+        """State of a copy without remembered values: objects that ask there are others, perhaps with the same `id`."""
         return vars(self) | {"_found": {}}
 
     def rows(self, name: str | float) -> Tensor:
-        """A public value by its name (or as it is), one row per client, or one row for all of them; float64, on the
-        processor, where noise is drawn."""
+        """Public value by its name (or the given number), one row per client, or one row for all of them; float64, on
+        the processor, where noise is drawn."""
         if not isinstance(name, str):
             return torch.full((1, 1), name, dtype=torch.float64)
         if name in self.states:
@@ -158,7 +177,7 @@ class Bounded:
 
     rows: Tensor
     rejected: int
-    """How many values were not finite and became a null contribution."""
+    """Number of values that were not finite and became a null contribution."""
 
 
 @dataclass(frozen=True)
@@ -166,14 +185,14 @@ class Cover:
     """The noise on bounded rows. Their entries lie in blocks, each with one bound and one deviation."""
 
     deviations: Tensor
-    """Of the noise on each entry of a block: float64, (clients or 1, blocks)."""
+    """Standard deviation of the noise on each entry of a block: float64, (clients or 1, blocks)."""
     bounds: Tensor
-    """How long a row's block is at the most, in the L2 norm, where whole clients are protected; else how far one record
-    moves it: float64, (clients or 1, blocks)."""
+    """Largest L2 norm of a row's block where whole clients are protected; else the largest change of the block by one
+    record: float64, (clients or 1, blocks)."""
     sizes: Sequence[int]
-    """How many entries each block has."""
+    """Number of entries of each block."""
     unit: Unit = Unit.CLIENT
-    """What it protects."""
+    """Unit that the noise protects."""
     places: Tensor | None = None
     """The entries that leave, where that is fewer than all and the same for all clients."""
     at: Tensor | None = None
@@ -186,7 +205,7 @@ class Cover:
         return by_block.repeat_interleave(torch.tensor(self.sizes), dim=1) if len(self.sizes) > 1 else by_block
 
     def blocks(self, place: int) -> Iterator[tuple[np.ndarray, float, float]]:
-        """For each block of the client at `place`: its entries that leave, its bound and its deviation."""
+        """Entries that leave, bound and standard deviation of each block of the client at `place`."""
         bounds, deviations = (rows[place if len(rows) > 1 else 0].tolist() for rows in (self.bounds, self.deviations))
         leaving, begin = self._leaving(place), 0
         for size, bound, deviation in zip(self.sizes, bounds, deviations, strict=True):
@@ -209,43 +228,48 @@ class Cover:
 
 @dataclass(frozen=True)
 class Charge:
-    """What a release costs each client that sends it."""
+    """Cost of a release for each client that sends it."""
 
     sensitivity: np.ndarray
-    """How far one client can move the sum, in the L2 norm: one for each client, or one for all."""
+    """Largest change of the sum by one client, in the L2 norm: one value for each client, or one for all."""
     noise: np.ndarray
-    """The deviation of the noise that each observer meets there: (clients or 1, views in the order of `VIEWS`)."""
+    """Standard deviation of the noise that each observer meets there: (clients or 1, views in the order of `VIEWS`)."""
     pool: Pool | Literal["promised"] | None = None
-    """Which of a client's records pay; None where whole clients do."""
+    """Pool of records that pay; None where whole clients do."""
     sampled: np.ndarray | None = None
-    """At record level: for each client its sampling rate, noise multiplier and number of times; of what is promised
+    """Sampling rate, noise multiplier and number of times for each client, at record level; of what is promised
     epsilon, delta and one."""
     reason: str = ""
-    """Why no noise covers it; empty where noise does."""
+    """Reason why no noise covers it; empty where noise does."""
     general: bool = False
-    """Whether that is so for everything that leaves, not for this release alone."""
+    """Whether the reason holds for everything that leaves, not for this release alone."""
     entries: int = 0
-    """How many noisy whole numbers one client sends; zero where noise is in floating point."""
+    """Noisy whole numbers that one client sends; zero where noise is in floating point."""
     shares: int = 1
-    """Where noise is in whole numbers: how many draws are in each that an outsider sees."""
+    """Number of draws in each number that an outsider sees, where noise is in whole numbers."""
 
     @classmethod
     def of_records(cls, pool: Pool, sampled: Sequence[tuple[float, float, int]], entries: int = 0) -> Charge:
-        """What a client's records pay; the client as a whole is not protected by it. With `entries` of each release
-        the noise is in whole numbers, and what rounding takes from it is charged."""
+        """Charge of a client's records; the client as a whole is not protected by it.
+
+        Args:
+            pool: records that pay.
+            sampled: sampling rate, noise multiplier and number of times of each client.
+            entries: noisy whole numbers of each release, whose rounding is charged too; zero for floating point.
+        """
         paid = [(rate, charged_multiplier(z, entries) if entries else z, count) for rate, z, count in sampled]
         most = entries * max((count for _, _, count in sampled), default=0)
         return cls(np.zeros(1), np.ones((1, len(VIEWS))), pool, np.array(paid, "<f8").reshape(-1, 3), entries=int(most))
 
     @classmethod
     def promised(cls, promises: Sequence[tuple[float, float]]) -> Charge:
-        """What all of a client's releases together cost its records, where nothing is known of that but an epsilon and
-        the delta at which it holds: one pair for each client."""
+        """Charge of all of a client's releases together, of which only an epsilon and the delta at which it holds are
+        known: one pair for each client."""
         paid = np.array([(epsilon, delta, 1) for epsilon, delta in promises], "<f8").reshape(-1, 3)
         return cls(np.zeros(1), np.ones((1, len(VIEWS))), PROMISED, paid)
 
     def known(self, why: str) -> Charge:
-        """The same where observers can subtract the noise, for reason `why`."""
+        """Charge where observers can subtract the noise, for the reason `why`."""
         if self.sampled is None and not self.sensitivity.any():
             return self
         sampled = self.sampled
@@ -255,12 +279,13 @@ class Charge:
 
     @classmethod
     def infinite(cls, reason: str, general: bool = False) -> Charge:
-        """Of what leaves without noise although it depends on data."""
+        """Charge of what leaves without noise although it depends on data. `general` says that the `reason` holds for
+        everything that leaves."""
         return cls(np.ones(1), np.zeros((1, len(VIEWS))), reason=reason, general=general)
 
     @classmethod
     def nothing(cls) -> Charge:
-        """Of what follows from releases that have been charged."""
+        """Charge of what follows from releases that have been charged already."""
         return cls(np.zeros(1), np.ones((1, len(VIEWS))))
 
 
@@ -292,7 +317,7 @@ class Release:
     state: str | None = None
     """Name of the public state of a client that it sends; None where it sends what the step hands over."""
     unit: ClassVar[Unit | None] = None
-    """What its noise protects; None where it carries none of its own."""
+    """Unit that its noise protects; None where it carries none of its own."""
 
     @property
     def private(self) -> bool:
@@ -327,7 +352,7 @@ class Release:
         return False
 
     def needs(self) -> RecordNeeds:
-        """What it takes of a client's records besides noisy gradients."""
+        """Demands on a client's records besides noisy gradients."""
         return RecordNeeds()
 
     def expose(self, ledger: Ledger, row: Row, clients: Sequence[int]) -> list[Row]:

@@ -12,7 +12,7 @@ from sordino.privacy.unit import Unit
 
 Step = TypeVar("Step", bound=Callable[..., Any])
 OURS = "sordino.privacy."
-"""Where kinds of releases are defined."""
+"""Package in which all kinds of releases are defined."""
 
 
 def sends(declare: Callable[[Any], Releases]) -> Callable[[Step], Step]:
@@ -30,7 +30,7 @@ def sends(declare: Callable[[Any], Releases]) -> Callable[[Step], Step]:
 
 
 def due(releases: Releases, round: int) -> Releases:
-    """What leaves in a round. Where something does not, the others share its part of the round's budget."""
+    """Releases that leave in a `round`. Where one does not, the others share its part of the round's budget."""
     left = {name: release for name, release in releases.items() if round % release.every == 0}
     if len(left) == len(releases):
         return releases
@@ -44,12 +44,12 @@ def all_releases(steps: Mapping[str, Releases]) -> list[Release]:
 
 
 def record_needs(steps: Mapping[str, Releases]) -> RecordNeeds:
-    """What a method's steps release of a client's records besides noisy gradients, from their declarations."""
+    """Add up the demands of all releases on a client's records besides noisy gradients."""
     return sum((release.needs() for release in all_releases(steps)), RecordNeeds())
 
 
 def same_turns(steps: Mapping[str, Releases], step: str, name: str) -> set[str]:
-    """The names of what leaves in the same turns of a client's records as one of a step's releases: noise was planned
+    """Names of the releases that leave in the same turns of a client's records as one of a step's: noise was planned
     for gradients once in a turn, whatever they are called in other steps."""
     if not steps[step][name].made_of_gradients:
         return {name}
@@ -65,7 +65,13 @@ def takes_gradients_alone(releases: Releases) -> bool:
 
 
 def check_steps(steps: Mapping[str, Releases], unit: Unit, states: Collection[str]) -> None:
-    """Refuse declarations whose epsilon could not be true; `states` are the names of the clients' public states."""
+    """Refuse declarations whose epsilon could not be true.
+
+    Args:
+        steps: releases of each step of a method.
+        unit: what the method protects.
+        states: names of the clients' public states.
+    """
     for step, releases in steps.items():
         gradients = [name for name, release in releases.items() if release.made_of_gradients]
         if len(gradients) > 1:

@@ -121,7 +121,7 @@ class Update(Release):
         return tuple(name for name in (self.clip, self.at, self.sizes, self.excess) if isinstance(name, str))
 
     def message_bytes(self, width: int, public: Public) -> int:
-        """Four for each coordinate that leaves."""
+        """Bytes of one message: four for each entry that leaves."""
         return 4 * (width if self.at is None else int(self._mask(public).sum(dim=1).max()))
 
     def describe(self) -> str:
@@ -149,7 +149,7 @@ class Update(Release):
         return list(sizes.tolist())
 
     def _thresholds(self, public: Public) -> Tensor:
-        """(clients or 1, parts)."""
+        """Thresholds of each part, checked: (clients or 1, parts)."""
         return public.once("thresholds", (self,), lambda: self._checked_thresholds(public))
 
     def _checked_thresholds(self, public: Public) -> Tensor:
@@ -161,14 +161,14 @@ class Update(Release):
         return thresholds.expand(-1, parts)
 
     def _leaving(self, public: Public) -> Tensor:
-        """How many entries of each part leave a client, by what is public of all of them; float64."""
+        """Number of entries of each part that leave a client, by what is public of all of them: float64, (parts,)."""
         sizes = self._sizes(public)
         if self.at is None or not public.common(self.at):
             return torch.tensor(sizes, dtype=torch.float64)
         return torch.stack([part.sum() for part in self._mask(public)[0].split(sizes)]).double()
 
     def _mask(self, public: Public) -> Tensor:
-        """Which entries leave: (clients or 1, width)."""
+        """Mask of the entries that leave: (clients or 1, width)."""
         assert self.at is not None
         mask = public.rows(self.at) != 0
         if mask.shape[1] != self.width(public):
@@ -176,7 +176,7 @@ class Update(Release):
         return mask
 
     def _deviations(self, allowance: Allowance, public: Public) -> Tensor:
-        """The noise of one message on each of its parts: (clients or 1, parts)."""
+        """Standard deviation of the noise of one message on each of its parts: (clients or 1, parts)."""
         thresholds, multiplier = self._thresholds(public), allowance.of_clients.of_message(self.share)
         if not self.layered:
             return multiplier * thresholds
@@ -190,18 +190,18 @@ class Update(Release):
         return multiplier * (thresholds * weight / roots.clamp(min=1)).sqrt()
 
     def _excess(self, public: Public) -> Tensor:
-        """How much more noise each part gets than it would need alone: (clients or 1, 1)."""
+        """Factor of noise that each part gets above what it would need alone: (clients or 1, 1)."""
         excess = public.rows(self.excess)
         if excess.shape[1] != 1 or not bool((torch.isfinite(excess) & (excess > 0)).all()):
             raise ReleaseError(f"{self.describe()}: its excess of noise must be one finite number above 0")
         return excess
 
     def _spread_out(self, by_part: Tensor, public: Public) -> Tensor:
-        """One value for each entry instead of one for each part, where there are several parts."""
+        """Spread values of parts over their entries, where there are several parts: (rows, width)."""
         return by_part.repeat_interleave(torch.tensor(self._sizes(public)), dim=1) if self.layered else by_part
 
     def _least_met(self, variances: np.ndarray, view: View, public: Public, colluders: int) -> np.ndarray:
-        """For each client and part, the least noise variance of the sum on any coordinate the client contributes to."""
+        """Least noise variance of the sum on any entry that the client contributes to: (clients, parts)."""
         mask = self._mask(public).cpu()
         rows = torch.as_tensor(variances)
         spread = self._spread_out(rows, public).expand(len(mask), mask.shape[1])
@@ -259,7 +259,7 @@ class Number(Release):
         return torch.full((self.entries,), self._deviation(allowance) * math.sqrt(len(public.clients)))
 
     def sensitivity(self) -> float:
-        """How far one client can move the sum of all entries together: sqrt(entries) times half the range."""
+        """Largest change of the sum of all entries together by one client: sqrt(entries) times half the range."""
         return math.sqrt(self.entries) * (self.high - self.low) / 2
 
     def centre(self) -> float:

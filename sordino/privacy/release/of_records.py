@@ -67,12 +67,12 @@ class Average(Release):
         return open_pool(self, value, self.pool).reshape(1, -1)
 
     def bounded(self, rows: Tensor, public: Public) -> Bounded:
-        """The mean of each row, less the middle of the range."""
+        """Mean of each row held to the range, less the middle of the range."""
         single = hold_to_range(rows, self.low, self.high)
         return Bounded(single.rows.mean(dim=1, keepdim=True), single.rejected)
 
     def unbounded(self, rows: Tensor, public: Public) -> Bounded:
-        """The mean of each row's finite numbers, whatever their range."""
+        """Mean of each row's finite numbers, whatever their range."""
         finite = torch.isfinite(rows)
         total = torch.where(finite, rows, torch.zeros_like(rows)).sum(dim=1, keepdim=True)
         return Bounded(total / finite.sum(dim=1, keepdim=True).clamp(min=1), int((~finite).sum()))
@@ -89,7 +89,7 @@ class Average(Release):
         return Charge.of_records(self.pool, paid, 1 if allowance.whole else 0)
 
     def spread(self, records: int) -> float:
-        """How far one of so many records can move the mean."""
+        """Largest change of the mean by one of `records` records."""
         return (self.high - self.low) / 2 / max(1, records)
 
     def centre(self) -> float:
@@ -136,7 +136,8 @@ class Matrix(Release):
         return Bounded((kept.t() @ kept).reshape(1, -1), int((~finite).sum()))
 
     def unbounded(self, rows: Tensor, public: Public) -> Bounded:
-        """The same: that records have a norm of at most one is part of what the matrix is, not only its bound."""
+        """Matrix of bounded records: that they have a norm of at most one is part of what the matrix is, not only its
+        bound."""
         found = self.bounded(rows, public)
         return Bounded(found.rows.float(), found.rejected)
 
@@ -150,8 +151,8 @@ class Matrix(Release):
         return Charge.of_records(self.pool, paid, self.most_entries(public) if allowance.whole else 0)
 
     def most_entries(self, public: Public) -> int:
-        """How many entries the matrix has at the most: its side is that of a public tensor of the message, onto whose
-        columns records are projected."""
+        """Most entries of the matrix: its side is that of a public tensor of the message, onto whose columns records
+        are projected."""
         sides = [value.shape[-1] for value in tensors(public.message) if value.ndim]
         return max(sides, default=1) ** 2
 
@@ -161,7 +162,7 @@ class Matrix(Release):
 
 @dataclass(frozen=True)
 class Gradients(Release):
-    """What was computed from noisy gradients alone; record level.
+    """Model, or another vector, that was computed from noisy gradients alone; record level.
 
     The step sees no records, only `data.gradient(...)`: each record's gradient scaled down to `clip`, summed over a
     Poisson-sampled batch, noised, and divided by the expected batch size. `clip` is a number, or the name of a public
@@ -205,12 +206,13 @@ class Gradients(Release):
         return not self.separate
 
     def describe(self) -> str:
-        return f"model trained on noisy gradients, that of each record at most {self.clip} long"
+        return f"model trained on noisy gradients; each record's gradient is limited to length {self.clip}"
 
 
 @dataclass(frozen=True)
 class Follows(Release):
-    """Made of the same noisy gradients as the release `of` of the same step: it costs nothing more; record level."""
+    """Value made of the same noisy gradients as the release `of` of the same step: it costs nothing more; record
+    level."""
 
     of: str
     unit: ClassVar[Unit | None] = Unit.RECORD
@@ -230,7 +232,13 @@ class Follows(Release):
 
 
 def open_pool(release: Release, value: Any, pool: Pool) -> Tensor:
-    """The values of a pool's single records; anything else, stretched or made up, is refused."""
+    """Open the sealed values of a pool's single records; anything else, stretched or made up, is refused.
+
+    Args:
+        release: release under which they are sent, named in the error.
+        value: what the step handed over.
+        pool: pool of records that the release is for.
+    """
     if not isinstance(value, Sealed) or value.pool != pool:
         raise ReleaseError(f"{release.describe()}: hand over the sealed values of {pool} records, not {value!r}")
     return open_sealed(value).detach()
@@ -339,5 +347,5 @@ class Unprotected(Release):
 
 
 def without_privacy(releases: Releases) -> Releases:
-    """What leaves in a run without privacy; what leaves bare anyway keeps its own reason."""
+    """Wrap releases for a run without privacy; one that leaves bare anyway keeps its own reason."""
     return {name: Unprotected(release) if release.private else release for name, release in releases.items()}

@@ -103,7 +103,7 @@ def test_a_hundred_thousand_trials_come_near_the_claim(epsilon: float, share: fl
 
 
 def test_a_process_whose_torch_has_threads_can_audit(tmp_path: Path) -> None:
-    """The rehearsal is forked off, and threads do not come along."""
+    """The replay is forked off, and threads do not come along."""
     before = "import sys, torch; torch.set_num_threads(2); torch.randn(10**6).flip(0).sin()"
     code = f"{before}; from sordino.cli import main; sys.argv[0] = 'sordino'; main()"
     options = ("--clients=6", "--rounds=1", "--epsilon=2", "--tiers=0", f"--store={tmp_path}")
