@@ -152,22 +152,24 @@ def _show(document: dict[str, Any], page: Path, drawn: bool) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from sordino.papers.claims import rows_of
     from sordino.papers.pages import epsilon_text, interval, measured_text, printed_text
 
     console = Console(markup=False)
-    for column in dict.fromkeys(row["column"] for row in document["rows"]):
+    rows = rows_of(document)
+    for column in dict.fromkeys(row.column for row in rows):
         table = Table("", "printed", "as published", "true ε", "sound", "95 % interval", "ε", title=column)
-        for row in document["rows"]:
-            if row["column"] == column:
-                left_out = bool(row["not_as_published"])
+        for row in rows:
+            if row.column == column:
+                left_out = bool(row.not_as_published)
                 table.add_row(
-                    f"{row['row']} *" if row["ours"] else row["row"],
+                    f"{row.row} *" if row.ours else row.row,
                     printed_text(row),
                     "-" if left_out else measured_text(row, "paper"),
-                    "-" if left_out else epsilon_text(row["paper_epsilon"]),
+                    "-" if left_out else epsilon_text(row.paper_epsilon),
                     measured_text(row, "sound"),
-                    interval(row["sound_interval"], row["measure"]),
-                    epsilon_text(row["epsilon"]),
+                    interval(row.sound_interval, row.measure),
+                    epsilon_text(row.epsilon),
                 )
         console.print(table)
     console.print("* proposed by the paper", style="dim", highlight=False)

@@ -137,7 +137,8 @@ class Comparison:
     def document(self) -> dict[str, Any]:
         """JSON document of the comparison, without the curves, which the store has."""
         rows = [{key: value for key, value in row.to_dict().items() if key != "curves"} for row in self.rows]
-        return {**{part.name: getattr(self, part.name) for part in dataclasses.fields(self)}, "rows": rows}
+        found = {part.name: getattr(self, part.name) for part in dataclasses.fields(self)}
+        return found | {"rows": rows, "differences": [one.to_dict() for one in self.differences]}
 
     def __repr__(self) -> str:
         names = list(dict.fromkeys(row.method for row in self.rows))
