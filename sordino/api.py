@@ -109,7 +109,7 @@ def compare(
         raise UserError(f"seeds is how many there are, not {quoted(seeds)}.")
     if isinstance(keys.get("epsilon"), list | tuple):
         if "epsilon" in (sweep or {}):
-            raise UserError("'epsilon' is gone through twice: name its values once.")
+            raise UserError("'epsilon' is given twice: name its values once.")
         sweep = {"epsilon": keys.pop("epsilon"), **(sweep or {})}
     names = [contender(text)[0] for text in methods]
     chosen = _experiment(experiment, keys, names)

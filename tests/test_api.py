@@ -52,7 +52,7 @@ def test_resume_and_compare(tmp_path: Path) -> None:
 def test_several_budgets_are_gone_through(tmp_path: Path) -> None:
     found = sordino.compare(methods=["local"], seeds=1, store=tmp_path, epsilon=[1, 8], **QUICK_KEYS)
     assert [row["at"] for row in found.rows] == [{"epsilon": 1}, {"epsilon": 8}]
-    with pytest.raises(UserError, match="'epsilon' is gone through twice"):
+    with pytest.raises(UserError, match="'epsilon' is given twice"):
         sordino.compare(methods=["local"], epsilon=[1, 8], sweep={"epsilon": [2]}, store=tmp_path)
 
 

@@ -27,7 +27,7 @@ def compare(
     methods: Annotated[
         str, typer.Option(help="Separated by commas; feddpa[tau=2,lambda1=0] for ablations.", show_default=True)
     ] = "local,dp-fedavg,dp-fedavg[personal=blend]",
-    seeds: Annotated[int, typer.Option(help="How many seeds.", show_default=True)] = 3,
+    seeds: Annotated[int, typer.Option(help="Number of seeds.", show_default=True)] = 3,
     epsilon: Annotated[
         str | None,
         typer.Option(help="The budget, or several separated by commas, as in 1,2,4,8. [default: 8]"),
@@ -36,15 +36,15 @@ def compare(
         list[str] | None,
         typer.Option(
             metavar="KEY=V1,V2",
-            help="Go through the values of any key or hyper-parameter, as in clients=20,100; repeatable. What does "
-            "not depend on it is run once.",
+            help="Values of any key or hyper-parameter to go through, as in clients=20,100; repeatable. Methods that "
+            "do not depend on it are run once.",
         ),
     ] = None,
     tune: Annotated[
         str | None,
         typer.Option(
             metavar="GRID",
-            help="First choose among these for every method, on seeds that are not reported, as in "
+            help="Values to choose from first for every method, on seeds that are not reported, as in "
             "'rate=0.01,0.1;clip=0.3,1'. [default: nothing is tuned]",
         ),
     ] = None,
@@ -140,7 +140,7 @@ def _sweep(epsilon: str | None, sweep: list[str], values_of: Any) -> dict[str, l
     for text in [*texts, *sweep]:
         key, values = values_of(text)
         if key in found:
-            raise UserError(f"{key!r} is gone through twice: name its values once.")
+            raise UserError(f"{key!r} is given twice: name its values once.")
         found[key] = values
     return found
 

@@ -27,12 +27,12 @@ def reproduce(
             "cores) or paper (as published; made for a GPU). [default: quick]",
         ),
     ] = "quick",
-    seeds: Annotated[int | None, typer.Option(help="How many. [default: 3]", min=1)] = None,
+    seeds: Annotated[int | None, typer.Option(help="Number of seeds. [default: 3]", min=1)] = None,
     tune: Annotated[
         str | None,
         typer.Option(
             metavar="GRID",
-            help="First choose among these for every method, on a seed that is not reported, as in "
+            help="Values to choose from first for every method, on a seed that is not reported, as in "
             "'rate=0.01,0.1;clip=0.3,1'; `paper` takes the paper's own grid. [default: nothing is tuned]",
         ),
     ] = None,
@@ -49,20 +49,22 @@ def reproduce(
         typer.Option(
             "--output",
             "-o",
-            help="With --index: the file for the page; of one that has marks for it, that part. [default: the screen]",
+            help="With --index: file for the page; in one that has marks, the part between them. [default: the screen]",
         ),
     ] = None,
     keep: Annotated[
         Path | None,
         typer.Option(
             metavar="FOLDER",
-            help="With --index: keep there what the page is made of, which --store FOLDER takes without the runs.",
+            help="With --index: copy the page's documents there; --store FOLDER then reads them without the runs.",
         ),
     ] = None,
     show_list: Annotated[
         bool, typer.Option("--list", help="List tables and figures, of all papers or of one, and run nothing.")
     ] = False,
-    index: Annotated[bool, typer.Option("--index", help="The page of all that stores have, and run nothing.")] = False,
+    index: Annotated[
+        bool, typer.Option("--index", help="Print the page of all stored tables, and run nothing.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Repeat a paper's tables and figures: as printed, as published with the true epsilon, and at equal true epsilon.
@@ -120,7 +122,9 @@ def _make(name: str, table: str | None, options: Any, as_json: bool) -> None:
         for study in studies:
             if absent[id(study)] and not as_json:
                 lacking = ", ".join(absent[id(study)])
-                typer.echo(f"{study.paper.name} {study.table.name} is left out: {lacking} is not here.", err=True)
+                typer.echo(
+                    f"{study.paper.name} {study.table.name} is left out: its data ({lacking}) are missing.", err=True
+                )
         studies = [study for study in studies if not absent[id(study)]]
     documents = []
     for study in studies:

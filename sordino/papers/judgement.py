@@ -59,7 +59,7 @@ class Judgement:
             ],
             "answers": {one.column: one.answer for one in self.by_column},
             "figures": [repeat_figure(figure) for figure in table.figures],
-            "tuned": done.tuned,
+            "tuned": [one.to_dict() for one in done.tuned],
             "tuning": tuning_sentences(done.tuned, done.paper.view),
             "headline": self._headline().name,
             "verdict": self.verdict(),

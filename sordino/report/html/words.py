@@ -156,12 +156,12 @@ def _cost(group: Group, row: ComparisonRow) -> list[str]:
     view: View = "server" if group.first.summary.protect_from == "server" else "outsider"
     unit = "client took part" if row.unit == "client" else "record was used"
     if row.epsilon[view] is None:
-        return ["No epsilon holds for it: something left the clients without noise."]
+        return ["Epsilon is infinite: something left the clients without noise."]
     attack = attack_words(max(run.summary.attack_accuracy[view] for run in group.runs))
     sentence = (
         f"Whoever {OBSERVERS[view]} learns with epsilon = {epsilon_words(row.epsilon[view])} at delta = "
-        f"{delta_text(row.delta)} whether one {unit}: the best attack is right in {attack} of all "
-        "cases, where guessing is right in 50%."
+        f"{delta_text(row.delta)} whether one {unit}. The best attack is right in {attack} of all cases; guessing is "
+        "right in 50%."
     )
     if row.unit == "record":
         sentence = f"{sentence} {rows_words(group.first.summary.epsilon_rows)}"
