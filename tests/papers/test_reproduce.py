@@ -232,7 +232,7 @@ def test_what_is_missing_is_told_before_work(tiny):
         ((), "Name a paper"),
         (("feddp",), "did you mean 'feddpa'"),
         (("feddpa", "table-9"), "did you mean 'table-3'"),
-        (("feddpa", "--scale", "huge"), "quick, small and paper"),
+        (("feddpa", "--scale", "huge"), "choose quick, small or paper"),
         (("all", "table-3"), "takes no table"),
         (("feddpa", "-o", "page.md"), "--output and --keep are for --index"),
         (("feddpa", "--keep", "kept"), "--output and --keep are for --index"),
